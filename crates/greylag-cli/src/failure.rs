@@ -74,6 +74,10 @@ impl Failure {
                 Self::Unreachable(format!("the connection to {address} was lost: {}; is the node gone?", cause(status)))
             }
             Code::Unavailable => Self::Refused(format!("{address}: {message}")),
+            // The port of another service says which it is; an older node says nothing.
+            Code::Unimplemented if !message.is_empty() => {
+                Self::Unreachable(format!("no admin service answers at {address}: {message}"))
+            }
             Code::Unimplemented => {
                 Self::Refused(format!("{address} does not know this command; it runs an older version"))
             }
@@ -157,12 +161,14 @@ mod tests {
     /// What the node answered, and what became of it: the exit codes that docs/cli.md promises.
     #[test]
     fn every_answer_has_its_exit_code() {
+        let older = Failure::from_status("here:1", &Status::new(Code::Unimplemented, ""));
+        assert!(matches!(older, Failure::Refused(text) if text.contains("older version")));
         for (code, exit, said) in [
             (Code::PermissionDenied, 1, "because"),
             (Code::NotFound, 1, "because"),
             (Code::FailedPrecondition, 1, "because"),
             (Code::Unavailable, 1, "here:1: because"),
-            (Code::Unimplemented, 1, "older version"),
+            (Code::Unimplemented, 3, "no admin service answers at here:1: because"),
             (Code::Internal, 1, "because"),
             (Code::InvalidArgument, 2, "because"),
             (Code::DeadlineExceeded, 4, "here:1: because"),

@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Node, code, greylag, json, said};
 use greylag_cluster::{MemberStatus, Readiness};
 use greylag_management::ManagementSettings;
+use greylag_transport::{Remoting, TransportEvent, TransportListener};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
@@ -270,4 +272,40 @@ async fn the_address_may_stand_in_the_environment() {
     let output = command.env("GREYLAG_ADDRESS", node.admin()).args(["members", "--json"]).output().await.unwrap();
     assert_eq!(json(&output)["self"], node.unique());
     node.end().await;
+}
+
+/// A program that is given the port of the other service is told which port it found, and where the right one is named.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_port_that_nodes_dial_and_the_admin_port_are_told_apart() {
+    let node = Node::writable().await;
+    node.cluster.join_self().await.unwrap();
+    let wrong = greylag(&node.address(), &["members"]).await;
+    assert_eq!(code(&wrong), 3, "{}", said(&wrong));
+    for words in [&format!("the transport port of the node {}", node.address()), "management.address"] {
+        assert!(said(&wrong).contains(words), "{words}: {}", said(&wrong));
+    }
+
+    let other = Node::writable().await;
+    let (sender, mut failures) = tokio::sync::mpsc::unbounded_channel();
+    other.transport.listen(None, Arc::new(Failures(sender)));
+    let joining = other.cluster.clone();
+    let seed = node.admin().parse().unwrap();
+    let joining = tokio::spawn(async move { joining.join_seed_nodes(vec![seed]).await });
+    let failure = tokio::time::timeout(Duration::from_secs(60), failures.recv()).await.expect("it dials").unwrap();
+    assert!(failure.contains("this is the admin port (management.address) of the node"), "{failure}");
+    assert!(failure.contains(&node.address()), "{failure}");
+    joining.abort();
+    other.end().await;
+    node.end().await;
+}
+
+/// What dials of this node have failed with.
+struct Failures(tokio::sync::mpsc::UnboundedSender<String>);
+
+impl TransportListener for Failures {
+    fn on_event(&self, event: &mut TransportEvent) {
+        if let TransportEvent::DialFailed { failure, .. } = event {
+            self.0.send(failure.to_string()).ok();
+        }
+    }
 }

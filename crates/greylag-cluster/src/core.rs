@@ -24,6 +24,7 @@ mod islands;
 mod join;
 mod leader;
 mod leaving;
+mod seeds;
 mod trust;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -224,6 +225,7 @@ impl ClusterCore {
             Input::Tick => self.on_tick(now, out),
             Input::Message { from, message, received_at } => self.on_message(now, from, message, received_at, out),
             Input::PeerHandshake { peer, cluster_id } => self.on_peer_handshake(now, &peer, cluster_id, out),
+            Input::Unreached { address, failure } => self.on_unreached(now, address, failure),
             Input::HelloRefused { address, code, holder, detail } => {
                 self.on_hello_refused(now, &address, code, holder, &detail, out);
             }

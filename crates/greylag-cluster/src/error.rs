@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use greylag_core::{InvalidAddress, NodeAddress, UniqueAddress};
 
+use crate::seed_report::SeedReport;
 use crate::shutdown::ShutdownReason;
 
 /// A setting that cannot be used.
@@ -18,9 +19,9 @@ pub struct ConfigError {
     pub why: &'static str,
 }
 
-/// The cluster did not start. Nothing runs.
 greylag_core::debug_is_sentence!(ConfigError);
 
+/// The cluster did not start. Nothing runs.
 #[derive(thiserror::Error)]
 pub enum StartError {
     /// Settings that cannot be used; all of them.
@@ -31,9 +32,9 @@ pub enum StartError {
     Runtime(#[source] std::io::Error),
 }
 
-/// Why a singleton was not started on this node. Nothing of it runs here, and nothing is sent.
 greylag_core::debug_is_sentence!(StartError);
 
+/// Why a singleton was not started on this node. Nothing of it runs here, and nothing is sent.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SingletonError {
     /// Settings that cannot be used; all of them.
@@ -66,9 +67,9 @@ pub enum SingletonError {
     },
 }
 
-/// Why a node is not a member.
 greylag_core::debug_is_sentence!(SingletonError);
 
+/// Why a node is not a member.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
     /// The list of seed nodes is empty.
@@ -100,9 +101,13 @@ pub enum JoinError {
     /// The cluster speaks another version of the protocol. This node is as it was before.
     #[error("protocol versions do not meet: {0}")]
     IncompatibleProtocol(String),
-    /// No seed node let us in within `shutdown_after_unsuccessful_join_seed_nodes`. The node ends.
-    #[error("no seed node answered in time; check the addresses {0:?}")]
-    Unsuccessful(Vec<NodeAddress>),
+    /// No seed node let us in within `shutdown_after_unsuccessful_join_seed_nodes`; with the last that is known of each
+    /// of them but this node. The node ends.
+    #[error(
+        "no seed node let this node in within the time of cluster.shutdown_after_unsuccessful_join_seed_nodes: {}",
+        shown(.0)
+    )]
+    Unsuccessful(Vec<SeedReport>),
     /// The cluster refused this node for good. The node ends.
     #[error("{by} refused the join: {reason}")]
     Rejected {
@@ -121,17 +126,17 @@ pub enum JoinError {
     },
 }
 
-impl From<InvalidAddress> for JoinError {
-    fn from(InvalidAddress { address: addr, why }: InvalidAddress) -> Self {
-        Self::InvalidAddress { addr, why }
-    }
-}
 greylag_core::debug_is_sentence!(JoinError);
 
 fn shown(seeds: &[SeedReport]) -> String {
     seeds.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
+impl From<InvalidAddress> for JoinError {
+    fn from(InvalidAddress { address: addr, why }: InvalidAddress) -> Self {
+        Self::InvalidAddress { addr, why }
+    }
+}
 
 /// Why a member does not let a process in.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -100,6 +100,7 @@ mod reachability;
 mod ring;
 mod sabotage;
 mod sbr;
+mod seed_report;
 mod seen;
 mod settings;
 mod shared;
@@ -151,6 +152,7 @@ pub use ring::Ring;
 #[doc(hidden)]
 pub use sabotage::Sabotage;
 pub use sbr::Sbr;
+pub use seed_report::{SeedAnswer, SeedReport};
 pub use seen::Seen;
 pub use settings::{
     ClusterSettings, CoordinatedShutdownSettings, DownAllWhenUnstable, Downing, FailureDetectorSettings,

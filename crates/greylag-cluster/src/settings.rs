@@ -38,7 +38,8 @@ pub struct ClusterSettings {
     pub seed_node_timeout: Duration,
     /// Without a Welcome for so long, joining starts over. Default 10 s.
     pub retry_unsuccessful_join_after: Duration,
-    /// Give up joining through seed nodes after this. Default never.
+    /// How long to look for a seed node that lets this node in; then the join fails with what came back from each, and the
+    /// node ends. Default never.
     pub shutdown_after_unsuccessful_join_seed_nodes: Option<Duration>,
     /// The first seed node joins itself after `seed_node_timeout` even when too few others answer.
     /// Two clusters from one list become possible. Default off.

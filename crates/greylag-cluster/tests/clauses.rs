@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use greylag_cluster::*;
 use greylag_core::{DeadLetterReason, NodeAddress, UniqueAddress};
 use greylag_testkit::deadlines::assert_moved;
-use greylag_transport::{QuarantineReason, RejectCode};
+use greylag_transport::{DialFailure, QuarantineReason, RejectCode};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -230,7 +230,8 @@ fn the_first_seed_needs_a_majority_of_nacks_and_says_what_it_waits_for() {
     assert_eq!(out.len(), 4, "all others are asked");
     a.message("b", Message::InitJoinNack);
     let out = a.run(16 * SECOND, &[]);
-    let warnings = logs(&out);
+    let mut warnings = logs(&out);
+    warnings.retain(|line| line.contains("other seed nodes answered"));
     assert_eq!(warnings.len(), 3, "{warnings:?}");
     assert!(warnings[0].contains("1 of 4") && warnings[0].contains("self_join_alone"), "{warnings:?}");
     assert!(a.core.view().members.is_empty(), "two of five are no majority");
@@ -799,6 +800,46 @@ fn seeds_of_another_name_fail_the_join_and_change_nothing() {
     for wrong in ["", "a", "a:0", "a b:1", "a.b_c:1", ":1"] {
         assert!(parse_seed_nodes([wrong]).is_err(), "{wrong}");
     }
+}
+
+/// A seed that is wrong or away is told by name, with what came of the dials; so is each at the end of the patience, and
+/// the line of a deadline comes once.
+#[test]
+fn seeds_that_let_nobody_in_are_told_by_name_and_at_the_end_of_the_join() {
+    let patience = Some(10 * SECOND);
+    let settings =
+        ClusterSettings { shutdown_after_unsuccessful_join_seed_nodes: patience, ..ClusterSettings::default() };
+    let mut x = Machine::new("x", settings);
+    x.command(Command::JoinSeeds(["a", "b", "c"].map(address).to_vec()));
+    let unreached = |name, failure| Input::Unreached { address: address(name), failure };
+    assert!(x.input(unreached("a", DialFailure::Refused)).is_empty(), "not at once");
+    let detail = "the caller's cluster is \"shop\", ours is \"depot\"".to_owned();
+    x.input(Input::HelloRefused { address: address("b"), code: RejectCode::WrongCluster, holder: None, detail });
+    x.message("c", Message::InitJoinNack);
+    let out = x.run(Duration::from_millis(2900), &[]);
+    assert!(logs(&out).is_empty(), "{out:?}");
+    let out = x.run(Duration::from_millis(200), &[]);
+    let told = logs(&out);
+    assert_eq!(told.len(), 1, "{told:?}");
+    for words in [
+        "for 3 s; a:1: 1 dial failed, the connection was refused",
+        "b:1: it refused: the caller's cluster is \"shop\"",
+        "c:1: it answers, and is no member",
+    ] {
+        assert!(told[0].contains(words), "{words}: {told:?}");
+    }
+    let out = x.run(8 * SECOND, &[]);
+    let Some(Effect::JoinFailed(error)) = out.iter().find(|effect| matches!(effect, Effect::JoinFailed(_))) else {
+        panic!("it gives up: {out:?}");
+    };
+    let JoinError::Unsuccessful(seeds) = error else { panic!("{error}") };
+    assert_eq!(seeds.iter().map(|report| report.seed.to_string()).collect::<Vec<_>>(), ["a:1", "b:1", "c:1"]);
+    assert_eq!(seeds[0].answer, SeedAnswer::Unreached(DialFailure::Refused));
+    let text = error.to_string();
+    assert!(
+        text.contains("shutdown_after_unsuccessful_join_seed_nodes") && text.contains("a:1: 1 dial failed"),
+        "{text}"
+    );
 }
 
 /// cluster F1: once initialized it answers whoever asks, for its own incarnation only.

@@ -23,6 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub use events::Events;
 pub use membership::{Membership, MembershipHandle};
 pub use subscription::{AnySubscription, Changes, Subscription};
+pub use task::expect_replicators;
 
 use crate::error::{DeleteError, GetError, RequestError, StartError, StopReason, UpdateError};
 use crate::key::{Key, KeyId};

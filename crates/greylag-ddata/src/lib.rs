@@ -93,7 +93,9 @@ mod tree;
 mod types;
 mod wire;
 
-pub use driver::{AnySubscription, Changes, Events, Membership, MembershipHandle, Replicator, Subscription};
+pub use driver::{
+    AnySubscription, Changes, Events, Membership, MembershipHandle, Replicator, Subscription, expect_replicators,
+};
 pub use durable::{DurableSettings, OnBadRecord, StaleStore};
 pub use error::{DeleteError, GetError, RequestError, StartError, StopReason, UpdateError};
 pub use gate::{GateState, Standing, Start, Starts, ToldStarts};

@@ -1,4 +1,5 @@
 //! The tokio half: the listener, and the calls.
 
+mod other_port;
 pub(crate) mod server;
 mod service;

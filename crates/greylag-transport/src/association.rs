@@ -596,6 +596,11 @@ impl Association {
         }
     }
 
+    /// The peer has said that it ends.
+    pub fn is_terminating(&self) -> bool {
+        self.terminating.is_some()
+    }
+
     fn on_terminating(&mut self, now: Instant, uid: Uid, out: &mut Vec<Effect>) {
         if self.peer == Some(uid) && self.terminating.is_none_or(|(known, _)| known != uid) && !self.is_dead(uid) {
             self.terminating = Some((uid, now + self.settings.shutdown_flush_timeout));

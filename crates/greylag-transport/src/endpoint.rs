@@ -17,6 +17,7 @@ use greylag_core::{
 };
 
 use crate::ask::AskTable;
+use crate::chatter::{Declared, Weight};
 use crate::dead_letters::{DeadLetter, DeadLetterKey, DeadLetters};
 use crate::envelope::{Envelope, Inbound, MAX_NAME, Payload};
 use crate::lane::Lane;
@@ -100,7 +101,7 @@ pub(crate) struct Endpoint {
     listeners: RwLock<Vec<Arc<Listener>>>,
     peers: RwLock<HashMap<NodeAddress, PeerInfo>>,
     /// Paths whose dead letters nobody needs to hear of.
-    chatter: RwLock<Vec<String>>,
+    declared: RwLock<Declared>,
     pub(crate) strangers: Strangers,
 }
 
@@ -122,7 +123,7 @@ impl Endpoint {
             receivers_version: AtomicU64::new(1),
             listeners: RwLock::default(),
             peers: RwLock::default(),
-            chatter: RwLock::default(),
+            declared: RwLock::default(),
             strangers: Strangers::default(),
         }
     }
@@ -151,7 +152,11 @@ impl Endpoint {
     }
 
     pub(crate) fn declare_chatter(&self, path_prefix: &str) {
-        self.chatter.write().unwrap_or_else(PoisonError::into_inner).push(path_prefix.to_owned());
+        self.declared.write().unwrap_or_else(PoisonError::into_inner).chatter(path_prefix);
+    }
+
+    pub(crate) fn declare_repeated(&self, path_prefix: &str, reasons: &[DeadLetterReason]) {
+        self.declared.write().unwrap_or_else(PoisonError::into_inner).repeated(path_prefix, reasons);
     }
 
     /// Finds the receiver of a path, without the table if it is the same as last time.
@@ -270,11 +275,8 @@ impl Endpoint {
     pub(crate) fn dead_letter(&self, now: Instant, peer: Option<&NodeAddress>, dropped: &Dropped<'_>) {
         let Dropped { reason, lane, .. } = *dropped;
         let key = DeadLetterKey { reason, lane, peer: peer.cloned() };
-        let is_chatter = {
-            let chatter = self.chatter.read().unwrap_or_else(PoisonError::into_inner);
-            chatter.iter().any(|prefix| dropped.path.starts_with(prefix.as_str()))
-        };
-        if is_chatter {
+        let weight = self.declared.read().unwrap_or_else(PoisonError::into_inner).weight(dropped.path, reason);
+        if weight == Weight::Chatter {
             return self.dead_letters.count_chatter(key, 1);
         }
         let (recipient, manifest) = (|| shortened(dropped.recipient.to_string()), shortened_name(dropped.manifest));
@@ -288,7 +290,10 @@ impl Endpoint {
             size: dropped.size,
             count: 1,
         });
-        if let Some(line) = self.dead_letters.count(now, key, 1) {
+        if weight == Weight::Repeated {
+            self.dead_letters.count_chatter(key, 1);
+            tracing::debug!(%reason, ?lane, ?peer, "dropped, and said again: {manifest} for {}", recipient());
+        } else if let Some(line) = self.dead_letters.count(now, key, 1) {
             let (recipient, suppressed) = (recipient(), line.suppressed);
             tracing::warn!(%reason, ?lane, ?peer, suppressed, "dead letter: {manifest} for {recipient}");
         }

@@ -84,8 +84,12 @@ mod ask;
 pub mod association;
 #[cfg(feature = "grpc")]
 mod callers;
+mod chatter;
+#[cfg(feature = "grpc")]
+mod complaints;
 mod dead_letters;
 #[cfg(feature = "grpc")]
+mod dial_failure;
 mod doorkeeper;
 mod driver;
 mod endpoint;
@@ -119,6 +123,7 @@ mod wire;
 
 pub use ask::AskTable;
 pub use dead_letters::{DeadLetter, DeadLetterEvents, DeadLetterKey, DeadLetters, LogLine, Suppressed};
+pub use dial_failure::DialFailure;
 #[cfg(feature = "grpc")]
 pub use doorkeeper::Intrusion;
 #[cfg(feature = "grpc")]

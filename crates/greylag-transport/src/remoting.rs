@@ -10,6 +10,7 @@ use std::sync::Arc;
 use greylag_core::{DeadLetterReason, EntityError, NodeAddress, Registry, ReplyPort, UniqueAddress};
 
 use crate::dead_letters::DeadLetterEvents;
+use crate::dial_failure::DialFailure;
 use crate::envelope::{Envelope, Inbound};
 use crate::holder::Holder;
 use crate::lane::{Lane, LaneKind};
@@ -194,6 +195,14 @@ pub enum TransportEvent {
     /// A dial of ours was answered: this incarnation listens at its address. Follows its
     /// `PeerHandshake` (cluster T15).
     DialAnswered(PeerInfo),
+    /// A dial of the control lane reached no node at this address, or one that takes no callers for now. It is
+    /// repeated; the event comes after each such dial.
+    DialFailed {
+        /// The address.
+        address: NodeAddress,
+        /// What came of it.
+        failure: DialFailure,
+    },
     /// Another process was heard at the address of a member that it cannot have replaced: refused where
     /// it called, not believed where it answered. At most once per address and second (cluster T15).
     AddressHeld {
@@ -388,6 +397,11 @@ pub trait Remoting: Send + Sync + 'static {
     /// What is dropped for recipients whose path begins so is counted, and neither published nor
     /// logged: chatter that its protocol repeats anyway (cluster T41).
     fn declare_chatter(&self, path_prefix: &str);
+
+    /// What is dropped for one of these reasons for recipients whose path begins so is counted and published, and no
+    /// warning: its protocol says it again. For recipients that start later than their peers, or end before them, where
+    /// `NoSuchRecipient` belongs to every start and every end. Once for a path is enough.
+    fn declare_repeated(&self, path_prefix: &str, reasons: &[DeadLetterReason]);
 
     /// Dead letters from now on, at most `capacity` of them waiting to be read (cluster T41).
     fn dead_letters(&self, capacity: usize) -> DeadLetterEvents;

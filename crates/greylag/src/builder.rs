@@ -138,6 +138,8 @@ impl NodeBuilder {
             let remoting: Arc<dyn Remoting> = transport.clone();
             let cluster = Cluster::start_on(transport.control_runtime(), settings.cluster.clone(), remoting).await?;
             membership.set(cluster.clone()).ok();
+            #[cfg(feature = "ddata")]
+            greylag_ddata::expect_replicators(&*transport);
             #[cfg(feature = "management")]
             let management = manage(&settings, &cluster, &transport).await?;
             #[cfg(feature = "persistence")]

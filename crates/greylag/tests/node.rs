@@ -47,6 +47,20 @@ async fn what_is_wrong_with_a_node_is_said_before_it_joins_anything() {
     assert!(role.to_string().contains("dc-"), "{role}");
 }
 
+/// A start whose seed node is wrong ends when it was told to, and says of the seed what came of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_has_an_end_and_says_which_seed_was_what() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
+    let config = Config::new().text("node.toml", "cluster.shutdown_after_unsuccessful_join_seed_nodes = \"2s\"");
+    let node = Node::from_config(config).bind("127.0.0.1", 0).seed_nodes([nobody.to_string()]);
+    let named = node.configure(|settings| settings.transport.cluster_name = "test".to_owned());
+    let error = named.start().await.expect_err("nothing listens there");
+    assert!(matches!(&error, StartError::Join(greylag::cluster::JoinError::Unsuccessful(_))), "{error}");
+    let text = format!("{error:?}");
+    assert!(text.contains("cluster.shutdown_after_unsuccessful_join_seed_nodes"), "{text}");
+    assert!(text.contains(&nobody.to_string()) && text.contains("nothing listens at that port"), "{text}");
+}
+
 /// The admin service is off unless configured, and answers where it is told to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_admin_service_is_off_unless_configured() {

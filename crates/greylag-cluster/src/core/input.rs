@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use greylag_core::{DeadLetterReason, NodeAddress, UniqueAddress};
-use greylag_transport::{Destination, QuarantineReason, RejectCode};
+use greylag_transport::{Destination, DialFailure, QuarantineReason, RejectCode};
 
 use crate::app_version::AppVersion;
 use crate::error::JoinError;
@@ -85,6 +85,13 @@ pub enum Input {
         holder: Option<UniqueAddress>,
         /// Both sides' values, for people.
         detail: String,
+    },
+    /// A dial of ours reached no node. Only told to people, of seed nodes.
+    Unreached {
+        /// Who was called.
+        address: NodeAddress,
+        /// What came of it.
+        failure: DialFailure,
     },
     /// A dial of ours was answered: this process listens at its address. Whoever was a member there on
     /// the host that it names was replaced (cluster S20 a).

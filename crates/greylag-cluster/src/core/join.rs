@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::{NodeAddress, UniqueAddress};
-use greylag_transport::RejectCode;
+use greylag_transport::{DialFailure, RejectCode};
 use rand::Rng;
 
+use super::seeds::{Input as SeedInput, Seeds};
 use super::{ClusterCore, Effect, Life, LogLevel};
 use crate::app_version::AppVersion;
 use crate::error::{JoinError, JoinRejection};
@@ -20,6 +21,7 @@ use crate::gossip::Gossip;
 use crate::heartbeat::HeartbeatCore;
 use crate::member::Member;
 use crate::message::{CheckedConfig, Message, PROTOCOL};
+use crate::seed_report::SeedAnswer;
 use crate::settings::Downing;
 use crate::shutdown::ShutdownReason;
 use crate::stats::IgnoredGossip;
@@ -54,6 +56,8 @@ pub(super) struct JoinProcess {
     self_join_at: Instant,
     warn_at: Instant,
     give_up_at: Option<Instant>,
+    /// What people are told of the other seed nodes.
+    found: Seeds,
 }
 
 impl JoinProcess {
@@ -65,7 +69,12 @@ impl JoinProcess {
         let asking = self.restart_at.is_none().then_some(self.ask_at);
         let alone = (self.is_first && self.restart_at.is_none()).then_some(self.warn_at);
         let join_at = self.join_at.as_ref().map(|(at, _)| *at);
-        [asking, alone, join_at, self.restart_at, self.give_up_at].into_iter().flatten().min().unwrap_or(self.ask_at)
+        let line_at = self.found.next_deadline();
+        [asking, alone, join_at, line_at, self.restart_at, self.give_up_at]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(self.ask_at)
     }
 
     /// The seeds that know of no cluster, with this one, are a majority of the list; the rest said
@@ -102,6 +111,7 @@ impl ClusterCore {
         let patience = self.settings.seed_node_timeout;
         self.life = Life::Joining(Box::new(JoinProcess {
             is_first: seeds.first() == Some(own),
+            found: Seeds::new(now, &others),
             seeds,
             others,
             nacks: BTreeSet::new(),
@@ -124,7 +134,7 @@ impl ClusterCore {
         let waits = self.awaits_app_version;
         let Life::Joining(join) = &mut self.life else { return };
         if join.give_up_at.is_some_and(|at| at <= now) {
-            let error = JoinError::Unsuccessful(join.seeds.clone());
+            let error = JoinError::Unsuccessful(join.found.reports());
             return self.fail_join(error, ShutdownReason::JoinUnsuccessful, out);
         }
         if waits {
@@ -145,6 +155,9 @@ impl ClusterCore {
         }
         self.warn_of_waiting(now, out);
         let Life::Joining(join) = &mut self.life else { return };
+        let mut lines = Vec::new();
+        join.found.handle(now, SeedInput::Tick, &mut lines);
+        out.extend(lines.into_iter().map(|line| Effect::Log(LogLevel::Warn, line)));
         if let Some((at, to)) = join.join_at.clone()
             && at <= now
         {
@@ -233,9 +246,21 @@ impl ClusterCore {
         self.end(reason, out);
     }
 
+    /// Keeps for people what came back from a seed node, or did not.
+    fn note_seed(&mut self, now: Instant, seed: NodeAddress, answer: SeedAnswer) {
+        if let Life::Joining(join) = &mut self.life {
+            join.found.handle(now, SeedInput::Answered(seed, answer), &mut Vec::new());
+        }
+    }
+
+    pub(super) fn on_unreached(&mut self, now: Instant, address: NodeAddress, failure: DialFailure) {
+        self.note_seed(now, address, SeedAnswer::Unreached(failure));
+    }
+
     // --- answers to the joiner ------------------------------------------------------------------
 
     pub(super) fn on_init_join_nack(&mut self, now: Instant, from: &UniqueAddress, out: &mut Vec<Effect>) {
+        self.note_seed(now, from.address().clone(), SeedAnswer::NoMember);
         if let Life::Joining(join) = &mut self.life
             && join.others.contains(from.address())
         {
@@ -258,6 +283,7 @@ impl ClusterCore {
         if matches!(self.life, Life::Member) && cluster_id != self.gossip.cluster_id {
             return self.meet_foreign(now, cluster_id, None, out);
         }
+        self.note_seed(now, from.address().clone(), SeedAnswer::Asked);
         let keys = self.differing_keys(config);
         let retry = self.settings.retry_unsuccessful_join_after;
         let Life::Joining(join) = &mut self.life else { return };
@@ -334,6 +360,7 @@ impl ClusterCore {
         detail: &str,
         out: &mut Vec<Effect>,
     ) {
+        self.note_seed(now, address.clone(), SeedAnswer::Refused(detail.to_owned()));
         if let Some(holder) = holder.filter(|_| code == RejectCode::NotReady) {
             return self.on_own_address_held(now, address, holder, detail, out);
         }

@@ -111,6 +111,9 @@ impl TransportListener for Listener {
                 let (address, holder, detail) = (address.clone(), holder.clone(), detail.clone());
                 Input::HelloRefused { address, code: *code, holder, detail }
             }
+            TransportEvent::DialFailed { address, failure } => {
+                Input::Unreached { address: address.clone(), failure: failure.clone() }
+            }
             TransportEvent::DialAnswered(info) => {
                 Input::DialOther { peer: info.peer.clone(), host_id: info.host_id.as_deref().map(Into::into) }
             }
@@ -125,6 +128,11 @@ impl TransportListener for Listener {
             }
             _ => return,
         };
+        if matches!(input, Input::Unreached { .. }) {
+            // For people only, and the next dial says it again.
+            self.inbox.try_send(DriverInput::Core(input)).ok();
+            return;
+        }
         let is_handshake = matches!(input, Input::PeerHandshake { .. });
         // These are not repeated, so a full inbox must not lose them.
         if let Err(mpsc::error::TrySendError::Full(input)) = self.inbox.try_send(DriverInput::Core(input)) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use greylag_core::{CodecId, UniqueAddress};
+use greylag_core::{CodecId, DeadLetterReason, UniqueAddress};
 use greylag_crdt::DotSource;
 use greylag_transport::{Destination, Envelope, Payload, Recipient, Remoting};
 use tokio::sync::{mpsc, watch};
@@ -337,6 +337,15 @@ impl Task {
 /// Where the replicators of this name receive what fits an ordinary message, and what does not.
 pub(super) fn mailboxes(name: &str) -> (Recipient, Recipient) {
     (Recipient::new(format!("ddata/{name}")), Recipient::new(format!("{}ddata/{name}", Recipient::BULK_PREFIX)))
+}
+
+/// Tells a node's transport that replicators come, and begin one by one: until then, and after their end, what their peers
+/// send is no reason for a warning, since peers say it again; nor is what is still queued for one that has left. The facade and sharding call it when a node starts.
+pub fn expect_replicators(remoting: &dyn Remoting) {
+    let (ordinary, bulk) = mailboxes("");
+    for mailbox in [ordinary, bulk] {
+        remoting.declare_repeated(&mailbox.path, &[DeadLetterReason::NoSuchRecipient, DeadLetterReason::Quarantined]);
+    }
 }
 
 fn wall_ms() -> i64 {

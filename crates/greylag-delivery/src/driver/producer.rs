@@ -28,6 +28,8 @@ use crate::with_delivery::WithDelivery;
 
 /// Sends that wait for the task; beyond it senders wait.
 const INBOX: usize = 1024;
+/// What the paths of producers begin with.
+const PATHS: &str = "delivery/";
 /// Upstream messages that wait for the task; beyond it they are dropped, and repeated by consumers.
 const UPSTREAM_INBOX: usize = 16 * 1024;
 /// Inputs between two rounds of effects.
@@ -117,11 +119,13 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         settings.validate()?;
         let remoting = sharding.remoting().clone();
         // Never given to another controller, so what is meant for this one finds it or nobody.
-        let path: Arc<str> = format!("delivery/{}", uuid::Uuid::new_v4().simple()).into();
+        let path: Arc<str> = format!("{PATHS}{}", uuid::Uuid::new_v4().simple()).into();
         let node = remoting.self_address().clone();
         let machine = Machine::new(settings.sharding_producer(), identity, node, path.clone());
         let downstream: Arc<dyn Downstream<T>> = Arc::new(region);
         let (upstream, from_consumers) = mpsc::channel(UPSTREAM_INBOX);
+        // Consumers say again what finds the inbox full, and what comes after the end has nothing to say any more.
+        remoting.declare_repeated(PATHS, &[DeadLetterReason::NoSuchRecipient, DeadLetterReason::MailboxFull]);
         remoting.register(&path, Arc::new(Upstream { inbox: upstream, remoting: remoting.clone() }));
         let shared = Arc::new(SharedState {
             codec: Arc::new(codec),

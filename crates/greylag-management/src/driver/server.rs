@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use greylag_cluster::Cluster;
 use greylag_transport::beside::accept_at_most;
-use greylag_transport::{GrpcTransport, Tls, TlsError, TlsFiles, TlsSettings};
+use greylag_transport::{GrpcTransport, Remoting as _, Tls, TlsError, TlsFiles, TlsSettings};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 
+use super::other_port::OtherPort;
 use super::service::Service;
 use crate::error::StartError;
 use crate::settings::ManagementSettings;
@@ -72,8 +73,10 @@ impl ManagementServer {
         tracing::info!(%address, tls = tls.is_some(), allow_writes = settings.allow_writes, "the admin service listens");
         let (stop, stopped) = watch::channel(false);
         let (sender, callers) = mpsc::channel(1);
+        let node = transport.self_address().address().clone();
         let service = Service::new(settings.allow_writes, cluster, transport, stopped.clone());
         let service = Generated::new(service).max_decoding_message_size(MAX_REQUEST_BYTES);
+        let service = OtherPort::new(service, node);
         let server = Server::builder()
             .max_concurrent_streams(MAX_CALLS)
             .http2_keepalive_interval(Some(KEEPALIVE))

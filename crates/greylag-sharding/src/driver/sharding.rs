@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use greylag_cluster::{Cluster, ClusterEvent, ClusterEvents, Phase, RunningHere};
-use greylag_core::Generation;
+use greylag_core::{DeadLetterReason, Generation};
 use greylag_crdt::{LwwMap, LwwRegister};
 use greylag_ddata::{Membership, Replicator, ReplicatorSettings, TypeTable};
 use greylag_persistence::{RecoveryPermits, Scope, Stores};
@@ -151,6 +151,10 @@ impl Sharding {
         // What must be the same wherever both sides host entities (cluster M25a).
         cluster.register_join_key("sharding.number_of_shards", settings.number_of_shards);
         cluster.register_join_key("sharding.state_store_mode", format!("{:?}", settings.state_store_mode));
+        // Regions and coordinators begin one by one and end one by one, and what finds none is said again.
+        let said_again = [DeadLetterReason::NoSuchRecipient, DeadLetterReason::Quarantined];
+        cluster.remoting().declare_repeated("control/sharding/", &said_again);
+        greylag_ddata::expect_replicators(&**cluster.remoting());
         let events = cluster.subscribe();
         let inner =
             Arc::new(Inner { cluster: Some(cluster), node: Arc::new(node), settings, state: Mutex::new(state) });

@@ -492,6 +492,10 @@ impl Remoting for MemoryNode {
         self.endpoint.declare_chatter(path_prefix);
     }
 
+    fn declare_repeated(&self, path_prefix: &str, reasons: &[DeadLetterReason]) {
+        self.endpoint.declare_repeated(path_prefix, reasons);
+    }
+
     fn dead_letters(&self, capacity: usize) -> DeadLetterEvents {
         self.endpoint.dead_letters.subscribe(capacity)
     }

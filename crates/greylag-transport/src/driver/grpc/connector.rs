@@ -13,8 +13,11 @@ use tokio_rustls::client::TlsStream;
 use tonic::codegen::http::Uri;
 use tonic::codegen::{BoxFuture, Service};
 
+use super::HandshakeError;
+use super::failure::{self, Heard};
 use super::shared::Shared;
 use super::tls::ALPN;
+use crate::dial_failure::DialFailure;
 use crate::lane::Lane;
 use crate::settings::TransportSettings;
 
@@ -25,32 +28,35 @@ pub(super) struct Connector {
     pub(super) target: SocketAddr,
     pub(super) host: String,
     pub(super) lane: Lane,
+    /// What the listener sends first, and how the connection breaks.
+    pub(super) heard: Heard,
 }
 
 impl Service<Uri> for Connector {
     type Response = TokioIo<Io>;
-    type Error = io::Error;
-    type Future = BoxFuture<Self::Response, io::Error>;
+    type Error = DialFailure;
+    type Future = BoxFuture<Self::Response, DialFailure>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), DialFailure>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let Self { shared, target, host, lane } = self.clone();
+        let Self { shared, target, host, lane, heard } = self.clone();
         Box::pin(async move {
-            let tcp = TcpStream::connect(target).await?;
-            prepare(&tcp, lane, &shared.settings)?;
-            let Some(files) = &shared.tls else { return Ok(TokioIo::new(Io::Plain(tcp))) };
-            let refused = |error| io::Error::new(io::ErrorKind::PermissionDenied, error);
-            let name = files.server_name(&host).map_err(refused)?;
-            let tls = files.current().connector.connect(name, tcp).await?;
+            let tcp = TcpStream::connect(target).await.map_err(|error| failure::of_socket(&error))?;
+            prepare(&tcp, lane, &shared.settings).map_err(|error| failure::of_socket(&error))?;
+            let Some(files) = &shared.tls else { return Ok(TokioIo::new(Io::new(Carrier::Plain(tcp), heard))) };
+            let name = files.server_name(&host).map_err(|error| DialFailure::Tls(error.to_string()))?;
+            let shaken = files.current().connector.connect(name, tcp).await;
+            let tls = shaken.map_err(|error| failure::of_handshake(error.into()))?;
             let session = tls.get_ref().1;
             if session.alpn_protocol() != Some(ALPN) {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "the peer does not speak HTTP/2"));
+                return Err(failure::of_handshake(HandshakeError::NotHttp2));
             }
-            files.judge(session.peer_certificates()).map_err(refused)?;
-            Ok(TokioIo::new(Io::Tls(Box::new(tls))))
+            let judged = files.judge(session.peer_certificates());
+            judged.map_err(|error| DialFailure::Tls(error.to_string()))?;
+            Ok(TokioIo::new(Io::new(Carrier::Tls(Box::new(tls)), heard)))
         })
     }
 }
@@ -68,38 +74,58 @@ fn prepare(tcp: &TcpStream, lane: Lane, settings: &TransportSettings) -> io::Res
 }
 
 /// What carries the bytes.
-pub(super) enum Io {
+enum Carrier {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// A connection that was made.
+pub(super) struct Io {
+    carrier: Carrier,
+    /// Until the listener has said something.
+    heard: Option<Heard>,
+}
+
+impl Io {
+    fn new(carrier: Carrier, heard: Heard) -> Self {
+        Self { carrier, heard: Some(heard) }
+    }
 }
 
 /// Calls the same method of whatever carries the bytes.
 macro_rules! each {
     ($io:expr, $inner:ident => $call:expr) => {
-        match $io {
-            Io::Plain($inner) => $call,
-            Io::Tls($inner) => $call,
+        match &mut $io.carrier {
+            Carrier::Plain($inner) => $call,
+            Carrier::Tls($inner) => $call,
         }
     };
 }
 
 impl AsyncRead for Io {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        each!(&mut *self, io => Pin::new(io).poll_read(cx, buf))
+        let this = &mut *self;
+        let before = buf.filled().len();
+        let polled = each!(this, io => Pin::new(io).poll_read(cx, buf));
+        if let (Some(heard), Poll::Ready(read)) = (&this.heard, &polled) {
+            heard.note(read.as_ref().map(|()| &buf.filled()[before..]));
+            this.heard = None;
+        }
+        polled
     }
 }
 
 impl AsyncWrite for Io {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        each!(&mut *self, io => Pin::new(io).poll_write(cx, bytes))
+        each!(self, io => Pin::new(io).poll_write(cx, bytes))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(&mut *self, io => Pin::new(io).poll_flush(cx))
+        each!(self, io => Pin::new(io).poll_flush(cx))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(&mut *self, io => Pin::new(io).poll_shutdown(cx))
+        each!(self, io => Pin::new(io).poll_shutdown(cx))
     }
 
     fn poll_write_vectored(
@@ -107,11 +133,14 @@ impl AsyncWrite for Io {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        each!(&mut *self, io => Pin::new(io).poll_write_vectored(cx, bytes))
+        each!(self, io => Pin::new(io).poll_write_vectored(cx, bytes))
     }
 
     fn is_write_vectored(&self) -> bool {
-        each!(self, io => io.is_write_vectored())
+        match &self.carrier {
+            Carrier::Plain(io) => io.is_write_vectored(),
+            Carrier::Tls(io) => io.is_write_vectored(),
+        }
     }
 }
 

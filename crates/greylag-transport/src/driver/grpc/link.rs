@@ -3,28 +3,30 @@
 //! Every dial resolves the name anew and builds a connection of its own (cluster T5, T9). While the
 //! stream lives, tonic polls its [`Outbound`]; this task only reads the other half.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use greylag_core::{DeadLetterReason, UniqueAddress};
-use tonic::Streaming;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Status, Streaming};
 
 use super::accept;
 use super::codec::FrameCodec;
 use super::connector::Connector;
+use super::failure::{self, Heard};
 use super::fault::Delayed;
 use super::outbound::{Agreed, Line, Outbound};
 use super::peer::{LinkEnd, Peer};
 use super::resolve;
 use super::shared::{Announcement, Shared};
 use crate::association::Input;
+use crate::complaints::Complaints;
+use crate::dial_failure::DialFailure;
 use crate::endpoint::shortened;
 use crate::hello::{Accepted, Features, Hello, HelloReply, MIN_SUPPORTED, PROTOCOL_VERSION, Rejected};
 use crate::lane::Lane;
@@ -57,21 +59,24 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
     };
     let opened = match opened {
         Ok(Ok(opened)) => opened,
-        Ok(Err(error)) => return failed(&shared, &peer, lane, seq, &error),
-        Err(_) => return failed(&shared, &peer, lane, seq, &io::Error::from(io::ErrorKind::TimedOut)),
+        Ok(Err(failure)) => return failed(&shared, &peer, lane, seq, failure),
+        Err(_) => return failed(&shared, &peer, lane, seq, DialFailure::Silent),
     };
     let Opened { said, replies, answer, ip } = opened;
     match answer {
         HelloReply::Rejected(rejected) => {
             let by = rejected.from.as_ref().map(UniqueAddress::uid);
             let Rejected { code, reason, holder, detail, .. } = rejected;
+            if code.is_retryable() && holder.is_none() {
+                tell_failure(&shared, &peer, lane, DialFailure::NotNow(shortened(detail.clone())));
+            }
             peer.input(&shared, Input::Rejected { lane, seq, code, by, reason, holder, detail });
             peer.queue(lane).end(seq);
         }
         HelloReply::Accepted(Accepted { from, host_id, cluster_id, features, max_names, .. }) => {
             // Before the gate of the queue opens, so that the first frame is written by it.
             line.agree(Agreed { max_names: max_names as usize, zstd: features.zstd });
-            peer.complains.store(true, Ordering::Relaxed);
+            lock(&peer.complaints).reached();
             peer.input(&shared, Input::Accepted { lane, seq, uid: from.uid(), host_id: host_id.clone() });
             let info = PeerInfo { peer: from.clone(), ip, reached: true, host_id, cluster_id };
             if peer.introduce(&shared, info.clone()) {
@@ -96,71 +101,89 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
     }
 }
 
-fn failed(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, error: &io::Error) {
+fn failed(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, failure: DialFailure) {
     // The peer refuses it, and what it says of that may be lost with the connection (cluster 83).
     let has_expired = shared.tls.as_ref().is_some_and(|files| files.days_left() < 0);
     let hint = if has_expired { "; this node's certificate has expired" } else { "" };
-    if peer.complains.swap(false, Ordering::Relaxed) {
-        tracing::warn!(peer = %peer.address, %lane, %error, "a dial failed{hint}; it is repeated, and further failures are logged at debug");
+    if lock(&peer.complaints).failed(Instant::now(), failure.may_pass()) {
+        tracing::warn!(peer = %peer.address, %lane, error = %failure, "a dial failed{hint}; it is repeated, and further failures are logged at debug");
     } else {
-        tracing::debug!(peer = %peer.address, %lane, %error, "a dial failed{hint}");
+        tracing::debug!(peer = %peer.address, %lane, error = %failure, "a dial failed{hint}");
     }
+    tell_failure(shared, peer, lane, failure);
     peer.queue(lane).end(seq);
     peer.input(shared, Input::Failed { lane, seq });
 }
 
-async fn open(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, line: Arc<Line>) -> io::Result<Opened> {
-    if peer.fault.is_mute() {
-        return Err(io::Error::other("blackholed on purpose"));
+fn lock(complaints: &Mutex<Complaints>) -> MutexGuard<'_, Complaints> {
+    complaints.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells the layers above, once for all lanes of a peer.
+fn tell_failure(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, failure: DialFailure) {
+    if lane == Lane::CONTROL {
+        let address = peer.address.clone();
+        shared.announce(Announcement::Event(TransportEvent::DialFailed { address, failure }));
     }
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    let found = shared.resolver.look_up(&peer.address).await?;
+}
+
+async fn open(
+    shared: &Arc<Shared>,
+    peer: &Arc<Peer>,
+    lane: Lane,
+    seq: u64,
+    line: Arc<Line>,
+) -> Result<Opened, DialFailure> {
+    if peer.fault.is_mute() {
+        return Err(DialFailure::Broken("blackholed on purpose".to_owned()));
+    }
+    let mut last = DialFailure::UnknownHost("the name has no address".to_owned());
+    let found = shared.resolver.look_up(&peer.address).await;
+    let found = found.map_err(|error| DialFailure::UnknownHost(error.to_string()))?;
     let (targets, patience) = resolve::in_turn(found, seq, shared.settings.connection_timeout);
     for target in targets {
-        let connector = Connector { shared: shared.clone(), target, host: peer.address.host().to_owned(), lane };
+        let heard = Heard::default();
+        let host = peer.address.host().to_owned();
+        let connector = Connector { shared: shared.clone(), target, host, lane, heard: heard.clone() };
         match channel(shared, target, lane, patience).connect_with_connector(connector).await {
-            Ok(channel) => {
-                let max = shared.settings.maximum_message_size(lane.kind()) + FRAME_OVERHEAD;
-                let mut client = Grpc::new(channel).max_decoding_message_size(max).max_encoding_message_size(max);
-                client.ready().await.map_err(io::Error::other)?;
-                let hello = hello(shared, peer, lane, seq);
-                let said = hello.cluster_id;
-                let hello = wire::write_frame(&Frame::Hello(hello));
-                let outbound = Outbound::new(shared.clone(), peer.clone(), lane, seq, hello, line);
-                let outbound = Delayed::new(peer.clone(), outbound);
-                let method = PathAndQuery::from_static(METHOD);
-                let response = client.streaming(tonic::Request::new(outbound), method, FrameCodec).await;
-                let mut replies = response.map_err(|status| io::Error::other(causes(&status)))?.into_inner();
-                let first = replies.message().await.map_err(|status| io::Error::other(causes(&status)))?;
-                let frame = first.map(wire::read_frame).transpose().map_err(io::Error::other)?;
-                return match frame {
-                    Some(Frame::HelloReply(HelloReply::Accepted(accepted)))
-                        if accepted.from.address() != &peer.address =>
-                    {
-                        Err(io::Error::other(format!("{} answers in its place", accepted.from)))
-                    }
-                    Some(Frame::HelloReply(answer)) => Ok(Opened { said, replies, answer, ip: target.ip() }),
-                    other => Err(io::Error::other(format!("the Hello was answered by {other:?}"))),
-                };
-            }
-            Err(error) => last = io::Error::other(causes(&error)),
+            Ok(channel) => return greet(shared, peer, (lane, seq), line, channel, target.ip(), &heard).await,
+            Err(error) => last = failure::of_connection(&error, &heard),
         }
     }
     Err(last)
 }
 
-/// An error with what caused it, which tonic leaves out.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let line = error.to_string();
-        if !text.ends_with(&line) {
-            text = format!("{text}: {line}");
+/// Says Hello on a connection, and waits for the answer.
+async fn greet(
+    shared: &Arc<Shared>,
+    peer: &Arc<Peer>,
+    (lane, seq): (Lane, u64),
+    line: Arc<Line>,
+    channel: Channel,
+    ip: IpAddr,
+    heard: &Heard,
+) -> Result<Opened, DialFailure> {
+    let refused = |status: Status| failure::of_status(&status, heard);
+    let max = shared.settings.maximum_message_size(lane.kind()) + FRAME_OVERHEAD;
+    let mut client = Grpc::new(channel).max_decoding_message_size(max).max_encoding_message_size(max);
+    client.ready().await.map_err(|error| failure::of_connection(&error, heard))?;
+    let hello = hello(shared, peer, lane, seq);
+    let said = hello.cluster_id;
+    let hello = wire::write_frame(&Frame::Hello(hello));
+    let outbound = Outbound::new(shared.clone(), peer.clone(), lane, seq, hello, line);
+    let outbound = Delayed::new(peer.clone(), outbound);
+    let method = PathAndQuery::from_static(METHOD);
+    let response = client.streaming(tonic::Request::new(outbound), method, FrameCodec).await;
+    let mut replies = response.map_err(refused)?.into_inner();
+    let first = replies.message().await.map_err(refused)?;
+    let frame = first.map(wire::read_frame).transpose();
+    match frame.map_err(|error| DialFailure::OtherProtocol(error.to_string()))? {
+        Some(Frame::HelloReply(HelloReply::Accepted(accepted))) if accepted.from.address() != &peer.address => {
+            Err(DialFailure::OtherNode(accepted.from))
         }
-        cause = error.source();
+        Some(Frame::HelloReply(answer)) => Ok(Opened { said, replies, answer, ip }),
+        other => Err(DialFailure::OtherProtocol(format!("the Hello was answered by {other:?}"))),
     }
-    text
 }
 
 fn channel(shared: &Shared, target: SocketAddr, lane: Lane, patience: Duration) -> Endpoint {
@@ -228,7 +251,7 @@ async fn listen(
             Ok(Frame::Ack(seq)) => peer.numbered_input(shared, SenderInput::Ack { from: from.uid(), seq }),
             Ok(Frame::Nack(seq)) => peer.numbered_input(shared, SenderInput::Nack { from: from.uid(), seq }),
             Ok(Frame::FlushAck(id)) => shared.flushes.acked(from, lane, id),
-            Ok(Frame::TerminatingAck) => shared.terminating_acked(),
+            Ok(Frame::TerminatingAck) => shared.farewell_ended(&peer.address, Some(lane)),
             Ok(Frame::Quarantined { from, to, reason }) => {
                 // Nobody but the peer itself speaks for it; which of its incarnations, the machine knows.
                 if to == shared.endpoint.self_address && from.address() == &peer.address {

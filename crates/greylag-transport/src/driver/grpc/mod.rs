@@ -9,6 +9,7 @@
 mod accept;
 mod codec;
 mod connector;
+mod failure;
 mod fault;
 mod flushes;
 mod graveyard;
@@ -300,8 +301,8 @@ impl GrpcTransport {
         let Some(running) = self.running.lock().expect(NO_PANIC).take() else { return };
         let shared = &self.shared;
         shared.is_shutting_down.store(true, Ordering::Release);
-        let lanes = self.say_farewell();
-        let flushed = tokio::time::timeout(shared.settings.shutdown_flush_timeout, shared.all_acked(lanes)).await;
+        self.say_farewell();
+        let flushed = tokio::time::timeout(shared.settings.shutdown_flush_timeout, shared.all_farewells_ended()).await;
         if flushed.is_err() {
             tracing::warn!("not every peer has read everything before this node ended");
         }
@@ -330,19 +331,21 @@ impl GrpcTransport {
         drop(port);
     }
 
-    /// Puts the last word behind what is queued in every lane that is in use.
-    fn say_farewell(&self) -> usize {
-        let mut lanes = 0;
+    /// Puts the last word behind what is queued in every lane that is in use, but not to a peer that ends itself.
+    fn say_farewell(&self) {
         for peer in self.shared.peers() {
             for lane in peer.lanes() {
                 let queue = peer.queue(lane);
                 if queue.is_open() || !queue.is_empty() {
-                    lanes += 1;
+                    self.shared.farewell_said(&peer.address, lane);
                     peer.push(&self.shared, lane, Item::Terminating, true).ok();
                 }
             }
+            // Its own last word may have come before ours was said.
+            if peer.is_terminating() {
+                self.shared.farewell_ended(&peer.address, None);
+            }
         }
-        lanes
     }
 }
 
@@ -429,6 +432,10 @@ impl Remoting for GrpcTransport {
 
     fn declare_chatter(&self, path_prefix: &str) {
         self.shared.endpoint.declare_chatter(path_prefix);
+    }
+
+    fn declare_repeated(&self, path_prefix: &str, reasons: &[DeadLetterReason]) {
+        self.shared.endpoint.declare_repeated(path_prefix, reasons);
     }
 
     fn dead_letters(&self, capacity: usize) -> DeadLetterEvents {

@@ -13,6 +13,7 @@ use super::link;
 use super::reliable::Numbered;
 use super::shared::{Announcement, Shared};
 use crate::association::{Association, Effect, Event, Grave, Input};
+use crate::complaints::Complaints;
 use crate::envelope::Envelope;
 use crate::lane::{Lane, LaneKind, lane_key_hash};
 use crate::queue::{Bounds, Item, LaneQueue, Place, Pushed};
@@ -24,8 +25,8 @@ use crate::wire::{self, Frame};
 pub(super) struct Peer {
     pub(super) address: NodeAddress,
     pub(super) fault: FaultCell,
-    /// The next dial that fails is worth a line in the log (cluster T31).
-    pub(super) complains: AtomicBool,
+    /// Which dial that fails is worth a warning (cluster T31).
+    pub(super) complaints: Mutex<Complaints>,
     pub(super) numbered: Numbered,
     machine: Mutex<Association>,
     control: Arc<LaneQueue>,
@@ -92,7 +93,7 @@ impl Peer {
         let peer = Arc::new(Self {
             address,
             fault: FaultCell::default(),
-            complains: AtomicBool::new(true),
+            complaints: Mutex::default(),
             numbered: Numbered::new(settings),
             machine: Mutex::new(machine),
             control: queue(LaneKind::Control),
@@ -436,9 +437,17 @@ impl Peer {
                 tracing::info!(%peer, ?reason, harmless, "quarantined");
                 TransportEvent::Quarantined { peer, reason, harmless }
             }
-            Event::PeerTerminating { uid } => TransportEvent::PeerTerminating(self.incarnation(uid)),
+            Event::PeerTerminating { uid } => {
+                shared.farewell_ended(&address, None);
+                TransportEvent::PeerTerminating(self.incarnation(uid))
+            }
         };
         shared.announce(Announcement::Event(event));
+    }
+
+    /// It has said its own last word, and reads none.
+    pub(super) fn is_terminating(&self) -> bool {
+        self.machine.lock().expect(NO_PANIC).is_terminating()
     }
 
     fn incarnation(&self, uid: Uid) -> UniqueAddress {

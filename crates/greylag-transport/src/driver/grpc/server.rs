@@ -44,11 +44,20 @@ pub(super) async fn answer(shared: Arc<Shared>, caller: Caller, request: http::R
     }
     if request.uri().path() != METHOD {
         caller.visit.report(Intrusion::NotGrpc, &format!("there is no {:?} here", request.uri().path()));
-        return Status::unimplemented("this port speaks the Greylag transport only").into_http();
+        return Status::unimplemented(which_port(&shared)).into_http();
     }
     let max = shared.settings.largest_message_size() + FRAME_OVERHEAD;
     let mut grpc = Grpc::new(FrameCodec).max_decoding_message_size(max).max_encoding_message_size(max);
     grpc.streaming(Open { shared, caller }, request.map(Opening::of)).await
+}
+
+/// What a caller is told that called another service of a node: which port it found, and where the other one is named.
+fn which_port(shared: &Shared) -> String {
+    format!(
+        "this is the transport port of the node {}, which its peers dial; its admin service, if it has one, listens where \
+         the node's setting management.address says",
+        shared.endpoint.self_address.address()
+    )
 }
 
 /// The one method.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -63,8 +63,9 @@ pub(super) struct Shared {
     pub(super) flushes: Flushes,
     /// Of each manifest above `log_frame_size_exceeding`, the largest message so far.
     largest: Mutex<HashMap<String, usize>>,
-    acked: AtomicUsize,
-    ack_came: Notify,
+    /// Lanes on which the last word was said and not yet read.
+    farewells: Mutex<BTreeSet<(NodeAddress, Lane)>>,
+    farewell_ended: Notify,
     /// Numbers those who wait for room.
     pub(super) next_waiting: AtomicU64,
     pub(super) resolver: Resolver,
@@ -161,8 +162,8 @@ impl Shared {
             announcements,
             flushes: Flushes::default(),
             largest: Mutex::default(),
-            acked: AtomicUsize::new(0),
-            ack_came: Notify::new(),
+            farewells: Mutex::default(),
+            farewell_ended: Notify::new(),
             next_waiting: AtomicU64::new(0),
             resolver: Resolver::default(),
             graves: Mutex::default(),
@@ -457,16 +458,26 @@ impl Shared {
         }
     }
 
-    pub(super) fn terminating_acked(&self) {
-        self.acked.fetch_add(1, Ordering::AcqRel);
-        self.ack_came.notify_one();
+    /// The last word was said on a lane.
+    pub(super) fn farewell_said(&self, peer: &NodeAddress, lane: Lane) {
+        self.farewells().insert((peer.clone(), lane));
     }
 
-    /// Waits until so many lanes said that they have read everything.
-    pub(super) async fn all_acked(&self, count: usize) {
-        while self.acked.load(Ordering::Acquire) < count {
-            self.ack_came.notified().await;
+    /// A peer has read everything on a lane, or on all of them if `lane` is `None`: it ends itself, and reads no more.
+    pub(super) fn farewell_ended(&self, peer: &NodeAddress, lane: Option<Lane>) {
+        self.farewells().retain(|(to, said)| to != peer || lane.is_some_and(|lane| lane != *said));
+        self.farewell_ended.notify_one();
+    }
+
+    /// Waits until no last word is unread.
+    pub(super) async fn all_farewells_ended(&self) {
+        while !self.farewells().is_empty() {
+            self.farewell_ended.notified().await;
         }
+    }
+
+    fn farewells(&self) -> MutexGuard<'_, BTreeSet<(NodeAddress, Lane)>> {
+        self.farewells.lock().expect("nothing panics that holds it")
     }
 }
 

@@ -88,7 +88,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "cluster.shutdown_after_unsuccessful_join_seed_nodes",
             "cluster M24",
-            "Gives up joining through seed nodes after this.",
+            "How long a start looks for a seed node that lets this node in. Then it fails, with each seed node and what came back from it last; the node ends.",
             |draft| &mut draft.settings.cluster.shutdown_after_unsuccessful_join_seed_nodes,
         ),
         Key::new(

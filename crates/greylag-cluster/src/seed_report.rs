@@ -1,0 +1,64 @@
+//! What is known of a seed node, for the person who wrote its address.
+
+use std::fmt;
+
+use greylag_core::NodeAddress;
+use greylag_transport::DialFailure;
+
+/// What is known of a seed node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SeedAnswer {
+    /// Nothing came back yet, and no dial has ended.
+    Nothing,
+    /// No dial reached a node; what became of the last one.
+    Unreached(DialFailure),
+    /// It refused this node: another cluster's name, or another version of the protocol. With both sides' values.
+    Refused(String),
+    /// It answers, and is no member of a cluster itself.
+    NoMember,
+    /// It is a member, and was asked to let this node in.
+    Asked,
+}
+
+impl SeedAnswer {
+    /// Whether the person who wrote the address should look at it: it led to no node, or to one that will not let this
+    /// node in.
+    pub fn is_amiss(&self) -> bool {
+        matches!(self, Self::Nothing | Self::Unreached(_) | Self::Refused(_))
+    }
+}
+
+impl fmt::Display for SeedAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("nothing came back yet"),
+            Self::Unreached(failure) => failure.fmt(f),
+            Self::Refused(detail) => write!(f, "it refused: {detail}"),
+            Self::NoMember => f.write_str("it answers, and is no member of a cluster itself"),
+            Self::Asked => f.write_str("it is a member, and was asked to let this node in"),
+        }
+    }
+}
+
+/// One seed node, as a node found it that is no member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeedReport {
+    /// Its address, as it was given.
+    pub seed: NodeAddress,
+    /// How many dials have reached no node there.
+    pub failed_dials: u32,
+    /// The last that is known.
+    pub answer: SeedAnswer,
+}
+
+impl fmt::Display for SeedReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, failed_dials, answer } = self;
+        match (answer, failed_dials) {
+            (SeedAnswer::Unreached(_), 1) => write!(f, "{seed}: 1 dial failed, {answer}"),
+            (SeedAnswer::Unreached(_), dials) => write!(f, "{seed}: {dials} dials failed, the last one: {answer}"),
+            _ => write!(f, "{seed}: {answer}"),
+        }
+    }
+}

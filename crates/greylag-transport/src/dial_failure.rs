@@ -1,0 +1,46 @@
+//! Why a dial reached no node, in words for the person who wrote the address.
+
+use greylag_core::UniqueAddress;
+
+/// Why a dial reached no node, as far as the caller can tell. The transport dials again, whatever it was.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DialFailure {
+    /// The host is there, and no process listens at the port.
+    #[error("the connection was refused: nothing listens at that port")]
+    Refused,
+    /// The network does not lead there. With what the system said.
+    #[error("no route leads there ({0})")]
+    NoRoute(String),
+    /// The host name has no address. With what the resolver said.
+    #[error("the host name cannot be found ({0})")]
+    UnknownHost(String),
+    /// Nothing came back within `transport.connection_timeout`.
+    #[error("nothing came back in time")]
+    Silent,
+    /// TLS at one end only, or a certificate that is not believed.
+    #[error("{0}")]
+    Tls(String),
+    /// The port belongs to a program that is no node.
+    #[error("another protocol is spoken at that port: {0}")]
+    OtherProtocol(String),
+    /// The port belongs to another service of gRPC: of a Greylag node, if it says so.
+    #[error("{0}")]
+    OtherService(String),
+    /// A node answered that has another address: the dialled one leads to it, by a proxy or a wrong name.
+    #[error("the node {0} answers there, and its address is another one")]
+    OtherNode(UniqueAddress),
+    /// A node answered that takes no streams for the moment. With what it said.
+    #[error("it takes no callers for now: {0}")]
+    NotNow(String),
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Broken(String),
+}
+
+impl DialFailure {
+    /// Whether time alone may mend it: a node that has not started yet, or has just ended, looks the same.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Self::Refused | Self::NoRoute(_) | Self::Silent | Self::NotNow(_) | Self::Broken(_))
+    }
+}
