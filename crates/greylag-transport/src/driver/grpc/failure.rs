@@ -99,7 +99,10 @@ pub(super) fn of_connection(error: &(dyn Error + 'static), heard: &Heard) -> Dia
         }
         cause = error.source();
     }
-    heard.failure().unwrap_or_else(|| DialFailure::Broken(causes(error)))
+    heard.failure().unwrap_or_else(|| {
+        let hint = if heard.0.get().is_none() { "; is transport.tls on at one end only?" } else { "" };
+        DialFailure::Broken(format!("{}{hint}", causes(error)))
+    })
 }
 
 /// From the answer to the call that opens a stream.

@@ -105,7 +105,9 @@ fn failed(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, failure:
     // The peer refuses it, and what it says of that may be lost with the connection (cluster 83).
     let has_expired = shared.tls.as_ref().is_some_and(|files| files.days_left() < 0);
     let hint = if has_expired { "; this node's certificate has expired" } else { "" };
-    if lock(&peer.complaints).failed(Instant::now(), failure.may_pass()) {
+    // Beyond that, what waits for the peer is lost.
+    let patience = shared.settings.handshake_timeout;
+    if lock(&peer.complaints).failed(Instant::now(), failure.may_pass(), patience) {
         tracing::warn!(peer = %peer.address, %lane, error = %failure, "a dial failed{hint}; it is repeated, and further failures are logged at debug");
     } else {
         tracing::debug!(peer = %peer.address, %lane, error = %failure, "a dial failed{hint}");
