@@ -148,6 +148,9 @@ impl Node {
             let receiver = MembershipReceiver { inbox: self.inbox.clone(), remoting, clock };
             self.remoting.register(path, Arc::new(receiver));
         }
+        // Managers begin one by one and end one by one, and ask again whoever did not answer.
+        let said_again = [DeadLetterReason::NoSuchRecipient, DeadLetterReason::Quarantined];
+        self.remoting.declare_repeated(SINGLETON_PREFIX, &said_again);
         self.remoting.listen(None, Arc::new(Listener::new(self.inbox.clone(), self.user.clone())));
     }
 

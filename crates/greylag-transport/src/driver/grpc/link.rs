@@ -112,6 +112,10 @@ fn failed(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, failure:
     } else {
         tracing::debug!(peer = %peer.address, %lane, error = %failure, "a dial failed{hint}");
     }
+    if failure == DialFailure::Refused && shared.is_shutting_down.load(Ordering::Acquire) {
+        // Nothing listens there any more, so the last word is not read.
+        shared.farewell_ended(&peer.address, Some(lane));
+    }
     tell_failure(shared, peer, lane, failure);
     peer.queue(lane).end(seq);
     peer.input(shared, Input::Failed { lane, seq });
