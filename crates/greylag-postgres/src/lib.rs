@@ -173,7 +173,31 @@ impl Database {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{self, Write};
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+
+    /// What was logged.
+    #[derive(Clone, Default)]
+    struct Told(Arc<Mutex<Vec<u8>>>);
+
+    impl Told {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
+
+    impl Write for Told {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
 
     /// Scenario persistence 71: a socket among the hosts must not switch TLS off for the others.
     #[test]
@@ -190,8 +214,14 @@ mod tests {
             let error = Database::parse(&format!("{mixed} {mode}")).unwrap_err().to_string();
             assert!(error.contains("socket") && error.contains(mode.split(' ').next().unwrap()), "{error}");
         }
+        // Where it is not, the mix is a warning.
         for mode in ["", "sslmode=prefer", "sslmode=disable"] {
-            Database::parse(&format!("{mixed} {mode}")).unwrap();
+            let told = Told::default();
+            let writer = told.clone();
+            let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+            tracing::subscriber::with_default(log, || Database::parse(&format!("{mixed} {mode}")).unwrap());
+            let told = told.text();
+            assert!(told.contains("WARN") && told.contains("names a socket among its hosts"), "{mode}: {told:?}");
         }
         // Hosts of one kind are what they were.
         for hosts in ["host=/run/postgresql,/tmp", "host=db.example,other.example"] {

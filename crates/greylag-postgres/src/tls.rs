@@ -93,8 +93,7 @@ impl Tls {
     /// socket.
     pub(crate) fn check_beside_socket(&self) -> Result<(), ConfigError> {
         let mode = match self.mode {
-            Mode::Off => return Ok(()),
-            Mode::Prefer => {
+            Mode::Off | Mode::Prefer => {
                 tracing::warn!(
                     "the connection string names a socket among its hosts: all of them are reached without TLS; name \
                      hosts of one kind"

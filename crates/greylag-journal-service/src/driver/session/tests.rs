@@ -286,8 +286,10 @@ async fn an_answer_that_is_too_large_is_said_to_be() {
 /// Scenario persistence 72: whoever connects and does not say who it is is cut off, however far it comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_72_a_session_that_says_nothing_is_closed() {
+    assert_eq!(ServerSettings::default().hello_timeout, Duration::from_secs(5));
     let settings = ServerSettings { hello_timeout: Duration::from_millis(200), ..ServerSettings::test() };
     let (server, _) = serve(Gated::new(), settings).await;
+    let began = std::time::Instant::now();
     // One says nothing at all, one the first half of the preface of HTTP/2, one opens a session and leaves it at that.
     let mut silent = TcpStream::connect(server.local_address()).await.unwrap();
     let mut halting = TcpStream::connect(server.local_address()).await.unwrap();
@@ -298,10 +300,13 @@ async fn scenario_72_a_session_that_says_nothing_is_closed() {
         // Closed, in whatever way.
         let closed = tokio::time::timeout(Duration::from_secs(30), connection.read_to_end(&mut rest)).await;
         assert!(closed.is_ok(), "it is still open");
+        assert!(began.elapsed() >= Duration::from_millis(200), "it had no time to say hello");
     }
     let ended = tokio::time::timeout(Duration::from_secs(30), raw.incoming.message()).await;
     let status = ended.expect("it is still open").unwrap_err();
-    assert!(status.message().contains("no hello") || status.code() != Code::Ok, "{status}");
+    // The connection may be gone before its last word arrives.
+    assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Unknown | Code::Unavailable), "{status}");
+    assert!(status.code() != Code::DeadlineExceeded || status.message() == "no hello within 200ms", "{status}");
     drop(raw.outgoing);
     // A client that said hello stays for as long as it likes.
     let mut known = Raw::welcomed(&server, 1).await;
