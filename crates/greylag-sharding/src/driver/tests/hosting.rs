@@ -498,7 +498,9 @@ async fn scenario_77_what_a_replaced_entity_began_never_comes() {
         assert_eq!(asking.ask(|to| Request::Keep(7, to), PATIENCE).await, Ok(7));
         let diary = house.until("keep 7").await;
         let restarted = diary.iter().position(|line| line == "PreRestart").expect("it was replaced");
-        let late = diary[restarted..].iter().filter(|line| ["timer", "future", "blocking", "to itself"].contains(&line.as_str()));
+        let late = diary[restarted..]
+            .iter()
+            .filter(|line| ["timer", "future", "blocking", "to itself"].contains(&line.as_str()));
         assert_eq!(late.count(), 0, "{kept:?}: {diary:?}");
     })
     .await;
