@@ -1,14 +1,16 @@
 //! Keeps calls from a store that does not answer, so that an outage is not made worse by waiting.
 //!
 //! ```text
-//! Closed --max_failures in a row--> Open --reset_timeout--> HalfOpen: one probe call
-//!    ^                                ^                         |
-//!    |                                +---- it fails: twice as long, up to 5 min
-//!    +------------------------------------- it is answered
+//! Closed --max_failures in a row--> Open --100 ms--> HalfOpen: a probe of its own
+//!    ^                                ^                 |
+//!    |                                +---- it fails: twice as long, up to reset_timeout
+//!    +------------------------------------- it is answered; what backs off starts at once
 //! ```
 //! Only what shows that the store does not answer counts as a failure: time-outs and I/O errors. A
-//! refusal (rejected, fenced, a conflict, not found, a damaged record) is an answer. Time is an
-//! argument; the driver asks before each call and tells its outcome. Source: persistence §4.1.
+//! refusal (rejected, fenced, a conflict, not found, a damaged record) is an answer. While the breaker is not closed
+//! every call of a user is refused: the driver makes the probe, a read of a reserved id, so that nobody's message
+//! finds out whether the store is back. Time is an argument; the driver asks before each call ([`Breaker::admit`]),
+//! tells its outcome, and ticks. Source: persistence §4.1.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -19,17 +21,19 @@ use crate::event::WriterUuid;
 use crate::persistence_id::PersistenceId;
 use crate::settings::SettingsError;
 
-/// When a breaker opens, and for how long. Source: persistence §9.
+/// How long a breaker that just opened waits for its first probe, unless `reset_timeout` is shorter.
+const FIRST_PROBE: Duration = Duration::from_millis(100);
+
+/// When a breaker opens, and how often it looks whether it may close. Source: persistence §9.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BreakerSettings {
     /// It opens after so many failures in a row. Default 10; for snapshot stores 5.
     pub max_failures: NonZeroU32,
-    /// Longest wait for one call. Default 10 s; for snapshot stores 20 s.
+    /// Longest wait for one call, and for one probe. Default 10 s; for snapshot stores 20 s.
     pub call_timeout: Duration,
-    /// How long it stays open the first time. Default 30 s; for snapshot stores 60 s.
+    /// Longest wait for the next probe while it is open: the first comes after 100 ms, each that fails doubles the
+    /// wait up to this. Default 500 ms.
     pub reset_timeout: Duration,
-    /// How long it stays open at most, after probes failed. Default 5 min.
-    pub max_reset_timeout: Duration,
 }
 
 impl Default for BreakerSettings {
@@ -37,8 +41,7 @@ impl Default for BreakerSettings {
         Self {
             max_failures: NonZeroU32::new(10).expect("not zero"),
             call_timeout: Duration::from_secs(10),
-            reset_timeout: Duration::from_secs(30),
-            max_reset_timeout: Duration::from_secs(300),
+            reset_timeout: Duration::from_millis(500),
         }
     }
 }
@@ -49,7 +52,6 @@ impl BreakerSettings {
         Self {
             max_failures: NonZeroU32::new(5).expect("not zero"),
             call_timeout: Duration::from_secs(20),
-            reset_timeout: Duration::from_secs(60),
             ..Self::default()
         }
     }
@@ -57,17 +59,13 @@ impl BreakerSettings {
     /// Checks what the types leave open.
     ///
     /// # Errors
-    /// [`SettingsError`], naming the keys.
+    /// [`SettingsError`], naming the key.
     pub fn check(&self) -> Result<(), SettingsError> {
         let times = [("breaker.call_timeout", self.call_timeout), ("breaker.reset_timeout", self.reset_timeout)];
-        if let Some((key, _)) = times.into_iter().find(|(_, duration)| duration.is_zero()) {
-            return Err(SettingsError::ZeroDuration { key });
+        match times.into_iter().find(|(_, duration)| duration.is_zero()) {
+            Some((key, _)) => Err(SettingsError::ZeroDuration { key }),
+            None => Ok(()),
         }
-        if self.max_reset_timeout < self.reset_timeout {
-            let (reset, max) = (self.reset_timeout, self.max_reset_timeout);
-            return Err(SettingsError::BreakerOrder { reset, max });
-        }
-        Ok(())
     }
 }
 
@@ -76,15 +74,18 @@ impl BreakerSettings {
 pub enum BreakerMode {
     /// Calls pass.
     Closed,
-    /// Calls are refused for so long.
+    /// Calls are refused.
     Open {
-        /// Time left.
+        /// Time left until its next probe.
         left: Duration,
-        /// The failure that opened it.
+        /// The failure that opened it, or that its last probe met.
         cause: String,
     },
-    /// One call may try, or is trying.
-    HalfOpen,
+    /// Calls are refused, and a probe is under way.
+    HalfOpen {
+        /// The failure that opened it, or that the probe before met.
+        cause: String,
+    },
 }
 
 /// What a breaker has done since it was made. Source: persistence §10.16.
@@ -94,10 +95,12 @@ pub struct BreakerStats {
     pub mode: BreakerMode,
     /// Calls that showed that the store does not answer: timed out, or an I/O error.
     pub failures: u64,
-    /// How often it opened, after a failed probe too.
+    /// How often it opened.
     pub opened: u64,
     /// Calls that it refused, which the store never saw.
     pub refused: u64,
+    /// Probes that it made while it was open.
+    pub probes: u64,
 }
 
 /// The breakers of one store.
@@ -114,7 +117,6 @@ pub struct Breakers {
 pub struct Admission {
     /// The state that the call began in; what comes from an earlier one says nothing about now.
     term: u64,
-    probe: bool,
 }
 
 /// How a call ended, as far as it says something about the store.
@@ -124,15 +126,36 @@ pub enum CallOutcome {
     Answered,
     /// It did not: what the failure was.
     Failed(String),
-    /// Nobody waited for the end.
+    /// The call was dropped before its end.
     Abandoned,
+}
+
+/// What a breaker is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BreakerInput {
+    /// A call that was admitted has ended.
+    Ended(Admission, CallOutcome),
+    /// The probe of [`BreakerEffect::Probe`] has ended.
+    Probed(CallOutcome),
+    /// [`Breaker::next_deadline`] has come. Early and repeated ticks are harmless.
+    Tick,
+}
+
+/// What a breaker asks its driver to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BreakerEffect {
+    /// Read a reserved id from the store, wait for it no longer than [`Breaker::call_timeout`], and tell
+    /// [`BreakerInput::Probed`].
+    Probe,
+    /// Calls pass again: end the back-off of the entities that wait for the store.
+    Closed,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Mode {
     Closed,
-    Open { until: Instant },
-    HalfOpen { probing: bool },
+    Open { probe_at: Instant },
+    HalfOpen,
 }
 
 /// A breaker for calls of one direction of one store.
@@ -142,35 +165,35 @@ pub struct Breaker {
     name: String,
     settings: BreakerSettings,
     mode: Mode,
-    /// In a row.
+    /// In a row, probes too.
     failures: u32,
-    /// How long it stays open the next time.
-    reset: Duration,
+    /// Between the last probe, or its opening, and the next probe.
+    wait: Duration,
     last_cause: String,
-    /// Raised by every change of mode.
+    /// Raised whenever it opens or closes.
     term: u64,
-    /// In all, as the two below; see [`BreakerStats`].
+    /// In all, as the three below; see [`BreakerStats`].
     failed: u64,
     opened: u64,
     refused: u64,
+    probes: u64,
 }
 
 impl Breaker {
     /// A closed one, called `name` in errors.
     pub fn new(name: impl Into<String>, settings: BreakerSettings) -> Self {
-        let reset = settings.reset_timeout;
-        let (name, last_cause) = (name.into(), String::new());
         Self {
-            name,
+            name: name.into(),
             settings,
             mode: Mode::Closed,
             failures: 0,
-            reset,
-            last_cause,
+            wait: Duration::ZERO,
+            last_cause: String::new(),
             term: 0,
             failed: 0,
             opened: 0,
             refused: 0,
+            probes: 0,
         }
     }
 
@@ -179,71 +202,116 @@ impl Breaker {
     /// # Errors
     /// A failure that names the breaker, the last cause and the time left. Nothing was sent then.
     pub fn admit(&mut self, now: Instant) -> Result<Admission, StoreFailure> {
-        if matches!(self.mode, Mode::Open { until } if until <= now) {
-            self.become_mode(Mode::HalfOpen { probing: false });
-        }
-        let probe = match self.mode {
-            Mode::Closed => false,
-            Mode::HalfOpen { probing: false } => {
-                self.mode = Mode::HalfOpen { probing: true };
-                true
-            }
-            Mode::HalfOpen { probing: true } => return Err(self.refusal("one call is trying the store")),
-            Mode::Open { until } => {
-                let left = until.saturating_duration_since(now);
-                return Err(self.refusal(&format!("open for another {left:.1?}")));
-            }
+        let state = match self.mode {
+            Mode::Closed => return Ok(Admission { term: self.term }),
+            Mode::Open { probe_at } => format!("open for another {:.1?}", probe_at.saturating_duration_since(now)),
+            Mode::HalfOpen => "open, and being probed,".to_owned(),
         };
-        Ok(Admission { term: self.term, probe })
+        self.refused += 1;
+        let Self { failures, last_cause, .. } = self;
+        Err(StoreFailure::new(
+            &self.name,
+            format!("{state} after {failures} failures in a row, the last: {last_cause}"),
+        ))
     }
 
-    /// Takes the end of a call.
-    pub fn settle(&mut self, now: Instant, admission: Admission, outcome: CallOutcome) {
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: BreakerInput, out: &mut Vec<BreakerEffect>) {
+        match input {
+            BreakerInput::Ended(admission, outcome) => self.on_ended(now, admission, outcome),
+            BreakerInput::Probed(outcome) => self.on_probed(now, outcome, out),
+            BreakerInput::Tick => self.on_tick(now, out),
+        }
+    }
+
+    /// When a [`BreakerInput::Tick`] next has work to do; none while it is closed or being probed.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        match self.mode {
+            Mode::Open { probe_at } => Some(probe_at),
+            Mode::Closed | Mode::HalfOpen => None,
+        }
+    }
+
+    fn on_ended(&mut self, now: Instant, admission: Admission, outcome: CallOutcome) {
         self.failed += u64::from(matches!(outcome, CallOutcome::Failed(_)));
         if admission.term != self.term {
             // It began before the breaker opened or closed; the probe tells what holds now.
             return;
         }
         match outcome {
-            CallOutcome::Abandoned if admission.probe => self.mode = Mode::HalfOpen { probing: false },
             CallOutcome::Abandoned => {}
-            CallOutcome::Answered => {
-                self.failures = 0;
-                if admission.probe {
-                    self.reset = self.settings.reset_timeout;
-                    self.become_mode(Mode::Closed);
+            CallOutcome::Answered => self.failures = 0,
+            CallOutcome::Failed(cause) => {
+                self.note_failure(cause);
+                if self.failures >= self.settings.max_failures.get() {
+                    self.become_open(now);
                 }
             }
-            CallOutcome::Failed(cause) => self.on_failure(now, admission, cause),
         }
     }
 
-    fn on_failure(&mut self, now: Instant, admission: Admission, cause: String) {
-        self.failures = self.failures.saturating_add(1);
-        self.last_cause = cause;
-        if admission.probe {
-            self.reset = self.reset.saturating_mul(2).min(self.settings.max_reset_timeout);
-        } else if self.failures < self.settings.max_failures.get() {
+    fn on_tick(&mut self, now: Instant, out: &mut Vec<BreakerEffect>) {
+        if self.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.mode = Mode::HalfOpen;
+            self.probes += 1;
+            out.push(BreakerEffect::Probe);
+        }
+    }
+
+    fn on_probed(&mut self, now: Instant, outcome: CallOutcome, out: &mut Vec<BreakerEffect>) {
+        if self.mode != Mode::HalfOpen {
             return;
         }
-        self.become_mode(Mode::Open { until: now + self.reset });
+        match outcome {
+            CallOutcome::Answered => self.become_closed(out),
+            CallOutcome::Failed(cause) => {
+                tracing::debug!(breaker = self.name, cause, "the store does not answer a probe");
+                self.note_failure(cause);
+                self.wait = self.wait.saturating_mul(2).min(self.settings.reset_timeout);
+                self.mode = Mode::Open { probe_at: now + self.wait };
+            }
+            // It says nothing about the store, so the next one comes as this one did.
+            CallOutcome::Abandoned => self.mode = Mode::Open { probe_at: now + self.wait },
+        }
+    }
+
+    fn note_failure(&mut self, cause: String) {
+        self.failures = self.failures.saturating_add(1);
+        self.last_cause = cause;
+    }
+
+    fn become_open(&mut self, now: Instant) {
+        tracing::warn!(breaker = self.name, failures = self.failures, cause = self.last_cause, "breaker opens");
+        self.wait = FIRST_PROBE.min(self.settings.reset_timeout);
+        self.mode = Mode::Open { probe_at: now + self.wait };
+        self.opened += 1;
+        self.term += 1;
+    }
+
+    fn become_closed(&mut self, out: &mut Vec<BreakerEffect>) {
+        tracing::warn!(breaker = self.name, probes = self.probes, "breaker closes");
+        self.mode = Mode::Closed;
+        self.failures = 0;
+        self.term += 1;
+        out.push(BreakerEffect::Closed);
     }
 
     /// Where it stands now.
     pub fn mode(&self, now: Instant) -> BreakerMode {
+        let cause = || self.last_cause.clone();
         match self.mode {
             Mode::Closed => BreakerMode::Closed,
-            Mode::Open { until } if until > now => {
-                BreakerMode::Open { left: until.saturating_duration_since(now), cause: self.last_cause.clone() }
+            Mode::Open { probe_at } => {
+                BreakerMode::Open { left: probe_at.saturating_duration_since(now), cause: cause() }
             }
-            Mode::Open { .. } | Mode::HalfOpen { .. } => BreakerMode::HalfOpen,
+            Mode::HalfOpen => BreakerMode::HalfOpen { cause: cause() },
         }
     }
 
     /// What it has done, and where it stands now.
     pub fn stats(&self, now: Instant) -> BreakerStats {
-        let Self { failed: failures, opened, refused, .. } = *self;
-        BreakerStats { mode: self.mode(now), failures, opened, refused }
+        let Self { failed: failures, opened, refused, probes, .. } = *self;
+        BreakerStats { mode: self.mode(now), failures, opened, refused, probes }
     }
 
     /// As errors call it.
@@ -251,22 +319,9 @@ impl Breaker {
         &self.name
     }
 
-    /// Longest wait for one call.
+    /// Longest wait for one call, or for one probe.
     pub fn call_timeout(&self) -> Duration {
         self.settings.call_timeout
-    }
-
-    fn become_mode(&mut self, mode: Mode) {
-        tracing::warn!(breaker = self.name, ?mode, failures = self.failures, cause = self.last_cause, "breaker");
-        self.opened += u64::from(matches!(mode, Mode::Open { .. }));
-        self.mode = mode;
-        self.term += 1;
-    }
-
-    fn refusal(&mut self, state: &str) -> StoreFailure {
-        self.refused += 1;
-        let cause = &self.last_cause;
-        StoreFailure::new(&self.name, format!("{state} after {} failures in a row, the last: {cause}", self.failures))
     }
 }
 

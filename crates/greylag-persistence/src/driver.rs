@@ -14,6 +14,7 @@ mod permits;
 pub(crate) mod projection;
 pub(crate) mod query_store;
 pub(crate) mod read_journal;
+pub(crate) mod reopenings;
 mod sharing;
 pub(crate) mod state_store;
 mod store_probe;

@@ -241,6 +241,7 @@ impl<B: EventSourced> EntityCore<B> {
             }
             Input::Worked { .. } => {}
             Input::Tick => self.on_tick(now, out),
+            Input::StoreBack => self.end_back_off(now, out),
             Input::Stop => self.on_stop(now, out),
             Input::StopNow => self.stop_now(out),
         }
@@ -380,8 +381,7 @@ impl<B: EventSourced> EntityCore<B> {
 
     fn on_tick(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
         if matches!(self.phase, Phase::BackingOff { until } if until <= now) {
-            self.signal_end(Signal::PreRestart, LastState::none(), out);
-            self.begin_incarnation(now, out);
+            self.end_back_off(now, out);
         }
         if self.step_deadline.is_some_and(|deadline| deadline <= now) {
             self.on_step_timeout(now, out);
@@ -706,6 +706,13 @@ impl<B: EventSourced> EntityCore<B> {
         out.push(Action::Restarting(failure));
         if self.stop_requested && self.stash.is_idle() {
             self.stop_now(out);
+        }
+    }
+
+    fn end_back_off(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
+        if matches!(self.phase, Phase::BackingOff { .. }) {
+            self.signal_end(Signal::PreRestart, LastState::none(), out);
+            self.begin_incarnation(now, out);
         }
     }
 

@@ -111,7 +111,8 @@ pub use behavior::{
     CommandContext, DeleteFailure, EventMeta, EventSourced, Failure, FencedBy, RecoveryFailure, RecoveryStep, Signal,
 };
 pub use breaker::{
-    Admission, Breaker, BreakerMode, BreakerSettings, BreakerStats, Breakers, CallOutcome, DOUBT_LASTS, Unanswered,
+    Admission, Breaker, BreakerEffect, BreakerInput, BreakerMode, BreakerSettings, BreakerStats, Breakers, CallOutcome,
+    DOUBT_LASTS, Unanswered,
 };
 pub use codec::{EncodedValue, EventSeq, StoredCodec, StoredDecodeError, UnreadableRecord, Upcaster};
 pub use counters::{EntityCounters, EntityStats, EntityTally, SLOW_ENCODING};
@@ -124,6 +125,7 @@ pub use driver::projection::{
 };
 pub use driver::query_store::EventQueries;
 pub use driver::read_journal::{Events, History, Ids, ReadJournal};
+pub use driver::reopenings::Reopenings;
 pub use driver::state_store::StateStore;
 pub use driver::stores::{Journal, SnapshotStore, StatesInUse, Stores};
 pub use driver::transfer::{Export, HistoryPart, Import, ImportError};

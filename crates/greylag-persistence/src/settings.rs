@@ -298,14 +298,6 @@ pub enum SettingsError {
         /// The share given.
         jitter: f64,
     },
-    /// The longest wait of a breaker is below its shortest.
-    #[error("breaker.max_reset_timeout ({max:?}) must not be below breaker.reset_timeout ({reset:?})")]
-    BreakerOrder {
-        /// The shortest wait.
-        reset: Duration,
-        /// The longest wait.
-        max: Duration,
-    },
     /// What was processed would be forgotten before it is read again.
     #[error("projection.remember ({remember:?}) must not be below query.backtracking.window + behind ({reach:?})")]
     RememberTooShort {
@@ -354,7 +346,6 @@ impl SettingsError {
             Self::NoStates { .. } => "state_plugin_id",
             Self::BackoffOrder { .. } => "backoff_max",
             Self::Jitter { .. } => "backoff_jitter",
-            Self::BreakerOrder { .. } => "breaker.max_reset_timeout",
             Self::RememberTooShort { .. } => "projection.remember",
             Self::MarksMissing | Self::DeliveriesMissing => "allow_partial_history",
             Self::MetadataMissing => "under_delivery",

@@ -234,6 +234,11 @@ impl<B: DurableState> StateEntityCore<B> {
             }
             Input::Worked { .. } => {}
             Input::Tick => self.on_tick(now, out),
+            Input::StoreBack => {
+                if matches!(self.phase, Phase::BackingOff { .. }) {
+                    self.restart_now(now, out);
+                }
+            }
             Input::Stop => self.on_stop(now, out),
             Input::StopNow => self.stop_now(out),
         }

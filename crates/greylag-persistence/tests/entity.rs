@@ -142,7 +142,7 @@ fn inputs(incarnation: Incarnation) -> Vec<Input<String>> {
     ];
     let mut inputs: Vec<_> = answers.into_iter().map(|answer| Input::Answer { incarnation, answer }).collect();
     inputs.extend(["none", "add 5", "stash", "panic"].map(|text| Input::Command(text.to_owned())));
-    inputs.extend([Input::PermitGranted(incarnation), Input::Tick, Input::Stop, Input::StopNow]);
+    inputs.extend([Input::PermitGranted(incarnation), Input::Tick, Input::StoreBack, Input::Stop, Input::StopNow]);
     inputs
 }
 

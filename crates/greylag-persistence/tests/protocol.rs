@@ -117,6 +117,7 @@ impl World {
             }
             "advance" => self.advance(transcript::duration(case.positional(0).unwrap()).unwrap()),
             "stop" => self.input(Input::Stop),
+            "storeback" => self.input(Input::StoreBack),
             "stopnow" => self.input(Input::StopNow),
             "restart" => {
                 let behavior = self.behavior(None);

@@ -94,6 +94,7 @@ impl World {
             }
             "advance" => self.advance(transcript::duration(case.positional(0).unwrap()).unwrap()),
             "stop" => self.input(Input::Stop),
+            "storeback" => self.input(Input::StoreBack),
             "stopnow" => self.input(Input::StopNow),
             "restart" => {
                 let behavior = Cell::new(ID, self.settings.clone(), self.log.clone());
@@ -399,7 +400,7 @@ fn inputs(incarnation: Incarnation) -> Vec<Input<String, StateAnswer>> {
     let mut inputs: Vec<_> = answers.into_iter().map(|answer| Input::Answer { incarnation, answer }).collect();
     let commands = ["none", "set 5", "delete", "active? 1", "unhandled", "panic", "none | stop"];
     inputs.extend(commands.map(|text| Input::Command(text.to_owned())));
-    inputs.extend([Input::PermitGranted(incarnation), Input::Tick, Input::Stop, Input::StopNow]);
+    inputs.extend([Input::PermitGranted(incarnation), Input::Tick, Input::StoreBack, Input::Stop, Input::StopNow]);
     inputs
 }
 

@@ -3,17 +3,25 @@
 //! [`Guarded`] wraps a journal, a snapshot, state or offset store: each call has `call_timeout`, writes
 //! and reads have a breaker each, and while one is open its calls are answered at once. A call that
 //! was never sent is not stored, unless the same write went out before and was not answered: then it
-//! is unknown. Source: persistence §4.1 (timeouts and breaker), J10.
+//! is unknown. An open breaker is probed by a read of an id that nobody else uses, `gl.probe|breaker`.
+//! Source: persistence §4.1 (timeouts and breaker), J10.
 
 mod journal;
+mod probing;
 mod states;
 mod stores;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use crate::breaker::{Admission, Breaker, BreakerMode, BreakerSettings, Breakers, CallOutcome, Unanswered};
+use futures::future::BoxFuture;
+use probing::{Probe, Side};
+
+use crate::breaker::{
+    Admission, Breaker, BreakerInput, BreakerMode, BreakerSettings, BreakerStats, Breakers, CallOutcome, Unanswered,
+};
+use crate::driver::reopenings::Reopenings;
 use crate::error::{ReadError, StoreFailure};
 use crate::event::WriterUuid;
 use crate::journal::Health;
@@ -36,29 +44,65 @@ impl<S: ?Sized> Guarded<S> {
     /// [`SettingsError`] if the settings cannot work.
     pub fn new(inner: Arc<S>, name: &str, settings: BreakerSettings) -> Result<Self, SettingsError> {
         settings.check()?;
-        let breaker = |direction| Mutex::new(Breaker::new(format!("{direction} breaker of {name}"), settings.clone()));
+        let reopenings = Reopenings::of_one();
+        let side = |direction| {
+            let breaker = Breaker::new(format!("{direction} breaker of {name}"), settings.clone());
+            Arc::new(Side::new(breaker, reopenings.clone()))
+        };
         let guard = Guard {
-            writes: breaker("write"),
-            reads: breaker("read"),
+            writes: side("write"),
+            reads: side("read"),
             unanswered: Mutex::new(Unanswered::new(MAX_UNANSWERED)),
+            probe: OnceLock::new(),
+            reopenings: reopenings.clone(),
         };
         Ok(Self { inner, guard })
     }
 
     /// Where the breaker of writes stands.
     pub fn write_breaker(&self) -> BreakerMode {
-        lock(&self.guard.writes).mode(now())
+        lock(&self.guard.writes.breaker).mode(now())
     }
 
     /// Where the breaker of reads stands.
     pub fn read_breaker(&self) -> BreakerMode {
-        lock(&self.guard.reads).mode(now())
+        lock(&self.guard.reads.breaker).mode(now())
     }
 
     /// What both have done, and where they stand. Source: persistence §10.16.
     pub fn breakers(&self) -> Breakers {
-        Breakers { writes: lock(&self.guard.writes).stats(now()), reads: lock(&self.guard.reads).stats(now()) }
+        let stats = |side: &Side| -> BreakerStats { lock(&side.breaker).stats(now()) };
+        Breakers { writes: stats(&self.guard.writes), reads: stats(&self.guard.reads) }
     }
+}
+
+impl<S: ?Sized + Send + Sync + 'static> Guarded<S> {
+    /// The guard, once it knows how to probe the store: by `call` of the reserved id, whose failure it answers.
+    fn probed_by(&self, call: fn(Arc<S>) -> BoxFuture<'static, Option<StoreFailure>>) -> &Guard {
+        self.guard.probe.get_or_init(|| {
+            // Not kept alive by what probes it.
+            let store = Arc::downgrade(&self.inner);
+            Arc::new(move || {
+                let answer = call(store.upgrade()?);
+                let outcome: BoxFuture<'static, _> = Box::pin(async move { outcome_of(answer.await) });
+                Some(outcome)
+            })
+        });
+        &self.guard
+    }
+}
+
+/// What a breaker hears of a call that ended with `failure`, or with another answer.
+fn outcome_of(failure: Option<StoreFailure>) -> CallOutcome {
+    match failure.filter(|failure| !failure.is_answer) {
+        Some(failure) => CallOutcome::Failed(failure.to_string()),
+        None => CallOutcome::Answered,
+    }
+}
+
+/// The id that probes ask for; no entity has it, and a probe writes nothing.
+fn reserved_id() -> PersistenceId {
+    PersistenceId::of("gl.probe", "breaker").expect("its parts are names")
 }
 
 impl<S: ?Sized> fmt::Debug for Guarded<S> {
@@ -104,13 +148,17 @@ struct Attempt<'a> {
 }
 
 struct Guard {
-    writes: Mutex<Breaker>,
-    reads: Mutex<Breaker>,
+    writes: Arc<Side>,
+    reads: Arc<Side>,
     unanswered: Mutex<Unanswered>,
+    /// There from the first call on.
+    probe: OnceLock<Probe>,
+    /// Counts for both sides.
+    reopenings: Reopenings,
 }
 
 impl Guard {
-    fn breaker(&self, direction: Direction) -> &Mutex<Breaker> {
+    fn side(&self, direction: Direction) -> &Arc<Side> {
         match direction {
             Direction::Write => &self.writes,
             Direction::Read => &self.reads,
@@ -127,27 +175,41 @@ impl Guard {
         call: impl Future<Output = Result<T, E>> + Send,
         failure_of: impl FnOnce(&E) -> Option<StoreFailure> + Send,
     ) -> Result<Result<T, E>, NoAnswer> {
-        let breaker = self.breaker(direction);
-        let (admission, call_timeout) = {
-            let mut breaker = lock(breaker);
-            (breaker.admit(now()).map_err(NoAnswer::NotSent)?, breaker.call_timeout())
+        let side = self.side(direction);
+        let (admitted, call_timeout) = {
+            let mut breaker = lock(&side.breaker);
+            (breaker.admit(now()), breaker.call_timeout())
         };
-        let mut running = Running { guard: self, breaker, admission, attempt, ended: None };
+        let admission = admitted.map_err(|refusal| {
+            self.see_to_probes(side);
+            NoAnswer::NotSent(refusal)
+        })?;
+        let mut running = Running { guard: self, side, admission, attempt, ended: None };
         let answer = tokio::time::timeout(call_timeout, call).await;
         match answer {
             Ok(answer) => {
-                let failure = answer.as_ref().err().and_then(failure_of).filter(|failure| !failure.is_answer);
-                running.ended =
-                    Some(failure.map_or(CallOutcome::Answered, |failure| CallOutcome::Failed(failure.to_string())));
+                running.ended = Some(outcome_of(answer.as_ref().err().and_then(failure_of)));
                 Ok(answer)
             }
             Err(_) => {
                 let cause = format!("no answer within {call_timeout:?}");
                 running.ended = Some(CallOutcome::Failed(cause.clone()));
-                let name = lock(breaker).name().to_owned();
+                let name = lock(&side.breaker).name().to_owned();
                 Err(NoAnswer::TimedOut(StoreFailure::new(name, cause)))
             }
         }
+    }
+
+    fn see_to_probes(&self, side: &Arc<Side>) {
+        if let Some(probe) = self.probe.get() {
+            side.see_to_probes(probe);
+        }
+    }
+
+    /// The store is being closed: it is asked nothing any more that nobody waits for.
+    fn end_probes(&self) {
+        self.writes.end_probes();
+        self.reads.end_probes();
     }
 
     /// As [`Guard::run`], for calls that may be asked again without harm.
@@ -175,29 +237,27 @@ impl Guard {
 
     /// What the store says of itself, and what its breakers do.
     fn health(&self, inner: Health) -> Health {
-        let mut reasons = match inner {
-            Health::Down(reason) => return Health::Down(reason),
-            Health::Up => Vec::new(),
-            Health::Degraded(reasons) => reasons,
-        };
-        for breaker in [&self.writes, &self.reads] {
-            let breaker = lock(breaker);
+        if matches!(inner, Health::Down(_)) {
+            return inner;
+        }
+        for side in [&self.writes, &self.reads] {
+            let breaker = lock(&side.breaker);
             match breaker.mode(now()) {
                 BreakerMode::Closed => {}
-                BreakerMode::HalfOpen => reasons.push(format!("{} is half-open", breaker.name())),
-                BreakerMode::Open { cause, .. } => {
+                // A probe that is under way changes nothing for the calls that are refused meanwhile.
+                BreakerMode::Open { cause, .. } | BreakerMode::HalfOpen { cause } => {
                     return Health::Down(format!("{} is open: {cause}", breaker.name()));
                 }
             }
         }
-        if reasons.is_empty() { Health::Up } else { Health::Degraded(reasons) }
+        inner
     }
 }
 
 /// A call on its way; tells its breaker how it ended, dropped calls included.
 struct Running<'a> {
     guard: &'a Guard,
-    breaker: &'a Mutex<Breaker>,
+    side: &'a Arc<Side>,
     admission: Admission,
     /// Of a write.
     attempt: Option<Attempt<'a>>,
@@ -210,7 +270,11 @@ impl Drop for Running<'_> {
         if let (CallOutcome::Abandoned, Some(attempt)) = (&outcome, self.attempt) {
             self.guard.note(attempt);
         }
-        lock(self.breaker).settle(now(), self.admission, outcome);
+        let failed = matches!(outcome, CallOutcome::Failed(_));
+        self.side.tell(BreakerInput::Ended(self.admission, outcome));
+        if failed {
+            self.guard.see_to_probes(self.side);
+        }
     }
 }
 

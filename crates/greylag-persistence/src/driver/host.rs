@@ -18,6 +18,7 @@ use crate::behavior::{EventSourced, Failure, FencedBy};
 use crate::counters::EntityTally;
 use crate::driver::ask;
 use crate::driver::permits::{RecoveryPermit, RecoveryPermits};
+use crate::driver::reopenings::Reopenings;
 use crate::driver::stores::{StatesInUse, Stores};
 use crate::durable_state::DurableState;
 use crate::entity::machine::Machine;
@@ -121,11 +122,12 @@ pub fn spawn<B: EventSourced>(
     let tally = EntityTally::new(stores.counters().clone());
     let mut out = Vec::new();
     let core = EntityCore::start(behavior, init, now(), &mut out)?;
+    let reopenings = stores.reopenings();
     let call = move |call: crate::StoreCall| -> BoxFuture<'static, _> {
         let stores = stores.clone();
         Box::pin(async move { call.perform(&stores).await })
     };
-    Ok(run(core, call, permits, tally, out))
+    Ok(run(core, call, StoreWatch::new(reopenings), permits, tally, out))
 }
 
 /// Starts `behavior`, whose state is kept by the state store of `stores` that it selects, as a task of the current
@@ -145,16 +147,18 @@ pub fn spawn_state<B: DurableState>(
     let tally = EntityTally::new(counters.clone());
     let mut out = Vec::new();
     let core = StateEntityCore::start(behavior, init, now(), &mut out)?;
+    let reopenings = states.reopenings().map(|one| Reopenings::of_all([Some(one)])).unwrap_or_default();
     let call = move |call: crate::StateCall| -> BoxFuture<'static, _> {
         let states = StatesInUse { states: states.clone(), counters: counters.clone() };
         Box::pin(async move { states.perform(call).await })
     };
-    Ok(run(core, call, permits, tally, out))
+    Ok(run(core, call, StoreWatch::new(reopenings), permits, tally, out))
 }
 
 fn run<M: Machine>(
     core: M,
     call: impl Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'static,
+    watch: StoreWatch,
     permits: RecoveryPermits,
     tally: EntityTally,
     out: Vec<Action<M::Command, M::Call>>,
@@ -163,7 +167,7 @@ fn run<M: Machine>(
     let (ended, end) = oneshot::channel();
     let (work, dropped) = (JoinSet::new(), Dropped::default());
     let commands = Mailbox { commands, own: VecDeque::new(), outside_first: false };
-    let host = Host { core, call, permits, permit: None, commands, work, dropped, tally };
+    let host = Host { core, call, watch, permits, permit: None, commands, work, dropped, tally };
     tokio::spawn(async move {
         // Whoever does not wait for the end does not want to know.
         let _ = ended.send(host.run(out).await);
@@ -175,6 +179,7 @@ struct Host<M: Machine, F> {
     core: M,
     /// Asks the stores.
     call: F,
+    watch: StoreWatch,
     permits: RecoveryPermits,
     permit: Option<(Incarnation, RecoveryPermit)>,
     commands: Mailbox<M::Command>,
@@ -207,6 +212,39 @@ impl<C> Mailbox<C> {
             return Some(letter);
         }
         self.own.pop_front().map(|(incarnation, work)| Letter::Own(incarnation, work))
+    }
+}
+
+/// Tells an entity that backs off when a breaker of its stores closes.
+struct StoreWatch {
+    reopenings: Reopenings,
+    /// As the incarnation began.
+    seen: u64,
+    /// While the entity backs off.
+    back: Option<BoxFuture<'static, ()>>,
+}
+
+impl StoreWatch {
+    fn new(reopenings: Reopenings) -> Self {
+        Self { reopenings, seen: 0, back: None }
+    }
+
+    /// The entity backs off.
+    fn begin(&mut self) {
+        self.back = Some(Box::pin(self.reopenings.clone().beyond(self.seen)));
+    }
+
+    /// Its next incarnation begins.
+    fn end(&mut self) {
+        (self.seen, self.back) = (self.reopenings.count(), None);
+    }
+
+    async fn is_back(&mut self) {
+        match &mut self.back {
+            Some(back) => back.await,
+            None => std::future::pending().await,
+        }
+        self.back = None;
     }
 }
 
@@ -257,6 +295,7 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
             }
             let input = tokio::select! {
                 () = sleep_until(self.core.next_deadline()) => Input::Tick,
+                () = self.watch.is_back() => Input::StoreBack,
                 Some(done) = self.work.join_next() => match done {
                     Ok(Errand::Permit(incarnation, permit)) => {
                         self.permit = Some((incarnation, permit));
@@ -318,6 +357,7 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
     fn perform(&mut self, action: Action<M::Command, M::Call>) -> Option<Ended> {
         match action {
             Action::RequestPermit(incarnation) => {
+                self.watch.end();
                 let permits = self.permits.clone();
                 self.work.spawn(async move { Errand::Permit(incarnation, permits.acquire().await) });
             }
@@ -336,7 +376,10 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
                 self.dropped.tell(self.core.persistence_id(), dropped.reason);
                 dropped.discard();
             }
-            Action::Restarting(failure) => tracing::warn!(id = %self.core.persistence_id(), %failure, "restarting"),
+            Action::Restarting(failure) => {
+                tracing::warn!(id = %self.core.persistence_id(), %failure, "restarting");
+                self.watch.begin();
+            }
             Action::Unhandled => tracing::debug!(id = %self.core.persistence_id(), "command unhandled"),
             Action::Recovered { .. } | Action::Withheld(_) | Action::Passivate => {}
             Action::Fenced(by) => return Some(Ended::Fenced(by)),

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 
 use crate::breaker::Breakers;
 use crate::codec::EncodedValue;
+use crate::driver::reopenings::Reopenings;
 use crate::error::{CloseError, QueryError, ReadError, StateWriteError};
 use crate::journal::Health;
 use crate::offset::Offset;
@@ -71,6 +72,11 @@ pub trait StateStore: Send + Sync + 'static {
 
     /// What its breakers do; none by default, since only [`Guarded`](crate::Guarded) has some.
     fn breakers(&self) -> Option<Breakers> {
+        None
+    }
+
+    /// Counts when one of its breakers closes; none by default, since only [`Guarded`](crate::Guarded) has some.
+    fn reopenings(&self) -> Option<&Reopenings> {
         None
     }
 

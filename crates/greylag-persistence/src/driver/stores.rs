@@ -14,6 +14,7 @@ use crate::counters::{EntityCounters, EntityStats};
 use crate::driver::hints::Hints;
 use crate::driver::query_store::EventQueries;
 use crate::driver::read_journal::ReadJournal;
+use crate::driver::reopenings::Reopenings;
 use crate::driver::state_store::StateStore;
 use crate::durable_state::DurableStateSettings;
 use crate::error::{AdvanceError, AppendError, ClaimError, CloseError, DeleteError, ReadError, SnapshotError};
@@ -84,6 +85,11 @@ pub trait Journal: Send + Sync + 'static {
         None
     }
 
+    /// Counts when one of its breakers closes; none by default, since only [`Guarded`](crate::Guarded) has some.
+    fn reopenings(&self) -> Option<&Reopenings> {
+        None
+    }
+
     /// Finishes what was begun and lets go of every resource; later calls answer unavailable.
     ///
     /// # Errors
@@ -131,6 +137,11 @@ pub trait SnapshotStore: Send + Sync + 'static {
 
     /// What its breakers do; none by default, since only [`Guarded`](crate::Guarded) has some.
     fn breakers(&self) -> Option<Breakers> {
+        None
+    }
+
+    /// Counts when one of its breakers closes; none by default, since only [`Guarded`](crate::Guarded) has some.
+    fn reopenings(&self) -> Option<&Reopenings> {
         None
     }
 
@@ -185,6 +196,13 @@ pub struct StatesInUse {
 impl fmt::Debug for StatesInUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StatesInUse").field("states", &self.states.caps()).finish_non_exhaustive()
+    }
+}
+
+impl StatesInUse {
+    /// How often breakers of the store have closed; an entity that backs off waits for the next time.
+    pub fn reopenings(&self) -> Reopenings {
+        Reopenings::of_all([self.states.reopenings()])
     }
 }
 
@@ -324,6 +342,12 @@ impl Stores {
             note("states", stores.states.as_ref().and_then(|states| states.breakers()));
         }
         breakers
+    }
+
+    /// How often breakers of the journal and of the snapshots have closed; an entity that backs off waits for the next
+    /// time.
+    pub fn reopenings(&self) -> Reopenings {
+        Reopenings::of_all([self.journal.reopenings(), self.snapshots.reopenings()])
     }
 
     /// These, and the plugins by name.

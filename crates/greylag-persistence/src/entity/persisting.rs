@@ -7,9 +7,7 @@ use std::time::Instant;
 
 use greylag_core::{EntityError, NotStoredReason};
 
-use super::{
-    Action, EntityCore, Failure, FencedBy, LastState, Phase, Signal, StoreCall, TrackerInput, Withheld, guard,
-};
+use super::{Action, EntityCore, Failure, FencedBy, Phase, Signal, StoreCall, TrackerInput, Withheld, guard};
 use crate::behavior::{EventMeta, EventSourced};
 use crate::effect::Chain;
 use crate::error::{AppendError, ReadError, RejectReason};
@@ -291,10 +289,7 @@ impl<B: EventSourced> EntityCore<B> {
 
     fn restart_at_once(&mut self, now: Instant, failure: Failure, out: &mut Vec<Action<B::Command>>) {
         self.back_off(now, failure, out);
-        if matches!(self.phase, Phase::BackingOff { .. }) {
-            self.signal_end(Signal::PreRestart, LastState::none(), out);
-            self.begin_incarnation(now, out);
-        }
+        self.end_back_off(now, out);
     }
 
     /// A signal after which the state is gone: it holds events that are not stored.

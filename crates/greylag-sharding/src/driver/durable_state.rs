@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use futures::future::BoxFuture;
 use greylag_persistence::{
-    DurableState, EntityCounters, Input, PersistenceId, Scope, StateAnswer, StateCall, StateEntityCore,
+    DurableState, EntityCounters, Input, PersistenceId, Reopenings, Scope, StateAnswer, StateCall, StateEntityCore,
     StateEntityInit, StatePhase, StatesInUse, Work, WorkNo,
 };
 
@@ -35,6 +35,10 @@ impl<B: DurableState> HostedMachine for StateEntityCore<B> {
 
     fn counters(selected: &StatesInUse) -> EntityCounters {
         selected.counters.clone()
+    }
+
+    fn reopenings(selected: &StatesInUse) -> Reopenings {
+        selected.reopenings()
     }
 
     fn start(

@@ -5,7 +5,7 @@ use std::time::Instant;
 use futures::future::BoxFuture;
 use greylag_persistence::{
     EntityCore, EntityCounters, EntityInit as CoreInit, EventSourced, Input, Marks, PersistenceId, PhaseName,
-    StoreAnswer, StoreCall, Stores, Work, WorkNo,
+    Reopenings, StoreAnswer, StoreCall, Stores, Work, WorkNo,
 };
 
 use super::persistent::{Actions, HostedMachine, PersistentEntity, Standing};
@@ -42,6 +42,10 @@ impl<B: EventSourced> HostedMachine for EntityCore<B> {
 
     fn counters(stores: &Stores) -> EntityCounters {
         stores.counters().clone()
+    }
+
+    fn reopenings(stores: &Stores) -> Reopenings {
+        stores.reopenings()
     }
 
     fn start(

@@ -24,7 +24,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use greylag_persistence::{
     Action, DroppedCommand, EntityCall, EntityCounters, EntityTally, Incarnation, Input, PersistenceId, RecoveryPermit,
-    RecoveryPermits, Work, WorkNo,
+    RecoveryPermits, Reopenings, Work, WorkNo,
 };
 use tokio::sync::oneshot;
 
@@ -67,6 +67,9 @@ pub trait HostedMachine: Sized + Send + 'static {
 
     /// Where entities on this store count.
     fn counters(store: &Self::Store) -> EntityCounters;
+
+    /// How often breakers of this store have closed.
+    fn reopenings(store: &Self::Store) -> Reopenings;
 
     /// Starts the machine.
     ///
@@ -126,6 +129,8 @@ enum Woken<A, C> {
     Worked(Incarnation, WorkNo, Option<C>),
     /// The store ended without an answer.
     Lost,
+    /// A breaker of the stores has closed.
+    StoreBack,
     /// The machine's deadline came first; the answer is still to come.
     Deadline(Option<Waiting<A>>),
 }
@@ -135,6 +140,8 @@ enum Waiting<A> {
     Permit(Incarnation),
     /// A call that is made by the task that waits for it: an append takes one task, not two.
     Call(Incarnation, BoxFuture<'static, A>),
+    /// That a breaker of the stores closes; a back-off ends then.
+    StoreBack(BoxFuture<'static, ()>),
 }
 
 /// Hosts the machine of one entity that persists. An [`Entity`] whose messages are the commands.
@@ -150,6 +157,8 @@ pub struct PersistentEntity<M: HostedMachine> {
     init: EntityInit,
     permit: Option<RecoveryPermit>,
     waiting: Option<Waiting<M::Answer>>,
+    /// How often breakers of the stores had closed as the incarnation began.
+    reopenings: u64,
     /// The deadline for which a timer runs while the entity is not suspended.
     timer: Option<Instant>,
     /// What the shard was told last about automatic passivation.
@@ -173,6 +182,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
             init: init.clone(),
             permit: None,
             waiting: None,
+            reopenings: 0,
             timer: None,
             busy: false,
             failed: None,
@@ -227,7 +237,10 @@ impl<M: HostedMachine> PersistentEntity<M> {
         cx: &mut Ctx<'_, M::Command>,
     ) -> Result<(), Failure> {
         match action {
-            Action::RequestPermit(incarnation) => self.waiting = Some(Waiting::Permit(incarnation)),
+            Action::RequestPermit(incarnation) => {
+                self.reopenings = self.store.as_ref().map_or(0, |store| M::reopenings(store).count());
+                self.waiting = Some(Waiting::Permit(incarnation));
+            }
             Action::ReturnPermit(_) => self.permit = None,
             Action::Work { incarnation, work } => self.run_work(incarnation, work, cx),
             // A turn in the mailbox, behind what is there by then.
@@ -245,6 +258,9 @@ impl<M: HostedMachine> PersistentEntity<M> {
             Action::DeadLetter(dropped) => drop_command(dropped, cx),
             Action::Restarting(cause) => {
                 tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), %cause, "entity recovers again");
+                if let Some(store) = &self.store {
+                    self.waiting = Some(Waiting::StoreBack(Box::pin(M::reopenings(store).beyond(self.reopenings))));
+                }
             }
             Action::Fenced(by) => {
                 cx.fenced(Fenced { stored: by.generation() });
@@ -354,6 +370,10 @@ async fn wait<A, C>(
                 let answer = AssertUnwindSafe(call).catch_unwind().await;
                 Some(answer.map_or(Woken::Lost, |answer| Woken::Answer(*incarnation, answer)))
             }
+            Some(Waiting::StoreBack(back)) => {
+                back.await;
+                Some(Woken::StoreBack)
+            }
             None => None,
         }
     };
@@ -430,6 +450,7 @@ impl<M: HostedMachine> Entity for PersistentEntity<M> {
             }
             // What it was asked to do may be done: only a new incarnation can find out.
             Some(Woken::Lost) => Err(Failure::state_lost("a store call ended without an answer")),
+            Some(Woken::StoreBack) => self.handle(Input::StoreBack, cx),
             Some(Woken::Deadline(waiting)) => {
                 self.timer = None;
                 if self.waiting.is_none() {

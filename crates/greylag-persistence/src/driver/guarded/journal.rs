@@ -2,13 +2,22 @@
 
 use async_trait::async_trait;
 
-use super::{Attempt, Direction, Guarded, NoAnswer, of_read};
+use super::{Attempt, Direction, Guard, Guarded, NoAnswer, of_read, reserved_id};
 use crate::breaker::Breakers;
+use crate::driver::reopenings::Reopenings;
 use crate::driver::stores::Journal;
 use crate::error::{AdvanceError, AppendError, ClaimError, CloseError, DeleteError, ReadError, StoreFailure};
 use crate::event::{SeqNr, WriterEpoch, WriterUuid};
 use crate::journal::{Append, Appended, Caps, Claim, Head, Health, Page, ReadRange, Under};
 use crate::persistence_id::PersistenceId;
+
+impl<J: Journal + ?Sized> Guarded<J> {
+    fn of_journal(&self) -> &Guard {
+        self.probed_by(|journal| {
+            Box::pin(async move { journal.head(&reserved_id()).await.err().as_ref().and_then(of_read) })
+        })
+    }
+}
 
 #[async_trait]
 impl<J: Journal + ?Sized> Journal for Guarded<J> {
@@ -22,7 +31,7 @@ impl<J: Journal + ?Sized> Journal for Guarded<J> {
             ClaimError::Fenced { .. } | ClaimError::Corrupt(_) => None,
         };
         let call = self.inner.claim(id, writer_uuid, under);
-        self.guard.ask(Direction::Write, call, failure_of, ClaimError::Unavailable).await
+        self.of_journal().ask(Direction::Write, call, failure_of, ClaimError::Unavailable).await
     }
 
     async fn advance(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<(), AdvanceError> {
@@ -31,7 +40,7 @@ impl<J: Journal + ?Sized> Journal for Guarded<J> {
             AdvanceError::Fenced { .. } | AdvanceError::NotEmpty { .. } => None,
         };
         let call = self.inner.advance(id, epoch, to);
-        self.guard.ask(Direction::Write, call, failure_of, AdvanceError::Unavailable).await
+        self.of_journal().ask(Direction::Write, call, failure_of, AdvanceError::Unavailable).await
     }
 
     async fn append(&self, append: Append) -> Result<Appended, AppendError> {
@@ -42,7 +51,8 @@ impl<J: Journal + ?Sized> Journal for Guarded<J> {
             AppendError::NotStored(failure) | AppendError::Unknown(failure) => Some(failure.clone()),
             AppendError::Rejected(_) | AppendError::Fenced { .. } | AppendError::Conflict { .. } => None,
         };
-        let answer = self.guard.run(Direction::Write, Some(attempt), self.inner.append(append), failure_of).await;
+        let answer =
+            self.of_journal().run(Direction::Write, Some(attempt), self.inner.append(append), failure_of).await;
         let doubtful = self.guard.is_doubtful(attempt);
         match answer {
             Ok(Err(AppendError::Unknown(failure))) | Err(NoAnswer::TimedOut(failure)) => {
@@ -70,12 +80,12 @@ impl<J: Journal + ?Sized> Journal for Guarded<J> {
 
     async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
         let call = self.inner.read(id, range);
-        self.guard.ask(Direction::Read, call, of_read, ReadError::Unavailable).await
+        self.of_journal().ask(Direction::Read, call, of_read, ReadError::Unavailable).await
     }
 
     async fn head(&self, id: &PersistenceId) -> Result<Head, ReadError> {
         let call = self.inner.head(id);
-        self.guard.ask(Direction::Read, call, of_read, ReadError::Unavailable).await
+        self.of_journal().ask(Direction::Read, call, of_read, ReadError::Unavailable).await
     }
 
     async fn delete_to(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<SeqNr, DeleteError> {
@@ -84,7 +94,7 @@ impl<J: Journal + ?Sized> Journal for Guarded<J> {
             DeleteError::Fenced { .. } => None,
         };
         let call = self.inner.delete_to(id, epoch, to);
-        self.guard.ask(Direction::Write, call, failure_of, DeleteError::Unavailable).await
+        self.of_journal().ask(Direction::Write, call, failure_of, DeleteError::Unavailable).await
     }
 
     fn health(&self) -> Health {
@@ -95,7 +105,12 @@ impl<J: Journal + ?Sized> Journal for Guarded<J> {
         Some(self.breakers())
     }
 
+    fn reopenings(&self) -> Option<&Reopenings> {
+        Some(&self.guard.reopenings)
+    }
+
     async fn close(&self) -> Result<(), CloseError> {
+        self.guard.end_probes();
         self.inner.close().await
     }
 }

@@ -2,9 +2,10 @@
 
 use async_trait::async_trait;
 
-use super::{Attempt, Direction, Guarded, NoAnswer, of_read};
+use super::{Attempt, Direction, Guard, Guarded, NoAnswer, of_read, reserved_id};
 use crate::breaker::Breakers;
 use crate::codec::EncodedValue;
+use crate::driver::reopenings::Reopenings;
 use crate::driver::state_store::StateStore;
 use crate::error::{CloseError, QueryError, ReadError, StateWriteError, StoreFailure};
 use crate::journal::Health;
@@ -12,7 +13,13 @@ use crate::offset::Offset;
 use crate::persistence_id::PersistenceId;
 use crate::state::{ChangesOf, StateCaps, StateChange, StateWrite, StoredState};
 
-impl<S: ?Sized> Guarded<S> {
+impl<S: StateStore + ?Sized> Guarded<S> {
+    fn of_states(&self) -> &Guard {
+        self.probed_by(|states| {
+            Box::pin(async move { states.get(&reserved_id()).await.err().as_ref().and_then(of_read) })
+        })
+    }
+
     async fn write(
         &self,
         write: &StateWrite,
@@ -24,7 +31,7 @@ impl<S: ?Sized> Guarded<S> {
             StateWriteError::NotStored(failure) | StateWriteError::Unknown(failure) => Some(failure.clone()),
             StateWriteError::Rejected(_) | StateWriteError::RevisionMismatch { .. } => None,
         };
-        let answer = self.guard.run(Direction::Write, Some(attempt), call, failure_of).await;
+        let answer = self.of_states().run(Direction::Write, Some(attempt), call, failure_of).await;
         let doubtful = self.guard.is_doubtful(attempt);
         match answer {
             Ok(Err(StateWriteError::Unknown(failure))) | Err(NoAnswer::TimedOut(failure)) => {
@@ -60,7 +67,7 @@ impl<S: StateStore + ?Sized> StateStore for Guarded<S> {
     }
 
     async fn get(&self, id: &PersistenceId) -> Result<StoredState, ReadError> {
-        self.guard.ask(Direction::Read, self.inner.get(id), of_read, ReadError::Unavailable).await
+        self.of_states().ask(Direction::Read, self.inner.get(id), of_read, ReadError::Unavailable).await
     }
 
     async fn upsert(&self, write: StateWrite, value: EncodedValue, tag: Option<String>) -> Result<(), StateWriteError> {
@@ -72,7 +79,7 @@ impl<S: StateStore + ?Sized> StateStore for Guarded<S> {
     }
 
     async fn ids(&self, after: Option<&PersistenceId>, limit: usize) -> Result<Vec<PersistenceId>, ReadError> {
-        self.guard.ask(Direction::Read, self.inner.ids(after, limit), of_read, ReadError::Unavailable).await
+        self.of_states().ask(Direction::Read, self.inner.ids(after, limit), of_read, ReadError::Unavailable).await
     }
 
     async fn changes(&self, of: &ChangesOf, offset: &Offset, limit: usize) -> Result<Vec<StateChange>, QueryError> {
@@ -81,7 +88,7 @@ impl<S: StateStore + ?Sized> StateStore for Guarded<S> {
             QueryError::ForeignOffset { .. } | QueryError::Unsupported(_) => None,
         };
         let unavailable = |failure| QueryError::Read(ReadError::Unavailable(failure));
-        self.guard.ask(Direction::Read, self.inner.changes(of, offset, limit), failure_of, unavailable).await
+        self.of_states().ask(Direction::Read, self.inner.changes(of, offset, limit), failure_of, unavailable).await
     }
 
     fn health(&self) -> Health {
@@ -92,7 +99,12 @@ impl<S: StateStore + ?Sized> StateStore for Guarded<S> {
         Some(self.breakers())
     }
 
+    fn reopenings(&self) -> Option<&Reopenings> {
+        Some(&self.guard.reopenings)
+    }
+
     async fn close(&self) -> Result<(), CloseError> {
+        self.guard.end_probes();
         self.inner.close().await
     }
 }

@@ -4,9 +4,10 @@ use std::ops::RangeInclusive;
 
 use async_trait::async_trait;
 
-use super::{Direction, Guarded};
+use super::{Direction, Guard, Guarded, reserved_id};
 use crate::breaker::Breakers;
 use crate::driver::offset_store::OffsetStore;
+use crate::driver::reopenings::Reopenings;
 use crate::driver::stores::SnapshotStore;
 use crate::error::{CloseError, OffsetError, SnapshotError, StoreFailure};
 use crate::event::{SeqNr, Timestamp};
@@ -14,6 +15,9 @@ use crate::journal::Health;
 use crate::offset::{OffsetCaps, OwnedSlices, Position, Processed};
 use crate::persistence_id::PersistenceId;
 use crate::snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
+
+/// The projection whose offset probes ask for; none has this name.
+const RESERVED_PROJECTION: &str = "gl.probe";
 
 fn of_snapshot(error: &SnapshotError) -> Option<StoreFailure> {
     match error {
@@ -29,6 +33,25 @@ fn of_offset(error: &OffsetError) -> Option<StoreFailure> {
     }
 }
 
+impl<S: SnapshotStore + ?Sized> Guarded<S> {
+    fn of_snapshots(&self) -> &Guard {
+        self.probed_by(|snapshots| {
+            Box::pin(async move {
+                let answer = snapshots.load(&reserved_id(), SnapshotCriteria::LATEST).await;
+                answer.err().as_ref().and_then(of_snapshot)
+            })
+        })
+    }
+}
+
+impl<S: OffsetStore + ?Sized> Guarded<S> {
+    fn of_offsets(&self) -> &Guard {
+        self.probed_by(|offsets| {
+            Box::pin(async move { offsets.load(RESERVED_PROJECTION, 0..=0).await.err().as_ref().and_then(of_offset) })
+        })
+    }
+}
+
 #[async_trait]
 impl<S: SnapshotStore + ?Sized> SnapshotStore for Guarded<S> {
     fn caps(&self) -> SnapshotCaps {
@@ -37,22 +60,22 @@ impl<S: SnapshotStore + ?Sized> SnapshotStore for Guarded<S> {
 
     async fn load(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<Option<Snapshot>, SnapshotError> {
         let call = self.inner.load(id, criteria);
-        self.guard.ask(Direction::Read, call, of_snapshot, SnapshotError::Unavailable).await
+        self.of_snapshots().ask(Direction::Read, call, of_snapshot, SnapshotError::Unavailable).await
     }
 
     async fn save(&self, snapshot: NewSnapshot) -> Result<Timestamp, SnapshotError> {
         let call = self.inner.save(snapshot);
-        self.guard.ask(Direction::Write, call, of_snapshot, SnapshotError::Unavailable).await
+        self.of_snapshots().ask(Direction::Write, call, of_snapshot, SnapshotError::Unavailable).await
     }
 
     async fn delete(&self, id: &PersistenceId, seq_nr: SeqNr) -> Result<(), SnapshotError> {
         let call = self.inner.delete(id, seq_nr);
-        self.guard.ask(Direction::Write, call, of_snapshot, SnapshotError::Unavailable).await
+        self.of_snapshots().ask(Direction::Write, call, of_snapshot, SnapshotError::Unavailable).await
     }
 
     async fn delete_matching(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<(), SnapshotError> {
         let call = self.inner.delete_matching(id, criteria);
-        self.guard.ask(Direction::Write, call, of_snapshot, SnapshotError::Unavailable).await
+        self.of_snapshots().ask(Direction::Write, call, of_snapshot, SnapshotError::Unavailable).await
     }
 
     fn health(&self) -> Health {
@@ -63,7 +86,12 @@ impl<S: SnapshotStore + ?Sized> SnapshotStore for Guarded<S> {
         Some(self.breakers())
     }
 
+    fn reopenings(&self) -> Option<&Reopenings> {
+        Some(&self.guard.reopenings)
+    }
+
     async fn close(&self) -> Result<(), CloseError> {
+        self.guard.end_probes();
         self.inner.close().await
     }
 }
@@ -76,27 +104,27 @@ impl<S: OffsetStore + ?Sized> OffsetStore for Guarded<S> {
 
     async fn claim(&self, projection: &str, slices: RangeInclusive<u16>) -> Result<OwnedSlices, OffsetError> {
         let call = self.inner.claim(projection, slices);
-        self.guard.ask(Direction::Write, call, of_offset, OffsetError::Unavailable).await
+        self.of_offsets().ask(Direction::Write, call, of_offset, OffsetError::Unavailable).await
     }
 
     async fn load(&self, projection: &str, slices: RangeInclusive<u16>) -> Result<Vec<Processed>, OffsetError> {
         let call = self.inner.load(projection, slices);
-        self.guard.ask(Direction::Read, call, of_offset, OffsetError::Unavailable).await
+        self.of_offsets().ask(Direction::Read, call, of_offset, OffsetError::Unavailable).await
     }
 
     async fn save(&self, owned: &OwnedSlices, processed: &[Processed]) -> Result<(), OffsetError> {
         let call = self.inner.save(owned, processed);
-        self.guard.ask(Direction::Write, call, of_offset, OffsetError::Unavailable).await
+        self.of_offsets().ask(Direction::Write, call, of_offset, OffsetError::Unavailable).await
     }
 
     async fn forget_before(&self, owned: &OwnedSlices, position: Position) -> Result<(), OffsetError> {
         let call = self.inner.forget_before(owned, position);
-        self.guard.ask(Direction::Write, call, of_offset, OffsetError::Unavailable).await
+        self.of_offsets().ask(Direction::Write, call, of_offset, OffsetError::Unavailable).await
     }
 
     async fn reset(&self, owned: &OwnedSlices) -> Result<(), OffsetError> {
         let call = self.inner.reset(owned);
-        self.guard.ask(Direction::Write, call, of_offset, OffsetError::Unavailable).await
+        self.of_offsets().ask(Direction::Write, call, of_offset, OffsetError::Unavailable).await
     }
 
     fn health(&self) -> Health {
@@ -104,6 +132,7 @@ impl<S: OffsetStore + ?Sized> OffsetStore for Guarded<S> {
     }
 
     async fn close(&self) -> Result<(), CloseError> {
+        self.guard.end_probes();
         self.inner.close().await
     }
 }

@@ -1,8 +1,12 @@
 //! Entities that persist, where their shard does more to them than hand them commands: it stops
 //! them, puts others in their place, and sees them fenced. Each rule for a history and for a state.
 
+use std::num::NonZeroU32;
+
 use greylag_core::NotStoredReason;
-use greylag_persistence::{FaultyJournal, JournalOp, OnFailure, Signal, StateSignal};
+use greylag_persistence::{
+    Backoff, BreakerSettings, FaultyJournal, Guarded, JournalOp, OnFailure, Signal, StateSignal,
+};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 
@@ -188,12 +192,14 @@ struct Plan {
     supervision: Supervision,
     stop_message: bool,
     passivates: bool,
+    /// Whether its stores have breakers, which open at the first failure.
+    guarded: bool,
 }
 
 impl Default for Plan {
     fn default() -> Self {
         let on_failure = EventSourcedSettings::test().on_failure;
-        Self { on_failure, supervision: Supervision::default(), stop_message: false, passivates: false }
+        Self { on_failure, supervision: Supervision::default(), stop_message: false, passivates: false, guarded: false }
     }
 }
 
@@ -202,7 +208,12 @@ impl House {
         let memory = Stores::in_memory();
         let journal = Arc::new(FaultyJournal::new(memory.journal));
         let states = Arc::new(FaultyStates::new(Arc::new(InMemoryStates::default())));
-        let stores = Stores::new(journal.clone(), memory.snapshots).with_states(states.clone());
+        let mut stores = Stores::new(journal.clone(), memory.snapshots).with_states(states.clone());
+        if plan.guarded {
+            let breaker = BreakerSettings { max_failures: NonZeroU32::MIN, ..BreakerSettings::default() };
+            stores.journal = Arc::new(Guarded::new(journal.clone(), "journal", breaker.clone()).unwrap());
+            stores.states = Some(Arc::new(Guarded::new(states.clone(), "states", breaker).unwrap()));
+        }
         // A stop that had to wait for its deadline would take most of a minute.
         let settings = ShardingSettings { handoff_timeout: Duration::from_secs(60), ..ShardingSettings::test() };
         let sharding = Sharding::alone(remoting(&MemoryNetwork::new()), Some(stores), settings).await.unwrap();
@@ -321,6 +332,22 @@ async fn a_stop_does_not_wait_for_a_recovery_that_nobody_needs() {
         house.until("RecoveryFailed").await;
         let diary = house.shut_down().await;
         assert!(!diary.contains(&"RecoveryCompleted".to_owned()), "{kept:?}: {diary:?}");
+    })
+    .await;
+}
+
+/// persistence §4.1 (breaker): what backs off because of its store goes on as soon as the breaker closes.
+#[tokio::test]
+async fn a_back_off_ends_with_the_outage_that_it_waits_for() {
+    for_both(async |kept| {
+        let hour = Duration::from_secs(3600);
+        let on_failure = OnFailure::RestartBackoff(Backoff { min: hour, max: hour, jitter: 0.0 });
+        let mut house = House::build(kept, Plan { on_failure, guarded: true, ..Plan::default() }).await;
+        assert_eq!(house.open().await, Ok(0));
+        house.fail_write(StoreFault::Unavailable);
+        assert!(house.open().await.is_err());
+        assert_eq!(house.open().await, Ok(0), "{kept:?} does not wait for an hour");
+        house.shut_down().await;
     })
     .await;
 }

@@ -60,12 +60,9 @@ fn breakers() -> Vec<Key> {
         Key::new(
             "persistence.breaker.reset_timeout",
             SOURCE,
-            "How long the first time, before one call may try; doubles.",
+            "While it is open it asks the journal by a read of its own whether it is back: after 100 ms, then after twice as long each time, up to this. No call of the program is such a probe; an answer lets all pass, and entities that back off start at once.",
             |draft| &mut draft.settings.journal.breaker.reset_timeout,
         ),
-        Key::new("persistence.breaker.max_reset_timeout", SOURCE, "How long at most.", |draft| {
-            &mut draft.settings.journal.breaker.max_reset_timeout
-        }),
         Key::new("persistence.snapshot_breaker.max_failures", SOURCE, "The same for snapshots.", |draft| {
             &mut draft.settings.journal.snapshot_breaker.max_failures
         }),
@@ -78,12 +75,9 @@ fn breakers() -> Vec<Key> {
         Key::new(
             "persistence.snapshot_breaker.reset_timeout",
             SOURCE,
-            "How long the first time, before one call may try; doubles.",
+            "Longest wait between two probes, as for the journal.",
             |draft| &mut draft.settings.journal.snapshot_breaker.reset_timeout,
         ),
-        Key::new("persistence.snapshot_breaker.max_reset_timeout", SOURCE, "How long at most.", |draft| {
-            &mut draft.settings.journal.snapshot_breaker.max_reset_timeout
-        }),
     ]
 }
 

@@ -1,0 +1,101 @@
+//! Entities that back off because a store does not answer start as soon as its breaker closes, long before
+//! their back-off has passed. Rule persistence §4.1 (breaker). Time is paused.
+
+#[path = "support/cell.rs"]
+mod cell;
+#[path = "support/log.rs"]
+mod log;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cell::Cell;
+use greylag_codec::json;
+use greylag_core::ReplyTo;
+use greylag_persistence::{
+    Backoff, BreakerMode, BreakerSettings, CommandContext, DurableStateSettings, Effect, EventMeta, EventSourced,
+    EventSourcedSettings, FaultyJournal, FaultyStates, Guarded, InMemoryJournal, InMemorySnapshots, InMemoryStates,
+    JournalOp, OnFailure, PersistenceId, RecoveryPermits, StateOp, StoreFault, StoredCodec, Stores, driver,
+};
+use log::Log;
+use tokio::time::Instant;
+
+/// Adds one, and answers the sum once it is stored.
+struct Add(ReplyTo<u32>);
+
+struct Sum;
+
+fn an_hour() -> OnFailure {
+    let hour = Duration::from_secs(3600);
+    OnFailure::RestartBackoff(Backoff { min: hour, max: hour, jitter: 0.0 })
+}
+
+impl EventSourced for Sum {
+    type Command = Add;
+    type Event = u32;
+    type State = u32;
+
+    fn persistence_id(&self) -> PersistenceId {
+        "Sum|1".parse().unwrap()
+    }
+
+    fn event_codec(&self) -> StoredCodec<u32> {
+        StoredCodec::new(json("sum.added"))
+    }
+
+    fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
+        EventSourcedSettings { on_failure: an_hour(), ..EventSourcedSettings::default() }
+    }
+
+    fn on_command(&mut self, _: &mut CommandContext<'_, Add>, _: &u32, Add(reply_to): Add) -> Effect<Self> {
+        Effect::<Self>::persist(1).then_reply(reply_to, |sum| *sum)
+    }
+
+    fn apply(&self, sum: &mut u32, number: &u32, _: &EventMeta<'_>) {
+        *sum += number;
+    }
+}
+
+fn quick() -> BreakerSettings {
+    BreakerSettings { max_failures: NonZeroU32::MIN, ..BreakerSettings::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entity_starts_as_soon_as_its_journal_is_back() {
+    let faulty = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
+    let journal = Arc::new(Guarded::new(faulty.clone(), "journal", quick()).unwrap());
+    let stores = Stores::new(journal.clone(), Arc::new(InMemorySnapshots::default()));
+    let (sum, _end) = driver::spawn(Sum, stores, RecoveryPermits::default()).unwrap();
+    assert_eq!(sum.ask(Add).await, Ok(1));
+    // The append fails, then two probes; the third is answered after 0.1, 0.2 and 0.4 s.
+    faulty.plan(None, JournalOp::Append, 0, StoreFault::Unavailable);
+    (0..2).for_each(|_| faulty.plan(None, JournalOp::Head, 0, StoreFault::Unavailable));
+    let begun = Instant::now();
+    assert!(sum.ask(Add).await.is_err(), "it is not stored");
+    assert!(matches!(journal.write_breaker(), BreakerMode::Open { .. }));
+    assert_eq!(sum.ask(Add).await, Ok(2));
+    assert!((700..800).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    // What closed then ends no later back-off.
+    faulty.plan(None, JournalOp::Append, 0, StoreFault::Refused);
+    assert!(sum.ask(Add).await.is_err());
+    assert!(tokio::time::timeout(Duration::from_secs(60), sum.ask(Add)).await.is_err(), "it backs off");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_durable_state_starts_as_soon_as_its_store_is_back() {
+    let faulty = Arc::new(FaultyStates::new(Arc::new(InMemoryStates::default())));
+    let states = Arc::new(Guarded::new(faulty.clone(), "states", quick()).unwrap());
+    let stores = Stores::in_memory().with_states(states.clone());
+    let settings = DurableStateSettings { on_failure: an_hour(), ..DurableStateSettings::default() };
+    let log = Log::default();
+    faulty.plan(None, StateOp::Get, 0, StoreFault::Unavailable);
+    let begun = Instant::now();
+    let cell = Cell::new("Cell|1", settings, log.clone());
+    let (cell, end) = driver::spawn_state(cell, stores, RecoveryPermits::default()).unwrap();
+    cell.tell("set 5".into()).await.unwrap();
+    cell.stop().await;
+    end.await.unwrap();
+    assert!((100..200).contains(&begun.elapsed().as_millis()), "{:?}: {:?}", begun.elapsed(), log.take());
+    assert_eq!(states.breakers().reads.opened, 1);
+}
