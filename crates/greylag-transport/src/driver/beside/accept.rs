@@ -1,6 +1,5 @@
 //! Accepts callers of a service, by TLS where it is on.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -15,6 +14,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use super::Io;
+use super::handshakes::Handshakes;
 use crate::driver::grpc::{HandshakeError, TlsFiles};
 
 /// How long a caller has for its part of a handshake.
@@ -42,7 +42,7 @@ pub async fn accept(
     tls: Option<Arc<TlsFiles>>,
     callers: mpsc::Sender<io::Result<Accepted>>,
 ) {
-    accept_at_most(service, listener, tls, callers, Semaphore::MAX_PERMITS).await;
+    Listening { service, tls, callers, limits: Limits::default() }.accept(listener).await;
 }
 
 /// The same with `most` connections at a time. One more is closed unread, before its handshake costs anything, and
@@ -54,67 +54,94 @@ pub async fn accept_at_most(
     callers: mpsc::Sender<io::Result<Accepted>>,
     most: usize,
 ) {
-    let places = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
-    let mut said_at: Option<Instant> = None;
-    let mut handshakes = JoinSet::new();
-    let mut oldest = VecDeque::new();
-    loop {
-        while handshakes.try_join_next().is_some() {}
-        oldest.retain(|handshake: &AbortHandle| !handshake.is_finished());
-        if oldest.len() >= MAX_HANDSHAKES
-            && let Some(handshake) = oldest.pop_front()
-        {
-            tracing::debug!(service, "the oldest of too many handshakes gives way");
-            handshake.abort();
-        }
-        let accepted = tokio::select! {
-            () = callers.closed() => return,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((socket, address)) => {
-                let Ok(place) = places.clone().try_acquire_owned() else {
-                    if said_at.is_none_or(|at| at.elapsed() >= SAY_AGAIN) {
-                        said_at = Some(Instant::now());
-                        tracing::warn!(service, %address, most, "a caller is refused: so many connections are open");
-                    }
-                    continue;
-                };
-                let welcomed = welcome(service, socket, address, tls.clone(), callers.clone(), place);
-                oldest.push_back(handshakes.spawn(welcomed));
-            }
-            Err(error) => {
-                tracing::warn!(service, %error, "a connection could not be accepted; the service goes on");
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
+    Listening { service, tls, callers, limits: Limits { connections: most, ..Limits::default() } }
+        .accept(listener)
+        .await;
+}
+
+/// How much callers may take before they were heard.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// Connections at a time.
+    connections: usize,
+    /// Handshakes under way at a time; one more takes the place of the oldest.
+    handshakes: usize,
+    /// How long a caller has for its part of a handshake.
+    handshake_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let connections = Semaphore::MAX_PERMITS;
+        Self { connections, handshakes: MAX_HANDSHAKES, handshake_timeout: HANDSHAKE_TIMEOUT }
     }
 }
 
-async fn welcome(
+/// What all callers of one service meet.
+#[derive(Clone)]
+struct Listening {
     service: &'static str,
-    socket: TcpStream,
-    address: SocketAddr,
     tls: Option<Arc<TlsFiles>>,
     callers: mpsc::Sender<io::Result<Accepted>>,
-    place: OwnedSemaphorePermit,
-) {
-    socket.set_nodelay(true).ok();
-    let info = socket.connect_info();
-    let io: Pin<Box<dyn Io>> = match tls {
-        None => Box::pin(socket),
-        Some(files) => match tokio::time::timeout(HANDSHAKE_TIMEOUT, files.accept(socket)).await {
-            Ok(Ok(tls)) => Box::pin(tls),
-            // It just hung up, as whoever looks whether somebody listens does.
-            Ok(Err(HandshakeError::Broken(error))) => {
-                return tracing::debug!(service, %address, %error, "a caller hung up");
+    limits: Limits,
+}
+
+impl Listening {
+    async fn accept(self, listener: TcpListener) {
+        let Self { service, limits, .. } = self;
+        let places = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
+        let mut said_at: Option<Instant> = None;
+        let mut tasks = JoinSet::new();
+        let mut handshakes = Handshakes::new(limits.handshakes);
+        loop {
+            let accepted = tokio::select! {
+                () = self.callers.closed() => return,
+                accepted = listener.accept() => accepted,
+            };
+            while tasks.try_join_next().is_some() {}
+            handshakes.forget(AbortHandle::is_finished);
+            match accepted {
+                Ok((socket, address)) => {
+                    let Ok(place) = places.clone().try_acquire_owned() else {
+                        if said_at.is_none_or(|at| at.elapsed() >= SAY_AGAIN) {
+                            said_at = Some(Instant::now());
+                            let most = limits.connections;
+                            tracing::warn!(service, %address, most, "a caller is refused: so many connections are open");
+                        }
+                        continue;
+                    };
+                    if let Some(oldest) = handshakes.begin(tasks.spawn(self.clone().welcome(socket, address, place))) {
+                        tracing::debug!(service, "the oldest of too many handshakes gives way");
+                        oldest.abort();
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(service, %error, "a connection could not be accepted; the service goes on");
+                    tokio::time::sleep(PAUSE).await;
+                }
             }
-            Ok(Err(error)) => return tracing::warn!(service, %address, %error, "a caller is refused"),
-            Err(_) => return tracing::warn!(service, %address, "a caller is refused: no TLS handshake in time"),
-        },
-    };
-    // Nobody takes it if the service ends.
-    let _ended = callers.send(Ok(Accepted { io, info, _place: place })).await;
+        }
+    }
+
+    async fn welcome(self, socket: TcpStream, address: SocketAddr, place: OwnedSemaphorePermit) {
+        let Self { service, tls, callers, limits } = self;
+        socket.set_nodelay(true).ok();
+        let info = socket.connect_info();
+        let io: Pin<Box<dyn Io>> = match tls {
+            None => Box::pin(socket),
+            Some(files) => match tokio::time::timeout(limits.handshake_timeout, files.accept(socket)).await {
+                Ok(Ok(tls)) => Box::pin(tls),
+                // It just hung up, as whoever looks whether somebody listens does.
+                Ok(Err(HandshakeError::Broken(error))) => {
+                    return tracing::debug!(service, %address, %error, "a caller hung up");
+                }
+                Ok(Err(error)) => return tracing::warn!(service, %address, %error, "a caller is refused"),
+                Err(_) => return tracing::warn!(service, %address, "a caller is refused: no TLS handshake in time"),
+            },
+        };
+        // Nobody takes it if the service ends.
+        let _ended = callers.send(Ok(Accepted { io, info, _place: place })).await;
+    }
 }
 
 impl std::fmt::Debug for Accepted {
@@ -148,5 +175,58 @@ impl AsyncWrite for Accepted {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.io.as_mut().poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::TlsSettings;
+    use greylag_testkit::certificates::Authority;
+    use std::io::ErrorKind;
+
+    fn listening(limits: Limits) -> (Listening, Arc<TlsFiles>, mpsc::Receiver<io::Result<Accepted>>, Authority) {
+        let authority = Authority::new();
+        let files = authority.sign("node", &["127.0.0.1"]);
+        let settings = TlsSettings::new(files.key, files.cert, files.ca);
+        let tls = Arc::new(TlsFiles::open(settings, "127.0.0.1").unwrap());
+        let (callers, heard) = mpsc::channel(1);
+        (Listening { service: "test", tls: Some(tls.clone()), callers, limits }, tls, heard, authority)
+    }
+
+    /// Which of these connections the listener has closed.
+    fn closed(crowd: &[TcpStream]) -> Vec<usize> {
+        let is_closed = |caller: &TcpStream| match caller.try_read(&mut [0]) {
+            Ok(read) => read == 0,
+            Err(error) => error.kind() != ErrorKind::WouldBlock,
+        };
+        (0..crowd.len()).filter(|number| is_closed(&crowd[*number])).collect()
+    }
+
+    /// Cluster §7, over sockets: 256 callers say nothing and have an hour for it. Nobody gives way for nobody; an honest
+    /// caller is heard, at the cost of the one that has been silent for longest; a few more cost one each.
+    #[tokio::test]
+    async fn the_oldest_silent_caller_gives_way_to_one_more() {
+        let hour = Duration::from_secs(3600);
+        let (listening, tls, mut heard, _files) = listening(Limits { handshake_timeout: hour, ..Limits::default() });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let accepting = tokio::spawn(listening.accept(listener));
+        let mut crowd = Vec::new();
+        for _ in 0..MAX_HANDSHAKES {
+            crowd.push(TcpStream::connect(address).await.unwrap());
+        }
+        for honest in 1..=3 {
+            let call = async { tls.connect("127.0.0.1", TcpStream::connect(address).await.unwrap()).await.unwrap() };
+            let (caller, accepted) = tokio::join!(call, heard.recv());
+            // What it accepted before it has accepted whole: callers are taken in the order in which they came.
+            let _both = (caller, accepted.unwrap().unwrap());
+            while closed(&crowd).len() < honest {
+                crowd[honest - 1].readable().await.unwrap();
+            }
+            assert_eq!(closed(&crowd), (0..honest).collect::<Vec<_>>());
+            crowd.push(TcpStream::connect(address).await.unwrap());
+        }
+        accepting.abort();
     }
 }

@@ -2,6 +2,7 @@
 //! opened as its own are, by the same certificates.
 
 mod accept;
+mod handshakes;
 mod line;
 
 use tokio::io::{AsyncRead, AsyncWrite};

@@ -1,0 +1,76 @@
+//! The handshakes that are under way at a listener, and which of them gives way when there are too many.
+//!
+//! A caller that says nothing costs a place among them until its time is up. So places are few, and one caller more
+//! takes the place of the caller that has had the most time: callers that say nothing keep nobody out, however many
+//! they are, as long as an honest caller is done before so many others have come.
+
+use std::collections::VecDeque;
+
+/// Handshakes under way, by what ends them. Pure: who drives it ends what it is given back.
+#[derive(Debug)]
+pub(super) struct Handshakes<H> {
+    /// Oldest first.
+    under_way: VecDeque<H>,
+    most: usize,
+}
+
+impl<H> Handshakes<H> {
+    /// None yet, and never more than `most`, which is at least one.
+    pub(super) fn new(most: usize) -> Self {
+        Self { under_way: VecDeque::new(), most: most.max(1) }
+    }
+
+    /// One more has begun. Gives back the oldest, to be ended, if there is no place for both.
+    #[must_use]
+    pub(super) fn begin(&mut self, handshake: H) -> Option<H> {
+        let gives_way = if self.under_way.len() >= self.most { self.under_way.pop_front() } else { None };
+        self.under_way.push_back(handshake);
+        gives_way
+    }
+
+    /// Frees the places of those that have ended.
+    pub(super) fn forget(&mut self, has_ended: impl Fn(&H) -> bool) {
+        self.under_way.retain(|handshake| !has_ended(handshake));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Cluster §7: of 256 handshakes the oldest gives way to one more, one for one and in their order, and none
+    /// before there is one more.
+    #[test]
+    fn the_oldest_of_too_many_gives_way() {
+        let mut handshakes = Handshakes::new(256);
+        let gave_way: Vec<u32> = (0..1000).filter_map(|number| handshakes.begin(number)).collect();
+        assert_eq!(gave_way, (0..744).collect::<Vec<_>>());
+        assert_eq!(handshakes.under_way, (744..1000).collect::<Vec<_>>());
+    }
+
+    /// One that ended, honest or not, leaves its place; the next to give way is the oldest of those that are left.
+    #[test]
+    fn what_has_ended_makes_room() {
+        let mut handshakes = Handshakes::new(3);
+        assert!([0, 1, 2].into_iter().all(|number| handshakes.begin(number).is_none()));
+        handshakes.forget(|number| *number == 0);
+        assert_eq!(handshakes.begin(3), None, "the place of one that ended");
+        assert_eq!(handshakes.begin(4), Some(1));
+        handshakes.forget(|number| *number != 4);
+        assert_eq!((handshakes.begin(5), handshakes.begin(6), handshakes.begin(7)), (None, None, Some(4)));
+    }
+
+    /// A caller is heard while fewer others come during its handshake than there are places, whoever came before.
+    #[test]
+    fn an_honest_caller_gets_through_a_crowd_that_says_nothing() {
+        let mut handshakes = Handshakes::new(256);
+        let mut ended = Vec::new();
+        for number in 0..10_000 {
+            ended.extend(handshakes.begin(number));
+        }
+        ended.extend(handshakes.begin(u32::MAX));
+        (0..255).for_each(|number| ended.extend(handshakes.begin(20_000 + number)));
+        assert!(!ended.contains(&u32::MAX));
+        assert_eq!(handshakes.begin(30_000), Some(u32::MAX));
+    }
+}
