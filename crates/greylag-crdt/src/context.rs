@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::codec::{DecodeError, Decoder, Encoder};
 use crate::rename::Moves;
-use crate::replica::{Dot, ReplicaId};
+use crate::replica::{Dot, MAX_NUMBER, ReplicaId};
 
 /// So few intervals are looked for one by one; along more goes a walk.
 const SEARCHED: usize = 4;
@@ -246,7 +246,7 @@ impl Context {
             for index in 0..count {
                 let overflow = || DecodeError::NotCanonical("an interval exceeds the number space");
                 let low = above.checked_add(inp.u64()?).ok_or_else(overflow)?;
-                let high = low.checked_add(inp.u64()?).ok_or_else(overflow)?;
+                let high = low.checked_add(inp.u64()?).filter(|high| *high <= MAX_NUMBER).ok_or_else(overflow)?;
                 if low == 0 || (index > 0 && low - above < 2) {
                     return Err(DecodeError::NotCanonical("intervals are not fused or begin at 0"));
                 }

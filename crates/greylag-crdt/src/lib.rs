@@ -52,7 +52,9 @@
 //! replica in which it counted, until that replica is pruned. Slots that pruning renamed are never folded, so a counter in a map keeps one
 //! for each writer that was removed, and a [`Plain`] counter all its slots. What a removed replica wrote counts once, as
 //! long as the markers of its pruning are kept: a copy that comes back later counts again, and what had reached nobody is
-//! lost. Entries are replicated one by one, so related ones may be seen out of step: what belongs together goes into one.
+//! lost. Two sides of a partition that removed each other and both went on are not told apart from one history afterwards:
+//! where they meet again, what one side has forgotten comes back from the other. Entries are replicated one by one, so
+//! related ones may be seen out of step: what belongs together goes into one.
 //! Source: ddata §0, §1, Y11.
 
 #[cfg(feature = "crdts")]
@@ -119,7 +121,7 @@ pub use plain::{Plain, PlainValue};
 pub use pncountermap::PnCounterMap;
 pub use prune::{Markers, Moved, Performed, Range, RemovedNodePruning};
 pub use ranges::{KeyRange, Part, RangeSum, Ranged, context_from_bytes};
-pub use replica::{Dot, DotSource, ReplicaId, SlotId, WriterKey};
+pub use replica::{Dot, DotSource, MAX_NUMBER, ReplicaId, SlotId, WriterKey};
 pub use slot_counter::{CounterStore, SlotCounter};
 pub use slots::Slots;
 pub use state::{State, StateData};

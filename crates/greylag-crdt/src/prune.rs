@@ -14,7 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::codec::{DecodeError, Decoder, Encoder};
 use crate::data::ReplicatedData;
-use crate::replica::{DotSource, ReplicaId};
+use crate::replica::{DotSource, MAX_NUMBER, ReplicaId};
+
+/// As many numbers as two years bring to a replica that keeps its id over restarts and begins each time at the time of
+/// day (ddata I2); a wider span is the word of a member that lies, and would use up the owner's numbers.
+const MAX_SPAN: u64 = 1 << 56;
 
 /// Numbers of a removed replica and their images: `n` with `lo < n <= hi` becomes the owner's number `offset + n - lo`.
 ///
@@ -32,10 +36,11 @@ pub struct Range {
 
 impl Range {
     /// A range for the numbers `lowest..=highest` of a removed replica, with images that the owner's process has never
-    /// used and will never draw. `None` if there is no such number, or no room for them.
+    /// used and will never draw. `None` if there is no such number, no room for them, or more of them than any replica
+    /// has drawn: what such data name stays as it is.
     pub fn reserve(numbers: &DotSource, lowest: u64, highest: u64) -> Option<Self> {
         let lo = lowest.checked_sub(1)?;
-        let count = highest.checked_sub(lo).filter(|count| *count > 0)?;
+        let count = highest.checked_sub(lo).filter(|count| (1..=MAX_SPAN).contains(count))?;
         Some(Self { lo, hi: highest, offset: numbers.reserve(count)? })
     }
 
@@ -80,7 +85,9 @@ impl Range {
 
     fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let (lo, count, offset) = (inp.u64()?, inp.u64()?, inp.u64()?);
-        let hi = lo.checked_add(count).filter(|hi| *hi > lo && offset.checked_add(count).is_some());
+        let is_drawn = |number: u64| number <= MAX_NUMBER;
+        let hi = lo.checked_add(count).filter(|hi| *hi > lo && is_drawn(*hi));
+        let hi = hi.filter(|_| offset.checked_add(count).is_some_and(is_drawn));
         Ok(Self { lo, hi: hi.ok_or(DecodeError::Invalid("a range exceeds the number space"))?, offset })
     }
 }

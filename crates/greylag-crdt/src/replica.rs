@@ -141,6 +141,13 @@ impl fmt::Debug for Dot {
     }
 }
 
+/// The highest number of a dot that is believed. No process draws so many, wherever it began; data that name a higher one
+/// cannot be decoded, because numbers above it are left to nobody who would have to draw the next. Source: ddata §9, K2.
+pub const MAX_NUMBER: u64 = i64::MAX as u64;
+
+/// The highest number that reserving leads to, so that half of all numbers stay to be drawn one by one.
+const MAX_RESERVED: u64 = 1 << 62;
+
 /// Where numbers come from: one strictly rising counter per process incarnation.
 ///
 /// Clones share the counter. It must be shared by every replicator and every entry in the process
@@ -167,9 +174,10 @@ impl DotSource {
     }
 
     /// Jumps past `count` numbers, which will never be drawn, and returns the number just below the first of them.
-    /// `None`, and no jump, if so many are not left. Source: ddata Z6.
+    /// `None`, and no jump, if that would take more than half of all numbers. Source: ddata Z6, K2.
     pub fn reserve(&self, count: u64) -> Option<u64> {
-        self.0.fetch_update(Memory::Relaxed, Memory::Relaxed, |last| last.checked_add(count)).ok()
+        let jump = |last: u64| last.checked_add(count).filter(|next| *next <= MAX_RESERVED);
+        self.0.fetch_update(Memory::Relaxed, Memory::Relaxed, jump).ok()
     }
 
     /// The highest number given so far; 0 if none.

@@ -27,7 +27,7 @@ use crate::element::Element;
 use crate::fragment::Edit;
 use crate::hash::Digest;
 use crate::rename::Moves;
-use crate::replica::{Dot, ReplicaId};
+use crate::replica::{Dot, MAX_NUMBER, ReplicaId};
 use crate::tag::TypeTag;
 
 /// Leaves labelled with dots; the value type of an [`crate::OrMap`]. Implemented by the stores of this crate only: a
@@ -268,6 +268,7 @@ pub(crate) fn decode_dot(inp: &mut Decoder<'_>) -> Result<Dot, DecodeError> {
     let replica = inp.replica()?;
     match inp.u64()? {
         0 => Err(DecodeError::Invalid("a dot has the number 0")),
+        number if number > MAX_NUMBER => Err(DecodeError::Invalid("a dot has a number that no process draws")),
         number => Ok(Dot::new(replica, number)),
     }
 }

@@ -4,7 +4,7 @@
 //! marker would never be forgotten, an entry never expire. Times of markers, rounds and use are replaced by the clock
 //! here; the data they stand beside are taken. Source: ddata Z9, E2.
 
-use greylag_crdt::{Markers, Performed};
+use greylag_crdt::{MAX_NUMBER, Markers, Performed};
 
 use crate::message::{BatchItem, Content, DeltaItem, Envelope, Message, ReadReply, WriteReply};
 use crate::pruning::PruningNews;
@@ -12,10 +12,9 @@ use crate::store::LoadedRecord;
 
 /// Epochs of pruning are counted up from 1.
 const MAX_EPOCH: u64 = 1 << 32;
-/// No process draws so many numbers, wherever it began. Source: ddata I2.
-const MAX_NUMBER: u64 = i64::MAX as u64;
 
-/// Whether a message holds numbers that nobody has drawn: what counts by them could never go on.
+/// Whether a message holds numbers that no process has drawn: what counts by them could never go on. Numbers inside of
+/// data are looked at where those are decoded.
 pub(crate) fn has_impossible_numbers(message: &Message) -> bool {
     let is_impossible = |number: &u64| *number > MAX_NUMBER;
     let of_envelope = |envelope: &Envelope| envelope.versions.values().any(is_impossible);

@@ -21,7 +21,7 @@ use greylag_transport::Remoting;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use events::Events;
-pub use membership::{Membership, MembershipHandle};
+pub use membership::{Membership, MembershipHandle, PeersHandle};
 pub use subscription::{AnySubscription, Changes, Subscription};
 pub use task::expect_replicators;
 

@@ -28,7 +28,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use greylag_core::UniqueAddress;
+use greylag_core::{NodeAddress, UniqueAddress};
 use greylag_crdt::ReplicaId;
 
 pub(crate) use members::Heard;
@@ -72,8 +72,8 @@ pub(crate) enum GateNews {
     Implausible { peer: UniqueAddress, ahead_ms: i64 },
     /// What is remembered lies so many milliseconds ahead of the clock here, and counts from now.
     ClockWentBack { by_ms: i64 },
-    /// The gate is closed still, because of these.
-    Closed { waiting_for: Vec<UniqueAddress> },
+    /// The gate is closed still, because of these members and of peers that were never met.
+    Closed { waiting_for: Vec<UniqueAddress>, unmet: Vec<NodeAddress> },
 }
 
 /// Why a history is not taken, and what follows.
@@ -104,7 +104,8 @@ struct GateRules {
 #[derive(Debug, Default)]
 struct Place {
     is_voter: bool,
-    unmet: usize,
+    /// Configured peers that were never met.
+    unmet: BTreeSet<NodeAddress>,
     is_loaded: bool,
 }
 
@@ -224,11 +225,11 @@ impl Gate {
     /// Membership changed. Returns nothing to do while nothing is loaded.
     pub(crate) fn on_replicas(&mut self, at: Moment, replicas: &Replicas, out: &mut Vec<GateNews>) {
         self.place.is_voter = replicas.own_is_voter();
-        self.place.unmet = replicas.unmet;
+        self.place.unmet.clone_from(&replicas.unmet);
         let known: BTreeSet<UniqueAddress> = replicas.others.iter().map(|replica| replica.address.clone()).collect();
         let has_changed = self.members.set(&known);
         self.passed.retain(|peer, _| known.contains(peer));
-        if known.is_empty() && replicas.unmet == 0 {
+        if known.is_empty() && replicas.unmet.is_empty() {
             self.alone_since.get_or_insert(at.now);
         } else {
             self.alone_since = None;
@@ -482,6 +483,14 @@ impl Gate {
         }
     }
 
+    /// Takes over the horizon that a member told, because its data come. A closed gate did so when it was passed.
+    pub(crate) fn take_horizon_of(&mut self, peer: &UniqueAddress, out: &mut Vec<GateNews>) {
+        let told = self.members.heard(peer).and_then(|heard| heard.forget_horizon);
+        if self.state == GateState::Open {
+            self.raise_horizon(told, out);
+        }
+    }
+
     /// Does everything due by now.
     pub(crate) fn on_tick(&mut self, at: Moment, out: &mut Vec<GateNews>) {
         if self.asking.next_at.is_some_and(|next| next <= at.now) {
@@ -496,7 +505,7 @@ impl Gate {
     }
 
     fn tell_closed(&mut self, at: Moment, out: &mut Vec<GateNews>) {
-        if self.state != GateState::Closed || self.members.is_empty() {
+        if !self.keeps_out() {
             self.tell_at = None;
             return;
         }
@@ -504,8 +513,9 @@ impl Gate {
         if tell_at <= at.now {
             self.tell_at = Some(at.now + TELLING);
             let awaited: Vec<UniqueAddress> = self.members.awaited().cloned().collect();
-            let waiting_for = if awaited.is_empty() { self.ahead(at.wall_ms) } else { awaited };
-            out.push(GateNews::Closed { waiting_for });
+            let unmet: Vec<NodeAddress> = self.place.unmet.iter().cloned().collect();
+            let waiting_for = if awaited.is_empty() && unmet.is_empty() { self.ahead(at.wall_ms) } else { awaited };
+            out.push(GateNews::Closed { waiting_for, unmet });
         }
     }
 
@@ -604,9 +614,9 @@ impl Gate {
         self.is_current
     }
 
-    /// Whether the gate is closed and there is somebody whom that keeps out.
+    /// Whether the gate is closed and that keeps a member out, or a configured peer that was not met so far.
     pub(crate) fn keeps_out(&self) -> bool {
-        self.is_closed() && !self.members.is_empty()
+        self.is_closed() && !(self.members.is_empty() && self.place.unmet.is_empty())
     }
 
     pub(crate) fn refused(&self) -> BTreeSet<UniqueAddress> {

@@ -94,7 +94,8 @@ mod types;
 mod wire;
 
 pub use driver::{
-    AnySubscription, Changes, Events, Membership, MembershipHandle, Replicator, Subscription, expect_replicators,
+    AnySubscription, Changes, Events, Membership, MembershipHandle, PeersHandle, Replicator, Subscription,
+    expect_replicators,
 };
 pub use durable::{DurableSettings, OnBadRecord, StaleStore};
 pub use error::{DeleteError, GetError, RequestError, StartError, StopReason, UpdateError};

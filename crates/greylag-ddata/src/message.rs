@@ -17,7 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use greylag_core::UniqueAddress;
+use greylag_core::{NodeAddress, UniqueAddress};
 use greylag_crdt::{Digest, KeyRange, Markers, Part, RangeSum, ReplicaId, ReplicatedData};
 
 use crate::error::{DeleteError, GetError, StopReason, UpdateError};
@@ -60,6 +60,9 @@ pub enum Content {
         /// Wall clock of the deletion, in milliseconds.
         deleted_at: i64,
     },
+    /// Something that this version cannot read: content of another kind, or markers in another format. Only what arrives
+    /// is so; it is refused, and the rest of its message is taken. Source: ddata §9.
+    Unreadable,
 }
 
 impl Envelope {
@@ -73,6 +76,7 @@ impl Envelope {
         let content = match &self.content {
             Content::Value { tag, bytes } => tag.len() + bytes.len(),
             Content::Tombstone { .. } => 10,
+            Content::Unreadable => 0,
         };
         content + self.versions.len() * 20 + self.markers.iter().count() * 48 + 16
     }
@@ -510,6 +514,21 @@ impl Message {
         !matches!(self, Self::SyncOpen { .. } | Self::SyncSame { .. } | Self::SyncDiffers { .. })
     }
 
+    /// Whether it carries data of entries, which the receiver may keep.
+    pub(crate) fn carries_data(&self) -> bool {
+        match self {
+            Self::Write { .. }
+            | Self::DeltaWrite { .. }
+            | Self::DeltaBatch { .. }
+            | Self::Gossip { .. }
+            | Self::Bucket { .. }
+            | Self::ReadReply { reply: ReadReply::Value(_), .. }
+            | Self::WriteReply { reply: WriteReply::Deleted { .. }, .. } => true,
+            Self::InnerNodes { offer, .. } => offer.is_some(),
+            _ => false,
+        }
+    }
+
     /// Whether it asks for something to be merged or read outside of any round.
     pub(crate) fn is_request(&self) -> bool {
         self.request().is_some() || matches!(self, Self::DeltaBatch { .. })
@@ -871,8 +890,12 @@ pub enum ReplicatorEvent {
     /// What was loaded is exchanged with nobody so far: nobody has judged whether it is too old. Told once a minute.
     /// Removing these members from the cluster is the operator's word. Source: ddata Z11.
     GateClosed {
-        /// Those that have not said how they stand; if all have, who comes before this replicator.
+        /// Those that have not said how they stand; if all have and every configured peer was met, who comes before
+        /// this replicator.
         waiting_for: Vec<UniqueAddress>,
+        /// Configured peers that were never met; one that will not come is taken out by
+        /// [`PeersHandle::removed`](crate::PeersHandle::removed).
+        unmet: Vec<NodeAddress>,
     },
     /// A peer names a time of pruning that lies further ahead than clocks may differ. It counts for nothing.
     /// Told once a minute for each peer. Source: ddata Z9.

@@ -37,6 +37,7 @@ use rounds::RoundTable;
 pub use rounds::{PruningNews, PruningRound};
 pub(crate) use work::{Phase, Work};
 
+use crate::key::KeyId;
 use crate::replicas::{ReplicaStatus, Replicas};
 use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;
@@ -60,6 +61,8 @@ pub(crate) struct Pruning {
     pub(crate) ranges: Ranges,
     /// Entries that wait to be performed, by removed replica.
     pub(crate) work: Vec<Work>,
+    /// The last entry that was looked at for markers to forget, while some of those that may have any were not.
+    pub(crate) forgotten_to: Option<(i64, KeyId)>,
     /// When the next tick is due.
     pub(crate) tick_at: Instant,
     sabotage: &'static [Sabotage],
@@ -79,6 +82,7 @@ impl Pruning {
             collections: Collections::default(),
             ranges: Ranges::default(),
             work: Vec::new(),
+            forgotten_to: None,
             tick_at: now + settings.pruning_interval.unwrap_or_default(),
             sabotage: settings.sabotage,
         }
@@ -87,7 +91,7 @@ impl Pruning {
     /// Membership changed. Source: ddata Z1.
     pub(crate) fn on_replicas(&mut self, now: Instant, replicas: &Replicas) {
         let reachable = unreachable(replicas).is_none() || self.sabotage.contains(&Sabotage::Unreachable);
-        self.clock.set(now, replicas.own_status.is_some() && reachable && replicas.unmet == 0);
+        self.clock.set(now, replicas.own_status.is_some() && reachable && replicas.unmet.is_empty());
         let others = replicas.others.iter().map(|replica| ReplicaId(replica.address.uid().get()));
         self.known = others.chain([self.own]).collect();
         for member in &replicas.others {

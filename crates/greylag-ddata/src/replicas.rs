@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use greylag_core::UniqueAddress;
+use greylag_core::{NodeAddress, UniqueAddress};
 
 /// What membership says of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,7 +65,7 @@ pub struct Replicas {
     pub others: Vec<Replica>,
     /// Voters that are known to exist but were never met, so nothing can be sent to them. They count
     /// all the same: a majority is never computed over the peers met so far. Source: ddata I2.
-    pub unmet: usize,
+    pub unmet: BTreeSet<NodeAddress>,
     /// Processes that were removed; nothing of theirs is taken any more.
     pub removed: BTreeSet<UniqueAddress>,
 }
@@ -78,7 +78,7 @@ impl Replicas {
 
     /// Whether membership has said anything so far.
     pub fn is_anything_known(&self) -> bool {
-        self.own_status.is_some() || !self.others.is_empty() || self.unmet > 0 || !self.removed.is_empty()
+        self.own_status.is_some() || !self.others.is_empty() || !self.unmet.is_empty() || !self.removed.is_empty()
     }
 
     /// Whether this one counts in levels.
@@ -89,7 +89,7 @@ impl Replicas {
     /// How many voters there are, this one included if it is one.
     pub fn voter_count(&self) -> usize {
         let others = self.others.iter().filter(|replica| replica.status.is_voter()).count();
-        others + self.unmet + usize::from(self.own_is_voter())
+        others + self.unmet.len() + usize::from(self.own_is_voter())
     }
 
     /// The replica with this address.

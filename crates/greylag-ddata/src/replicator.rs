@@ -534,7 +534,7 @@ impl ReplicatorCore {
         if !level.is_valid() {
             return Err(RequestError::InvalidConsistency);
         }
-        if level != Level::Local && self.writes.len() + self.reads.len() >= self.settings.max_in_flight {
+        if level != Level::Local && self.is_overloaded() {
             return Err(RequestError::Overloaded);
         }
         Ok(())

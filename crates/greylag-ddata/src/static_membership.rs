@@ -1,10 +1,16 @@
 //! Membership from a fixed list: finds out which process runs at each address, and whether it can
 //! be reached.
 //!
+//! ```text
+//! Ping(address)        silence makes the process there unreachable, a word of it reachable
+//! an answered dial     names the process at an address: another one there takes its place, and the old one is removed
+//! a word of another    changes nothing; the address is asked who runs there (AskWho), and its answer decides
+//! ```
+//!
 //! Every configured peer counts as a voter from the start, so a majority is never computed over the
-//! peers met so far. Peers are pinged; any sign of life names the process at an address, and silence
-//! makes it unreachable. A process that takes another's place replaces it: the old one is removed
-//! and the number of voters stays. Source: ddata I2.
+//! peers met so far, and a process that takes another's place leaves the number of voters as it was. What calls and
+//! names itself with an address proves nothing: who removes a member for it removes it for good, and anybody who
+//! reaches this node's port can call. Source: ddata I2.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -23,11 +29,22 @@ struct Peer {
     reachable: bool,
 }
 
+/// What a sign of life proves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sign {
+    /// The process says that it runs at its address.
+    Word,
+    /// The process answered a dial of this node, so it listens at its address.
+    AnsweredDial,
+}
+
 /// What the machine asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StaticEffect {
-    /// Ask whoever runs there for a sign of life.
+    /// Asks the process at this address for a sign of life.
     Ping(NodeAddress),
+    /// Dials this address, so that the process that listens there says who it is.
+    AskWho(NodeAddress),
     /// These are the replicas now.
     Publish(Replicas),
 }
@@ -55,13 +72,18 @@ impl StaticMembership {
         Self { own, peers, removed: BTreeSet::new(), unreachable_after, ping_at: now }
     }
 
-    /// A sign of life of a process.
-    pub(crate) fn on_heard(&mut self, now: Instant, process: &UniqueAddress, out: &mut Vec<StaticEffect>) {
+    /// Takes a sign of life of a process.
+    pub(crate) fn on_heard(&mut self, now: Instant, process: &UniqueAddress, sign: Sign, out: &mut Vec<StaticEffect>) {
         // A late message of a process that was replaced does not bring it back.
         if self.removed.contains(process) {
             return;
         }
         let Some(peer) = self.peers.get_mut(process.address()) else { return };
+        let is_another = peer.process.as_ref().is_some_and(|known| known != process);
+        if is_another && sign == Sign::Word {
+            out.push(StaticEffect::AskWho(process.address().clone()));
+            return;
+        }
         peer.heard_at = Some(now);
         let former = peer.process.replace(process.clone());
         let new = former.as_ref() != Some(process);
@@ -72,6 +94,13 @@ impl StaticMembership {
             peer.reachable = true;
             self.publish(out);
         }
+    }
+
+    /// Takes a peer out of the list: it counts no more, and what a process there left is pruned.
+    pub(crate) fn on_taken_out(&mut self, address: &NodeAddress, out: &mut Vec<StaticEffect>) {
+        let Some(peer) = self.peers.remove(address) else { return };
+        self.removed.extend(peer.process);
+        self.publish(out);
     }
 
     /// Does everything due by `now`.
@@ -107,10 +136,11 @@ impl StaticMembership {
             Some(Replica { address, status: ReplicaStatus::Up, reachable: peer.reachable, age: age(index) })
         });
         let others: Vec<Replica> = met.collect();
+        let unmet = self.peers.iter().filter(|(_, peer)| peer.process.is_none());
         Replicas {
             own_status: Some(ReplicaStatus::Up),
             own_age: own_age as u64,
-            unmet: self.peers.len() - others.len(),
+            unmet: unmet.map(|(address, _)| address.clone()).collect(),
             others,
             removed: self.removed.clone(),
         }
@@ -140,10 +170,10 @@ mod tests {
     fn peers_count_before_they_are_met() {
         let now = Instant::now();
         let mut watch = watch(now);
-        assert_eq!((watch.replicas().voter_count(), watch.replicas().unmet), (3, 2));
-        watch.on_heard(now, &node("c:1#7"), &mut Vec::new());
+        assert_eq!((watch.replicas().voter_count(), watch.replicas().unmet.len()), (3, 2));
+        watch.on_heard(now, &node("c:1#7"), Sign::Word, &mut Vec::new());
         let replicas = watch.replicas();
-        assert_eq!((replicas.voter_count(), replicas.unmet), (3, 1));
+        assert_eq!((replicas.voter_count(), replicas.unmet), (3, ["a:1".parse().unwrap()].into()));
         assert_eq!((replicas.own_age, replicas.others[0].age), (1, 2));
     }
 
@@ -151,12 +181,45 @@ mod tests {
     fn who_returns_as_another_process_takes_the_place_of_the_old() {
         let now = Instant::now();
         let mut watch = watch(now);
-        watch.on_heard(now, &node("a:1#1"), &mut Vec::new());
-        watch.on_heard(now, &node("a:1#9"), &mut Vec::new());
-        watch.on_heard(now, &node("a:1#1"), &mut Vec::new());
+        watch.on_heard(now, &node("a:1#1"), Sign::Word, &mut Vec::new());
+        watch.on_heard(now, &node("a:1#9"), Sign::AnsweredDial, &mut Vec::new());
+        watch.on_heard(now, &node("a:1#1"), Sign::AnsweredDial, &mut Vec::new());
         let replicas = watch.replicas();
         assert_eq!(replicas.others.iter().map(|r| r.address.clone()).collect::<Vec<_>>(), [node("a:1#9")]);
         assert_eq!((replicas.removed, watch.replicas().voter_count()), ([node("a:1#1")].into(), 3));
+    }
+
+    /// ddata I2: a process that calls and names itself with a member's address changes nothing, and the member's silence
+    /// is not broken by it; the address is asked who runs there.
+    #[test]
+    fn a_call_alone_removes_nobody() {
+        let now = Instant::now();
+        let (mut watch, mut out) = (watch(now), Vec::new());
+        watch.on_heard(now, &node("a:1#1"), Sign::AnsweredDial, &mut out);
+        out.clear();
+        watch.on_heard(now + PATIENCE / 2, &node("a:1#9"), Sign::Word, &mut out);
+        assert_eq!(out, [StaticEffect::AskWho("a:1".parse().unwrap())]);
+        let replicas = watch.replicas();
+        assert_eq!((replicas.others[0].address.clone(), replicas.removed), (node("a:1#1"), BTreeSet::new()));
+        watch.on_tick(now + PATIENCE, &mut out);
+        assert!(!watch.replicas().others[0].reachable, "the word of another is no sign of life");
+        watch.on_heard(now + PATIENCE, &node("a:1#1"), Sign::AnsweredDial, &mut out);
+        assert!(watch.replicas().others[0].reachable);
+    }
+
+    /// ddata I2, Z11: a peer that will not come is taken out, met or not; it counts no more and is not waited for.
+    #[test]
+    fn a_peer_that_will_not_come_is_taken_out() {
+        let now = Instant::now();
+        let (mut watch, mut out) = (watch(now), Vec::new());
+        watch.on_heard(now, &node("a:1#1"), Sign::Word, &mut out);
+        for (address, voters) in [("c:1", 2), ("a:1", 1), ("a:1", 1)] {
+            watch.on_taken_out(&address.parse().unwrap(), &mut out);
+            assert_eq!((watch.replicas().voter_count(), watch.replicas().unmet.len()), (voters, 0));
+        }
+        assert_eq!(watch.replicas().removed, [node("a:1#1")].into());
+        watch.on_heard(now, &node("a:1#2"), Sign::AnsweredDial, &mut out);
+        assert_eq!(watch.replicas().voter_count(), 1);
     }
 
     #[test]
@@ -164,13 +227,13 @@ mod tests {
         let now = Instant::now();
         let mut watch = watch(now);
         let mut out = Vec::new();
-        watch.on_heard(now, &node("a:1#1"), &mut out);
+        watch.on_heard(now, &node("a:1#1"), Sign::Word, &mut out);
         watch.on_tick(now + PATIENCE / 2, &mut out);
         assert_eq!(out.iter().filter(|effect| matches!(effect, StaticEffect::Ping(_))).count(), 2);
         assert!(watch.replicas().others[0].reachable);
         watch.on_tick(now + PATIENCE, &mut out);
         assert!(!watch.replicas().others[0].reachable);
-        watch.on_heard(now + PATIENCE, &node("a:1#1"), &mut out);
+        watch.on_heard(now + PATIENCE, &node("a:1#1"), Sign::Word, &mut out);
         assert!(watch.replicas().others[0].reachable);
     }
 }

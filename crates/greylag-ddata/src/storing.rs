@@ -67,7 +67,8 @@ struct Flight {
     ticket: u64,
     keys: BTreeSet<KeyId>,
     asides: Vec<KeyId>,
-    has_meta: bool,
+    /// What it says of what the replicator goes by, if it does.
+    meta: Option<StoreMeta>,
     meta_goes_first: bool,
     waiting: Vec<Waiting>,
 }
@@ -77,6 +78,29 @@ struct Flight {
 pub(crate) struct Told {
     pub(crate) safe: Vec<Waiter>,
     pub(crate) failed: Vec<Waiter>,
+}
+
+/// How what the replicator goes by is to be said to the store.
+#[derive(Debug, Default)]
+struct Saying {
+    /// Horizon and starts have to be there before any change that is gathered.
+    goes_first: bool,
+    /// It could not be stored, and waits for the next change or the next try.
+    has_failed: bool,
+    /// The last time in touch that the store speaks of, with all that was known until then.
+    synced_at: Option<i64>,
+}
+
+impl Saying {
+    /// As it is said while not all is stored that the rounds until now brought: a time in touch speaks of all of that.
+    fn of_before(&self, meta: StoreMeta) -> StoreMeta {
+        let stored = self.synced_at.unwrap_or(i64::MIN);
+        if !meta.has_met_others && self.synced_at != Some(i64::MIN) {
+            return meta;
+        }
+        let synced_at = meta.synced_at.map_or(stored, |at| at.min(stored));
+        StoreMeta { synced_at: Some(synced_at), has_met_others: true, ..meta }
+    }
 }
 
 /// The gathering of changes.
@@ -91,10 +115,7 @@ pub(crate) struct Storing {
     /// Records that cannot be read, to be moved aside.
     asides: Vec<KeyId>,
     pub(crate) meta_is_due: bool,
-    /// Whether horizon and starts have to be in the store before any change that is gathered.
-    meta_goes_first: bool,
-    /// The last time in touch that the store may speak of.
-    stored_synced_at: Option<i64>,
+    saying: Saying,
     flight: Option<Flight>,
     /// Not stored as they are, and in no store that is under way or gathered.
     failed: BTreeSet<KeyId>,
@@ -120,8 +141,7 @@ impl Storing {
             waiting: Vec::new(),
             asides: Vec::new(),
             meta_is_due: false,
-            meta_goes_first: false,
-            stored_synced_at: None,
+            saying: Saying::default(),
             flight: None,
             failed: BTreeSet::new(),
             retry_at: None,
@@ -131,10 +151,18 @@ impl Storing {
         }
     }
 
-    /// From now on changes are stored.
-    pub(crate) fn begin(&mut self) {
+    /// From now on changes are stored, beside what the store holds and says of it.
+    pub(crate) fn begin(&mut self, stored: Option<&StoreMeta>) {
         self.is_on = true;
         self.meta_is_due = true;
+        self.saying.synced_at = stored.and_then(|meta| meta.synced_at);
+    }
+
+    /// What the store holds was found to be too old and is removed from it: until all of that is, the store says that it is
+    /// as old as can be, whatever else it is told.
+    pub(crate) fn discard(&mut self) {
+        self.meta_is_due = true;
+        self.saying.synced_at = Some(i64::MIN);
     }
 
     /// From now on nothing is stored any more.
@@ -164,7 +192,7 @@ impl Storing {
     /// What the replicator goes by changed: the store has it before any data of a peer that it was taken over from, and
     /// before any entry of which something was forgotten.
     pub(crate) fn meta_is_first(&mut self) {
-        self.meta_goes_first = true;
+        self.saying.goes_first = true;
         self.meta_is_due = true;
     }
 
@@ -206,11 +234,14 @@ impl Storing {
         let flight = self.flight.take_if(|flight| flight.ticket == ticket)?;
         let mut told = Told::default();
         if is_ok {
+            if let Some(meta) = &flight.meta {
+                self.saying.synced_at = meta.synced_at;
+            }
             told.safe = flight.waiting.into_iter().map(|waiting| waiting.waiter).collect();
             return Some(told);
         }
-        self.meta_is_due |= flight.has_meta;
-        self.meta_goes_first |= flight.meta_goes_first;
+        self.saying.has_failed |= flight.meta.is_some();
+        self.saying.goes_first |= flight.meta_goes_first;
         self.asides.extend(flight.asides);
         for key in flight.keys {
             self.large.remove(&key);
@@ -249,6 +280,8 @@ impl Storing {
 
     /// What failed is stored with the next store.
     pub(crate) fn retry_now(&mut self) {
+        // What was said meanwhile kept silent about the time in touch, because these were missing.
+        self.meta_is_due |= std::mem::take(&mut self.saying.has_failed) || !self.failed.is_empty();
         for key in std::mem::take(&mut self.failed) {
             self.changes.insert(key, Change::Full);
         }
@@ -260,7 +293,7 @@ impl Storing {
         if !self.is_on || self.flight.is_some() {
             return None;
         }
-        let retry = self.retry_at.filter(|_| !self.failed.is_empty());
+        let retry = self.retry_at.filter(|_| !self.failed.is_empty() || self.saying.has_failed);
         [retry, self.write_at.filter(|_| self.has_something())].into_iter().flatten().min()
     }
 
@@ -300,25 +333,20 @@ impl Entries {
         let storing = &mut self.storing;
         storing.tickets += 1;
         let (asides, changes) = (std::mem::take(&mut storing.asides), std::mem::take(&mut storing.changes));
-        let flight = Flight {
+        let saying = &mut storing.saying;
+        let has_meta = std::mem::take(&mut storing.meta_is_due) | std::mem::take(&mut saying.has_failed);
+        let meta_goes_first = std::mem::take(&mut saying.goes_first);
+        let meta = has_meta.then(meta);
+        let first = meta.clone().filter(|_| meta_goes_first).map(|meta| saying.of_before(meta));
+        let meta = meta.map(|meta| if storing.failed.is_empty() { meta } else { saying.of_before(meta) });
+        storing.flight = Some(Flight {
             ticket: storing.tickets,
             keys: changes.keys().cloned().collect(),
             asides: asides.clone(),
-            has_meta: std::mem::take(&mut storing.meta_is_due),
-            meta_goes_first: std::mem::take(&mut storing.meta_goes_first),
+            meta: meta.clone(),
+            meta_goes_first,
             waiting: std::mem::take(&mut storing.waiting),
-        };
-        let meta = flight.has_meta.then(meta);
-        let first = meta.clone().filter(|_| flight.meta_goes_first).map(|meta| {
-            // What the rounds until now brought comes after it.
-            let stored = storing.stored_synced_at.unwrap_or(i64::MIN);
-            let synced_at = meta.synced_at.map(|at| if meta.has_met_others { at.min(stored) } else { at });
-            StoreMeta { synced_at: synced_at.or(Some(stored)), ..meta }
         });
-        if let Some(meta) = &meta {
-            storing.stored_synced_at = meta.synced_at;
-        }
-        storing.flight = Some(flight);
         let mut ops: Vec<StoreOp> = first.map(StoreOp::Meta).into_iter().collect();
         ops.extend(asides.into_iter().map(|key| StoreOp::Quarantine { key }));
         for (key, change) in changes {

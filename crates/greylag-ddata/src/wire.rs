@@ -182,14 +182,15 @@ fn a_round(round: Option<pb::Round>) -> Result<RoundId, WireError> {
 fn envelope(envelope: &Envelope) -> pb::Envelope {
     let content = match &envelope.content {
         Content::Value { tag, bytes } => {
-            pb::envelope::Content::Value(pb::Value { tag: tag.to_string(), data: bytes.clone() })
+            Some(pb::envelope::Content::Value(pb::Value { tag: tag.to_string(), data: bytes.clone() }))
         }
-        Content::Tombstone { deleted_at } => pb::envelope::Content::Tombstone(*deleted_at),
+        Content::Tombstone { deleted_at } => Some(pb::envelope::Content::Tombstone(*deleted_at)),
+        Content::Unreadable => None,
     };
     let versions = envelope.versions.iter();
     let versions = versions.map(|(replica, version)| pb::Version { replica: replica.0, version: *version });
     let markers = markers(&envelope.markers);
-    pb::Envelope { content: Some(content), versions: versions.collect(), markers, used: envelope.used_ms }
+    pb::Envelope { content, versions: versions.collect(), markers, used: envelope.used_ms }
 }
 
 /// None, as most entries have, take no byte.
@@ -202,13 +203,13 @@ fn markers(markers: &Markers) -> Bytes {
     out.finish().into()
 }
 
-fn from_markers(bytes: &[u8]) -> Result<Markers, WireError> {
+/// `None` if they cannot be read: a newer version may write them in another format.
+fn from_markers(bytes: &[u8]) -> Option<Markers> {
     if bytes.is_empty() {
-        return Ok(Markers::new());
+        return Some(Markers::new());
     }
     let mut inp = Decoder::new(bytes);
-    let markers = Markers::decode(&mut inp).and_then(|markers| inp.finish().map(|()| markers));
-    markers.map_err(|error| WireError::Malformed(error.to_string()))
+    Markers::decode(&mut inp).and_then(|markers| inp.finish().map(|()| markers)).ok()
 }
 
 fn news(news: &PruningNews) -> pb::PruningNews {
@@ -277,15 +278,18 @@ fn some_news(told: &PruningNews) -> Option<pb::PruningNews> {
     (*told != PruningNews::default()).then(|| news(told))
 }
 
-fn from_envelope(envelope: Option<pb::Envelope>) -> Result<Envelope, WireError> {
-    let envelope = envelope.ok_or(WireError::Missing("an envelope"))?;
-    let content = match envelope.content.ok_or(WireError::Missing("the content of an envelope"))? {
+/// One that cannot be read is refused where it would be merged: what else the message holds is taken.
+fn from_envelope(envelope: Option<pb::Envelope>) -> Envelope {
+    let envelope = envelope.unwrap_or_default();
+    let (Some(content), Some(markers)) = (envelope.content, from_markers(&envelope.markers)) else {
+        return Envelope::of(Content::Unreadable);
+    };
+    let content = match content {
         pb::envelope::Content::Value(value) => Content::Value { tag: value.tag.into(), bytes: value.data },
         pb::envelope::Content::Tombstone(deleted_at) => Content::Tombstone { deleted_at },
     };
     let versions = envelope.versions.into_iter().map(|version| (ReplicaId(version.replica), version.version));
-    let markers = from_markers(&envelope.markers)?;
-    Ok(Envelope { content, versions: versions.collect::<BTreeMap<_, _>>(), markers, used_ms: envelope.used })
+    Envelope { content, versions: versions.collect::<BTreeMap<_, _>>(), markers, used_ms: envelope.used }
 }
 
 fn delta(item: &DeltaItem) -> pb::Delta {
@@ -300,9 +304,11 @@ fn delta(item: &DeltaItem) -> pb::Delta {
     }
 }
 
-fn from_delta(delta: pb::Delta) -> Result<DeltaItem, WireError> {
+/// The key alone if its markers cannot be read.
+fn from_delta(delta: pb::Delta) -> Result<DeltaItem, KeyId> {
+    let Some(markers) = from_markers(&delta.markers) else { return Err(delta.key.into()) };
     Ok(DeltaItem {
-        markers: from_markers(&delta.markers)?,
+        markers,
         key: delta.key.into(),
         tag: delta.tag.into(),
         prev: delta.prev,
@@ -316,8 +322,8 @@ fn keyed((key, value): &(KeyId, Envelope)) -> pb::KeyedEnvelope {
     pb::KeyedEnvelope { key: key.to_string(), envelope: Some(envelope(value)) }
 }
 
-fn from_keyed(keyed: pb::KeyedEnvelope) -> Result<(KeyId, Envelope), WireError> {
-    Ok((keyed.key.into(), from_envelope(keyed.envelope)?))
+fn from_keyed(keyed: pb::KeyedEnvelope) -> (KeyId, Envelope) {
+    (keyed.key.into(), from_envelope(keyed.envelope))
 }
 
 fn refusal(refusal: Refusal) -> i32 {
@@ -495,13 +501,14 @@ fn from_kind(kind: pb::message::Kind) -> Result<Message, WireError> {
     use pb::message::Kind;
     check_counts(&kind)?;
     Ok(match kind {
-        Kind::Write(m) => {
-            Message::Write { request: m.request, key: m.key.into(), envelope: from_envelope(m.envelope)? }
-        }
+        Kind::Write(m) => Message::Write { request: m.request, key: m.key.into(), envelope: from_envelope(m.envelope) },
         Kind::Check(m) => Message::Check { request: m.request, key: m.key.into(), digest: m.digest.map(from_digest) },
         Kind::DeltaWrite(m) => {
-            let item = m.delta.map(from_delta).ok_or(WireError::Missing("the delta"))??;
-            Message::DeltaWrite { request: m.request, item }
+            let request = m.request;
+            match from_delta(m.delta.ok_or(WireError::Missing("the delta"))?) {
+                Ok(item) => Message::DeltaWrite { request, item },
+                Err(key) => Message::Write { request, key, envelope: Envelope::of(Content::Unreadable) },
+            }
         }
         Kind::WriteReply(m) => {
             use pb::write_reply::Reply;
@@ -523,7 +530,7 @@ fn from_kind(kind: pb::message::Kind) -> Result<Message, WireError> {
             use pb::read_reply::Reply;
             let reply = match m.reply.ok_or(WireError::Missing("the reply"))? {
                 Reply::Same(_) => ReadReply::Same,
-                Reply::Value(value) => ReadReply::Value(from_envelope(Some(value))?),
+                Reply::Value(value) => ReadReply::Value(from_envelope(Some(value))),
                 Reply::Absent(_) => ReadReply::Absent,
                 Reply::NotReady(_) => ReadReply::NotReady,
                 Reply::Nack(reason) => ReadReply::Nack(from_refusal(reason)?),
@@ -559,7 +566,7 @@ fn from_kind(kind: pb::message::Kind) -> Result<Message, WireError> {
             round: m.round.map(from_round),
             number: m.number,
             send_back: m.send_back,
-            entries: m.entries.into_iter().map(from_keyed).collect::<Result<_, _>>()?,
+            entries: m.entries.into_iter().map(from_keyed).collect(),
         },
         Kind::SyncAck(m) => Message::SyncAck {
             round: a_round(m.round)?,
@@ -578,9 +585,12 @@ fn from_kind(kind: pb::message::Kind) -> Result<Message, WireError> {
 fn from_batch_item(item: pb::BatchItem) -> Result<BatchItem, WireError> {
     use pb::batch_item::Item;
     Ok(match item.item.ok_or(WireError::Missing("an item of a batch"))? {
-        Item::Delta(delta) => BatchItem::Delta(from_delta(delta)?),
+        Item::Delta(delta) => match from_delta(delta) {
+            Ok(delta) => BatchItem::Delta(delta),
+            Err(key) => BatchItem::Full { key, envelope: Envelope::of(Content::Unreadable) },
+        },
         Item::Full(full) => {
-            let (key, envelope) = from_keyed(full)?;
+            let (key, envelope) = from_keyed(full);
             BatchItem::Full { key, envelope }
         }
         Item::Hint(hash) => BatchItem::Hint { hash },
@@ -741,6 +751,39 @@ mod tests {
                 let _ = decode(bytes.slice(..end));
             }
         }
+    }
+
+    /// ddata §9, Y4: an entry whose markers or content a newer version wrote is refused by itself; the rest of its message
+    /// is read.
+    #[test]
+    fn one_entry_that_cannot_be_read_does_not_lose_the_message() {
+        let readable = Envelope::of(Content::Tombstone { deleted_at: 7 });
+        let sent = pb::Envelope { markers: Bytes::from_static(b"\xff\xff"), ..envelope(&readable) };
+        let other = pb::Envelope { content: None, ..envelope(&readable) };
+        let keyed =
+            |key: &str, sent: &pb::Envelope| pb::KeyedEnvelope { key: key.into(), envelope: Some(sent.clone()) };
+        let gossip = pb::Gossip {
+            entries: vec![keyed("new", &sent), keyed("k", &envelope(&readable)), keyed("other", &other)],
+            ..pb::Gossip::default()
+        };
+        let Message::Gossip { entries, .. } = from_kind(pb::message::Kind::Gossip(gossip)).unwrap() else { panic!() };
+        let unreadable = || Envelope::of(Content::Unreadable);
+        assert_eq!(
+            entries,
+            [("new".into(), unreadable()), ("k".into(), readable.clone()), ("other".into(), unreadable())]
+        );
+        let delta = pb::Delta { key: "new".into(), markers: Bytes::from_static(b"\xff"), ..pb::Delta::default() };
+        let full = pb::batch_item::Item::Full(keyed("k", &envelope(&readable)));
+        let items = [pb::batch_item::Item::Delta(delta.clone()), full].map(|item| pb::BatchItem { item: Some(item) });
+        let batch = pb::DeltaBatch { from_seq: 1, to_seq: 2, items: items.to_vec() };
+        let Message::DeltaBatch { items, .. } = from_kind(pb::message::Kind::DeltaBatch(batch)).unwrap() else {
+            panic!()
+        };
+        let expected = [("new", unreadable()), ("k", readable)];
+        assert_eq!(items, expected.map(|(key, envelope)| BatchItem::Full { key: key.into(), envelope }));
+        let write = pb::DeltaWrite { request: 3, delta: Some(delta) };
+        let write = from_kind(pb::message::Kind::DeltaWrite(write)).unwrap();
+        assert_eq!(write, Message::Write { request: 3, key: "new".into(), envelope: unreadable() });
     }
 
     proptest! {

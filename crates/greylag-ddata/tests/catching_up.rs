@@ -100,7 +100,7 @@ async fn scenario_66_a_killed_node_comes_back_to_all_keys() {
     let nodes = Nodes { network: MemoryNetwork::new(), name: "b", count: 3, settings: ReplicatorSettings::test() };
     let mut running: Vec<Replicator> = (0..3).map(|index| nodes.start(index, 6_101 + index as u64)).collect();
     for node in &running {
-        node.replicas().wait_for(|now| now.unmet == 0).await.unwrap();
+        node.replicas().wait_for(|now| now.unmet.is_empty()).await.unwrap();
         assert!(node.wait_synced(PATIENCE).await);
     }
     let increment = |node: &Replicator, from: usize, to: usize| {

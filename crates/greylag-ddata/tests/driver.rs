@@ -29,7 +29,7 @@ async fn start(network: &MemoryNetwork, uids: &[u64]) -> Vec<Replicator> {
             .push(Replicator::start(ReplicatorSettings::test(), TypeTable::new(), remoting, membership).unwrap());
     }
     for replicator in &replicators {
-        replicator.replicas().wait_for(|now| now.unmet == 0).await.unwrap();
+        replicator.replicas().wait_for(|now| now.unmet.is_empty()).await.unwrap();
         assert!(replicator.wait_synced(PATIENCE).await);
     }
     replicators
@@ -171,7 +171,7 @@ async fn scenario_65_two_instances_in_a_process_do_not_mix() {
         }
     }
     for replicator in instances.iter().flatten() {
-        replicator.replicas().wait_for(|now| now.unmet == 0).await.unwrap();
+        replicator.replicas().wait_for(|now| now.unmet.is_empty()).await.unwrap();
         assert!(replicator.wait_synced(PATIENCE).await);
     }
     let key = Key::<GCounter>::new("c").unwrap();

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use greylag_core::UniqueAddress;
 use greylag_crdt::{DotSource, GCounter, GSet, ReplicaId, ReplicatedData, UpdateCx};
 use greylag_ddata::{
-    BatchItem, DeltaItem, DurableSettings, Effect, GetError, Input, Key, Lifecycle, LoadedRecord, Message, OnBadRecord,
-    PruningNews, Read, ReadLevel, ReadReply, Refusal, Replica, ReplicaStatus, Replicas, ReplicatorCore,
+    BatchItem, DeleteError, DeltaItem, DurableSettings, Effect, GetError, Input, Key, Lifecycle, LoadedRecord, Message,
+    OnBadRecord, PruningNews, Read, ReadLevel, ReadReply, Refusal, Replica, ReplicaStatus, Replicas, ReplicatorCore,
     ReplicatorEvent, ReplicatorSettings, Reply, RequestError, Sixteenths, StaleStore, Standing, Start, Starts,
     StopReason, StoreError, StoreImage, StoreMeta, StoreOp, Sum, ToldStarts, TypeTable, UpdateError, WriteLevel,
     WriteReply,
@@ -45,7 +45,16 @@ struct Node {
 
 impl Node {
     fn new(name: &str, durable: DurableSettings, disk: StoreImage) -> Self {
-        let settings = ReplicatorSettings { durable, pruning_interval: None, ..ReplicatorSettings::default() };
+        Self::with(name, durable, disk, |settings| settings)
+    }
+
+    fn with(
+        name: &str,
+        durable: DurableSettings,
+        disk: StoreImage,
+        change: impl FnOnce(ReplicatorSettings) -> ReplicatorSettings,
+    ) -> Self {
+        let settings = change(ReplicatorSettings { durable, pruning_interval: None, ..ReplicatorSettings::default() });
         let now = Instant::now();
         let types = TypeTable::new().with::<GSet<u64>>();
         let core = ReplicatorCore::new(settings, types, address(name), DotSource::new(), 7, now);
@@ -388,6 +397,22 @@ fn scenario_46_the_own_store_counts_like_any_other() {
     assert_eq!(node.result(id), Some(store_failed("c")), "long before the time is over");
 }
 
+/// ddata 46, R12: a replica that could not store it does not count, and is made up for by another one.
+#[test]
+fn scenario_46_a_remote_store_that_failed_is_made_up_for() {
+    let mut node = Node::running("b", &["c", "d", "e"], StoreImage::default());
+    let id = node.count(WriteLevel::To { n: 3, timeout: TIMEOUT });
+    let asked: Vec<String> = node.sent.iter().map(|(to, _)| to.to_string()[..1].to_owned()).collect();
+    node.answer_disk(true);
+    node.ack(&asked[0], WriteReply::Nack(Refusal::Store));
+    let next = node.sent.last().map(|(to, _)| to.to_string()[..1].to_owned()).unwrap();
+    assert!(!asked.contains(&next), "somebody else is asked");
+    node.ack(&asked[1], WriteReply::Ack);
+    assert_eq!(node.result(id), None);
+    node.ack(&next, WriteReply::Ack);
+    assert_eq!(node.result(id), Some(Ok(())));
+}
+
 /// ddata 72, U3: whoever asks, and whether or not that changes anything, nothing of an entry is acknowledged
 /// as long as part of it is not on disk.
 #[test]
@@ -450,12 +475,16 @@ fn scenario_72_nothing_is_acknowledged_before_it_is_flushed() {
 #[test]
 fn scenario_72_killed_at_any_point_all_that_was_acknowledged_is_on_disk() {
     // The disk answers after each of the steps for which the bit is set, well or, in the other half, badly first.
+    let mut confirmed = 0;
     for schedule in 0..1_u32 << 9 {
         let mut node = Node::running("b", &["w"], StoreImage::default());
         let mut expected: BTreeMap<u64, u64> = BTreeMap::new();
         for step in 0..8_u64 {
             let id = node.add(WriteLevel::Local, step);
             expected.insert(id, step);
+            // A peer asks whether this replica holds what there is now.
+            let digest = node.core.digests().get("s").copied();
+            node.receive("w", Message::Check { request: step, key: "s".into(), digest });
             if schedule & (1 << step) != 0 && node.pending.is_some() {
                 node.answer_disk(schedule & (1 << 8) == 0 || step % 3 != 0);
             }
@@ -465,8 +494,15 @@ fn scenario_72_killed_at_any_point_all_that_was_acknowledged_is_on_disk() {
                 let is_acknowledged = node.result(*id) == Some(Ok(()));
                 assert!(!is_acknowledged || on_disk.contains(element), "{schedule:b}: {element} was acknowledged");
             }
+            for (_, message) in std::mem::take(&mut node.sent) {
+                let Message::WriteReply { request, reply: WriteReply::Ack } = message else { continue };
+                let has_all = (0..=request).all(|element| on_disk.contains(&element));
+                assert!(has_all, "{schedule:b}: what there was at {request} was confirmed to a peer");
+                confirmed += 1;
+            }
         }
     }
+    assert!(confirmed > 1_000, "peers are answered");
 }
 
 /// ddata R13, U3: what a read joined is stored before the answer.
@@ -637,6 +673,168 @@ fn what_was_held_back_is_discarded_with_a_stale_store() {
     node.settle_disk(true);
     assert_eq!(node.core.value(&Key::<GSet<u8>>::new("late").unwrap()), None);
     assert!(!node.disk.records.contains_key(&key), "nor is it loaded the next time");
+}
+
+/// A disk that holds this much of the counter `c`, and was in touch until shortly before.
+fn counted_disk() -> StoreImage {
+    let mut node = Node::new("a", DurableSettings::of(["*"]), StoreImage::default());
+    node.load();
+    node.meets(&[]);
+    node.settle_disk(true);
+    node.count(WriteLevel::Local);
+    node.settle_disk(true);
+    let mut disk = node.disk;
+    let (written_at, synced_at, removed) = (900, Some(900), [].into());
+    let meta = StoreMeta { written_at, synced_at, has_met_others: true, removed, ..StoreMeta::default() };
+    disk.apply(StoreOp::Meta(meta));
+    disk
+}
+
+/// ddata C2, Z11: an update that waits while the store is judged is not confirmed once the store is discarded with it: what
+/// peers would confirm then is that they hold no less than nothing.
+#[test]
+fn what_is_discarded_with_a_store_is_not_confirmed() {
+    let to = |n| WriteLevel::To { n, timeout: TIMEOUT };
+    for (level, is_deleted) in [(to(2), false), (to(2), true), (WriteLevel::Local, false)] {
+        let durable = DurableSettings { stale_store: StaleStore::Discard, ..DurableSettings::of(["*"]) };
+        let mut node = Node::new("b", durable, counted_disk());
+        node.load();
+        node.meets(&["w"]);
+        let id = if is_deleted {
+            node.ids += 1;
+            let (key, wall_ms) = ("c".into(), node.wall);
+            node.input(Input::Delete { id: node.ids, key, level, wall_ms });
+            node.ids
+        } else {
+            node.count(level)
+        };
+        assert!(!node.replies.contains_key(&id), "its gate is closed, or the disk has not answered");
+        let starts = ToldStarts::Listed(Starts::of([Start { maker: ReplicaId(23), base: Some(970) }]));
+        let standing = Standing { forget_horizon: Some(950), starts, is_current: true, ..Standing::default() };
+        let pruning = PruningNews { rounds: Vec::new(), standing };
+        node.receive("w", Message::SyncOpen { round: 1, part: Sixteenths::ALL, root: Sum::default(), pruning });
+        assert!(matches!(node.events.last(), Some(ReplicatorEvent::StaleStore { dropped: 1, .. })));
+        let asks = |(_, message): &(UniqueAddress, Message)| matches!(message, Message::Check { .. });
+        assert!(!node.sent.iter().any(asks), "nobody is asked to confirm nothing");
+        match node.replies.get(&id) {
+            Some(Reply::Update(Err(UpdateError::Timeout { needed: 2, acked: 1, .. }))) if !is_deleted => {}
+            Some(Reply::Delete(Err(DeleteError::ReplicationFailed { needed: 2, acked: 1 }))) if is_deleted => {}
+            Some(Reply::Update(Err(UpdateError::StoreFailed { .. }))) if level == WriteLevel::Local => {}
+            other => panic!("{level:?}: {other:?}"),
+        }
+    }
+}
+
+/// A store is cut after each of the operations that are handed to it, and what is left of it looked at.
+fn cut_after_each(disk: &StoreImage, ops: &[StoreOp], mut look: impl FnMut(&StoreImage, usize)) {
+    for kept in 0..=ops.len() {
+        let mut left = disk.clone();
+        ops[..kept].iter().cloned().for_each(|op| left.apply(op));
+        look(&left, kept);
+    }
+}
+
+/// ddata Z9, U1: wherever the store loses its end, it has forgotten nothing without the horizon that says so: neither a
+/// tombstone that went by its age, nor what a peer with a later horizon brought.
+#[test]
+fn a_horizon_is_stored_before_what_is_forgotten_because_of_it() {
+    let ttl = Duration::from_secs(600);
+    let settings = |settings: ReplicatorSettings| ReplicatorSettings { delete_tombstone_ttl: Some(ttl), ..settings };
+    let mut node = Node::with("b", DurableSettings::of(["*"]), StoreImage::default(), settings);
+    node.load();
+    node.meets(&[]);
+    node.settle_disk(true);
+    node.input(Input::Delete { id: 1, key: "d".into(), level: WriteLevel::Local, wall_ms: 1_000 });
+    node.settle_disk(true);
+    let before = node.disk.clone();
+    node.now += ttl;
+    node.input(Input::Wall(1_000 + 600_000));
+    let ops = node.pending.clone().expect("the tombstone goes from the store").1;
+    let horizon = Some(1_000 + 300_000);
+    let mut forgotten = 0;
+    cut_after_each(&before, &ops, |left, kept| {
+        let knows = left.meta.as_ref().is_some_and(|meta| meta.forget_horizon >= horizon);
+        forgotten += usize::from(!left.records.contains_key("d"));
+        assert!(left.records.contains_key("d") || knows, "cut after {kept} of {ops:?}");
+    });
+    assert!(forgotten > 0, "it does go");
+
+    let mut node = Node::running("b", &["w"], StoreImage::default());
+    let standing = Standing { forget_horizon: Some(900), is_current: false, ..Standing::default() };
+    let pruning = PruningNews { rounds: Vec::new(), standing };
+    node.receive("w", Message::SyncOpen { round: 9, part: Sixteenths::NONE, root: Sum::default(), pruning });
+    node.settle_disk(true);
+    let before = node.disk.clone();
+    let entries = vec![("s".into(), from_writer(&[1]).1)];
+    node.receive("w", Message::Gossip { round: None, number: 0, send_back: false, entries });
+    let ops = node.pending.clone().expect("the entry is stored").1;
+    cut_after_each(&before, &ops, |left, kept| {
+        let knows = left.meta.as_ref().is_some_and(|meta| meta.forget_horizon == Some(900));
+        assert!(knows || !left.records.contains_key("s"), "cut after {kept} of {ops:?}");
+    });
+}
+
+/// ddata Z9: while something could not be stored, the store is not told of a later time in touch, by which what it lacks
+/// would count as known; and it is not asked again and again by itself.
+#[test]
+fn a_time_in_touch_is_not_stored_without_what_the_rounds_brought() {
+    let mut node = Node::running("b", &["w"], StoreImage::default());
+    node.settle_disk(true);
+    let first = node.disk.meta.clone().unwrap().synced_at;
+    node.wall += 50_000;
+    node.now += Duration::from_secs(50);
+    node.input(Input::Wall(node.wall));
+    let entries = vec![("s".into(), from_writer(&[1]).1)];
+    node.receive("w", Message::Gossip { round: None, number: 0, send_back: false, entries });
+    // The first complete round is to be remembered.
+    for _ in 0..3 {
+        node.advance(Duration::from_secs(3));
+        for (_, message) in std::mem::take(&mut node.sent) {
+            let Message::SyncOpen { round, pruning, .. } = message else { continue };
+            let standing = Standing { starts: pruning.standing.starts, is_current: true, ..Standing::default() };
+            node.receive("w", Message::SyncSame { round, pruning: PruningNews { rounds: Vec::new(), standing } });
+        }
+    }
+    assert!(node.core.pruning_news().standing.synced_at > first, "a round is complete");
+    node.answer_disk(false);
+    let mut asked = 0;
+    while let Some((_, ops)) = node.pending.clone() {
+        asked += 1;
+        assert!(asked < 9, "a disk that fails is left in peace for a while");
+        if ops.iter().all(|op| matches!(op, StoreOp::Meta(_))) {
+            node.answer_disk(true);
+        } else {
+            node.answer_disk(false);
+        }
+        let is_kept = node.disk.records.contains_key("s");
+        assert!(is_kept || node.disk.meta.clone().unwrap().synced_at == first, "{:?}", node.disk.meta);
+    }
+    node.advance(Duration::from_secs(6));
+    node.settle_disk(true);
+    assert!(node.disk.records.contains_key("s"));
+    let last = node.disk.meta.clone().unwrap().synced_at;
+    assert!(last > first, "{first:?} {last:?}");
+}
+
+/// ddata R14: local updates that wait for their disk are no requests to others, however many they are.
+#[test]
+fn local_updates_that_wait_for_the_disk_overload_nobody() {
+    let settings = |settings| ReplicatorSettings { max_in_flight: 3, ..settings };
+    let mut node = Node::with("b", DurableSettings::of(["*"]), StoreImage::default(), settings);
+    node.load();
+    node.meets(&["w"]);
+    node.hears_of("w");
+    let ids: Vec<u64> = (0..5).map(|_| node.count(WriteLevel::Local)).collect();
+    assert!(ids.iter().all(|id| node.result(*id).is_none()), "all wait");
+    let far: Vec<u64> = (0..3).map(|_| node.count(WriteLevel::To { n: 2, timeout: TIMEOUT })).collect();
+    let key = Key::<GCounter>::new("c").unwrap();
+    let level = WriteLevel::To { n: 2, timeout: TIMEOUT };
+    let change = |count: &mut GCounter, cx: &mut UpdateCx<'_>| count.increment(cx, 1);
+    let refused = node.core.update(node.now, 1_000, 99, &key, level, GCounter::new, change, &mut Vec::new());
+    assert!(matches!(refused, Err(UpdateError::Request(RequestError::Overloaded))), "{refused:?}");
+    node.settle_disk(true);
+    assert!(ids.iter().all(|id| node.result(*id) == Some(Ok(()))));
+    assert!(far.iter().all(|id| node.result(*id).is_none()));
 }
 
 /// ddata U1, Z9: what the replicator remembers is written after the entries it speaks of, and again if that failed.

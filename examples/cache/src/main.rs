@@ -38,7 +38,7 @@ async fn start() -> Result<(Vec<Replicator>, Vec<Arc<GrpcTransport>>), Failure> 
         nodes.push(Replicator::start(settings.clone(), TypeTable::new(), transport.clone(), membership)?);
     }
     for node in &nodes {
-        node.replicas().wait_for(|replicas| replicas.unmet == 0).await?;
+        node.replicas().wait_for(|replicas| replicas.unmet.is_empty()).await?;
         node.wait_synced(PATIENCE).await;
     }
     Ok((nodes, transports))

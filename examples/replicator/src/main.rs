@@ -95,7 +95,7 @@ async fn start() -> Result<Vec<Node>, Failure> {
         nodes.push(Node { name, transport, replicator, birds: Key::new("birds")?, sightings: Key::new("sightings")? });
     }
     for node in &nodes {
-        node.replicator.replicas().wait_for(|replicas| replicas.unmet == 0).await?;
+        node.replicator.replicas().wait_for(|replicas| replicas.unmet.is_empty()).await?;
         node.replicator.wait_synced(PATIENCE).await;
     }
     Ok(nodes)

@@ -63,7 +63,7 @@ impl World {
             own_status: view.own,
             own_age: index as u64,
             others: others.collect(),
-            unmet: 0,
+            unmet: BTreeSet::new(),
             removed: view.removed.clone(),
         };
         self.input(index, Input::Replicas(Arc::new(replicas)));

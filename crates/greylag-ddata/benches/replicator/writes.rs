@@ -94,7 +94,7 @@ pub(crate) async fn writes(one: u32, many: u32) {
     let nodes: Vec<Replicator> =
         transports.iter().map(|at| start(ReplicatorSettings::default(), at, &transports)).collect();
     for node in &nodes {
-        node.replicas().wait_for(|replicas| replicas.unmet == 0).await.expect("they meet");
+        node.replicas().wait_for(|replicas| replicas.unmet.is_empty()).await.expect("they meet");
         assert!(node.wait_synced(PATIENCE).await);
     }
     let majority = WriteLevel::majority(PATIENCE);

@@ -81,11 +81,14 @@ fn log(event: &ReplicatorEvent) {
                 "the store parted from what a peer holds, and one of both has forgotten something since"
             );
         }
-        ReplicatorEvent::GateClosed { waiting_for } => {
+        ReplicatorEvent::GateClosed { waiting_for, unmet } => {
             let waiting_for: Vec<String> = waiting_for.iter().map(ToString::to_string).collect();
+            let unmet: Vec<String> = unmet.iter().map(ToString::to_string).collect();
             tracing::warn!(
                 ?waiting_for,
-                "durable entries are exchanged with nobody until these members have answered, or are removed"
+                ?unmet,
+                "durable entries are exchanged with nobody until these members have answered, or are removed, and these \
+                 peers were met, or are taken out"
             );
         }
         ReplicatorEvent::ImplausibleHorizon { peer, ahead_ms } => {

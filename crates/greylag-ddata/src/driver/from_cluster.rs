@@ -29,7 +29,7 @@ fn replicas(view: &MembershipView, roles: &BTreeSet<String>) -> Replicas {
         own_status: own.first().map(|own| own.status),
         own_age: own.first().map_or(u64::MAX, |own| own.age),
         others,
-        unmet: 0,
+        unmet: BTreeSet::new(),
         removed: view.tombstones.keys().cloned().collect(),
     }
 }

@@ -15,7 +15,7 @@ use super::task::mailboxes;
 use crate::error::StartError;
 use crate::replicas::{Replica, ReplicaStatus, Replicas};
 use crate::settings::ReplicatorSettings;
-use crate::static_membership::{StaticEffect, StaticMembership};
+use crate::static_membership::{Sign, StaticEffect, StaticMembership};
 
 /// The manifests of a ping and of its answer; neither has content.
 const PING: &str = "gl.ddata.ping/1";
@@ -33,8 +33,8 @@ pub struct Membership {
 enum Source {
     /// Somebody publishes.
     Watch(watch::Receiver<Arc<Replicas>>),
-    /// A fixed list; the replicator finds out who runs there.
-    Static(Vec<NodeAddress>),
+    /// A fixed list, and those that are taken out of it; the replicator finds out who runs there.
+    Static(Vec<NodeAddress>, mpsc::UnboundedReceiver<NodeAddress>),
     /// The cluster says, and has the replicator flush before this node is gone.
     #[cfg(feature = "cluster")]
     Cluster(greylag_cluster::Cluster),
@@ -43,8 +43,17 @@ enum Source {
 impl Membership {
     /// A fixed list of peers. Every one counts as a voter from the start and is unreachable until it
     /// is met; one that returns as a new process takes the place of the old. Source: ddata I2.
+    ///
+    /// What another process that names itself with a peer's address says changes nothing, unless a dial of this node to
+    /// that address is answered by it.
     pub fn fixed(peers: impl IntoIterator<Item = NodeAddress>) -> Self {
-        Self::of(Source::Static(peers.into_iter().collect()))
+        Self::fixed_with_handle(peers).1
+    }
+
+    /// As [`Self::fixed`], with a handle by which a peer that will not come is taken out of the list.
+    pub fn fixed_with_handle(peers: impl IntoIterator<Item = NodeAddress>) -> (PeersHandle, Self) {
+        let (taken_out, receiver) = mpsc::unbounded_channel();
+        (PeersHandle { taken_out }, Self::of(Source::Static(peers.into_iter().collect(), receiver)))
     }
 
     /// Whatever is published.
@@ -82,7 +91,7 @@ impl Membership {
         let own = match &self.source {
             #[cfg(feature = "cluster")]
             Source::Cluster(cluster) => super::from_cluster::own_roles(cluster),
-            Source::Watch(_) | Source::Static(_) => self.roles.clone(),
+            Source::Watch(_) | Source::Static(..) => self.roles.clone(),
         };
         if required.is_subset(&own) {
             return Ok(());
@@ -96,13 +105,13 @@ impl Membership {
     pub(super) fn cluster(&self) -> Option<greylag_cluster::Cluster> {
         match &self.source {
             Source::Cluster(cluster) => Some(cluster.clone()),
-            Source::Watch(_) | Source::Static(_) => None,
+            Source::Watch(_) | Source::Static(..) => None,
         }
     }
 
     fn has_peers_outside_the_cluster(&self) -> bool {
         match self.source {
-            Source::Watch(_) | Source::Static(_) => true,
+            Source::Watch(_) | Source::Static(..) => true,
             #[cfg(feature = "cluster")]
             Source::Cluster(_) => false,
         }
@@ -124,15 +133,32 @@ impl Membership {
             Source::Watch(replicas) => replicas,
             #[cfg(feature = "cluster")]
             Source::Cluster(cluster) => super::from_cluster::follow(&cluster, settings.roles.clone()),
-            Source::Static(peers) => {
+            Source::Static(peers, taken_out) => {
                 let own = remoting.self_address().clone();
                 let machine = StaticMembership::new(own, peers, settings.unreachable_after, Instant::now());
                 let (sender, receiver) = watch::channel(Arc::new(machine.replicas()));
                 let recipient = Recipient::new(format!("ddata-peers/{}", settings.name));
-                tokio::spawn(watch_peers(machine, recipient, remoting.clone(), sender));
+                tokio::spawn(watch_peers(machine, recipient, remoting.clone(), taken_out, sender));
                 receiver
             }
         }
+    }
+}
+
+/// Lets a program take peers out of a fixed list.
+#[derive(Debug, Clone)]
+pub struct PeersHandle {
+    taken_out: mpsc::UnboundedSender<NodeAddress>,
+}
+
+impl PeersHandle {
+    /// Takes the peer at this address out of the list for good: it counts in no level any more, the start after a full
+    /// stop does not wait for it, and what its process left is pruned. It is to be said at every node, and its
+    /// machine must not come back under this address before all nodes were started with another list. A peer that is not in
+    /// the list is ignored. Source: ddata I2, Z11.
+    pub fn removed(&self, peer: &NodeAddress) {
+        // A replicator that has ended waits for no peer.
+        drop(self.taken_out.send(peer.clone()));
     }
 }
 
@@ -210,23 +236,37 @@ impl MembershipHandle {
     }
 }
 
+/// One sign of life, as it comes in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Heard {
+    process: UniqueAddress,
+    sign: Sign,
+    /// Whether the process asked for an answer.
+    is_ping: bool,
+}
+
 /// Signs of life, as they come in.
 struct Ear {
-    heard: mpsc::Sender<(UniqueAddress, bool)>,
+    heard: mpsc::Sender<Heard>,
 }
 
 impl Receiver for Ear {
     fn receive(&self, message: Inbound) {
         // A lost sign of life is followed by others.
-        drop(self.heard.try_send((message.from, message.manifest == PING)));
+        let is_ping = message.manifest == PING;
+        drop(self.heard.try_send(Heard { process: message.from, sign: Sign::Word, is_ping }));
     }
 }
 
 impl TransportListener for Ear {
     fn on_event(&self, event: &mut TransportEvent) {
-        if let TransportEvent::PeerHandshake(info) = event {
-            drop(self.heard.try_send((info.peer.clone(), false)));
-        }
+        // A process that said Hello may be any: only where it was dialled it is known to listen.
+        let (info, sign) = match event {
+            TransportEvent::PeerHandshake(info) => (info, Sign::Word),
+            TransportEvent::DialAnswered(info) => (info, Sign::AnsweredDial),
+            _ => return,
+        };
+        drop(self.heard.try_send(Heard { process: info.peer.clone(), sign, is_ping: false }));
     }
 }
 
@@ -235,6 +275,7 @@ async fn watch_peers(
     mut machine: StaticMembership,
     recipient: Recipient,
     remoting: Arc<dyn Remoting>,
+    mut taken_out: mpsc::UnboundedReceiver<NodeAddress>,
     replicas: watch::Sender<Arc<Replicas>>,
 ) {
     let (heard, mut signs) = mpsc::channel(1_024);
@@ -254,19 +295,47 @@ async fn watch_peers(
                 machine.on_tick(Instant::now(), &mut effects);
             }
             () = replicas.closed() => break,
-            Some((process, answer)) = signs.recv() => {
-                if answer {
+            Some(Heard { process, sign, is_ping }) = signs.recv() => {
+                if is_ping {
                     word(Destination::Incarnation(process.clone()), PONG);
                 }
-                machine.on_heard(Instant::now(), &process, &mut effects);
+                machine.on_heard(Instant::now(), &process, sign, &mut effects);
             }
+            Some(peer) = taken_out.recv() => machine.on_taken_out(&peer, &mut effects),
         }
         for effect in effects.drain(..) {
             match effect {
                 StaticEffect::Ping(address) => word(Destination::Address(address), PING),
+                StaticEffect::AskWho(address) => remoting.ask_who(&address),
                 StaticEffect::Publish(now) => drop(replicas.send_replace(Arc::new(now))),
             }
         }
     }
     remoting.unregister(&recipient.path);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use greylag_transport::PeerInfo;
+
+    use super::*;
+
+    /// ddata I2: of all that a transport tells only an answered dial says who listens at an address.
+    #[test]
+    fn only_an_answered_dial_says_who_listens() {
+        let (heard, mut signs) = mpsc::channel(9);
+        let ear = Ear { heard };
+        let peer: UniqueAddress = "a:1#999".parse().unwrap();
+        let (ip, host_id, cluster_id) = (Ipv4Addr::LOCALHOST.into(), None, None);
+        let info = |reached| PeerInfo { peer: peer.clone(), ip, reached, host_id: host_id.clone(), cluster_id };
+        ear.on_event(&mut TransportEvent::PeerHandshake(info(false)));
+        ear.on_event(&mut TransportEvent::PeerHandshake(info(true)));
+        ear.on_event(&mut TransportEvent::PeerTerminating(peer.clone()));
+        ear.on_event(&mut TransportEvent::DialAnswered(info(true)));
+        drop(ear);
+        let told: Vec<Sign> = std::iter::from_fn(|| signs.try_recv().ok()).map(|heard| heard.sign).collect();
+        assert_eq!(told, [Sign::Word, Sign::Word, Sign::AnsweredDial]);
+    }
 }

@@ -23,6 +23,8 @@ pub(crate) struct Rules<'a> {
     pub(crate) forgets_before: Option<i64>,
     /// Deltas are refused where others are missing before them.
     pub(crate) checks_gaps: bool,
+    /// Whether versions of origins are kept, so that deltas of causal types can be joined.
+    pub(crate) keeps_versions: bool,
 }
 
 impl Rules<'_> {
@@ -62,6 +64,7 @@ impl Entries {
     ) -> Result<Merged, Refusal> {
         let (tag, bytes) = match &envelope.content {
             Content::Tombstone { deleted_at } => return Ok(self.merge_tombstone(key, *deleted_at)),
+            Content::Unreadable => return Err(Refusal::Undecodable),
             Content::Value { tag, bytes } => (tag, bytes),
         };
         if let Some(Entry { data: Data::Tombstone { deleted_at }, .. }) = self.get(key) {
@@ -155,6 +158,10 @@ impl Entries {
             return Ok(Merged::Gap { have, full: true });
         }
         if draft.value.is_causal() {
+            if !rules.keeps_versions {
+                // Without versions nobody knows what came before it. Source: ddata G16.
+                return Ok(Merged::Gap { have, full: true });
+            }
             if item.version <= have {
                 if let Some(used_ms) = item.used_ms {
                     self.note_used(&item.key, used_ms);

@@ -30,7 +30,7 @@ impl Entries {
     pub(crate) fn encoded_size(&mut self, key: &KeyId) -> Option<usize> {
         match self.envelope(key)?.content {
             Content::Value { bytes, .. } => Some(bytes.len()),
-            Content::Tombstone { .. } => None,
+            Content::Tombstone { .. } | Content::Unreadable => None,
         }
     }
 }

@@ -36,7 +36,7 @@ impl Gate {
 
     /// The base of the start that this replicator makes now, if it makes one.
     fn start_to_make(&self, wall_ms: i64) -> Option<Option<i64>> {
-        if !self.place.is_voter || self.place.unmet > 0 || self.members.is_empty() {
+        if !self.place.is_voter || !self.place.unmet.is_empty() || self.members.is_empty() {
             return None;
         }
         if self.members.awaited().next().is_some() {

@@ -164,7 +164,7 @@ fn who_does_not_answer_keeps_the_gates_closed() {
     let gate = world.gates.get_mut(&'b').unwrap();
     gate.on_tick(Moment { now: at.now - TELLING, ..at }, &mut first);
     gate.on_tick(at, &mut news);
-    let waits = GateNews::Closed { waiting_for: vec![address('c')] };
+    let waits = GateNews::Closed { waiting_for: vec![address('c')], unmet: Vec::new() };
     assert!(news.contains(&waits) && !first.contains(&waits), "{news:?}");
     world.gates.remove(&'c');
     world.publish();
@@ -316,6 +316,50 @@ fn who_forgot_alone_is_passed_over() {
     let mut world = World::new(&[('a', Some(meta(90, Some(95), &[]))), ('b', Some(meta(50, Some(60), &[])))]);
     world.publish();
     assert_eq!((world.is_current(), world.states()), ("a".into(), "or".into()), "nobody else remains");
+}
+
+/// ddata I2, Z11, G13: a store whose configured peers were never met waits for them, says so once a minute though nobody was
+/// met, and keeps its gate for something; with the last of them taken out it makes the start.
+#[test]
+fn peers_that_were_never_met_are_waited_for_and_named() {
+    for members in ["", "b"] {
+        let names: Vec<(char, Option<StoreMeta>)> =
+            "a".chars().chain(members.chars()).map(|name| (name, Some(meta(90, None, &[])))).collect();
+        let mut world = World::new(&names);
+        world.publish();
+        let others = members.chars().map(|name| crate::replicas::Replica {
+            address: address(name),
+            status: crate::replicas::ReplicaStatus::Up,
+            reachable: true,
+            age: 1,
+        });
+        let others: Vec<_> = others.collect();
+        let replicas = |unmet: &[&str]| Replicas {
+            own_status: Some(crate::replicas::ReplicaStatus::Up),
+            others: others.clone(),
+            unmet: unmet.iter().map(|peer| peer.parse().unwrap()).collect(),
+            ..Replicas::default()
+        };
+        // A fresh store, told of the peers that are missing before it could make the start.
+        world.start('a', Some(meta(90, None, &[])));
+        let mut told = Vec::new();
+        for (seconds, unmet) in [(0, &["x:1", "y:1"][..]), (60, &["x:1", "y:1"]), (120, &["y:1"]), (180, &[])] {
+            world.now_ms = AT + seconds * 1_000;
+            let (at, mut news) = (world.moment(), Vec::new());
+            let gate = world.gates.get_mut(&'a').unwrap();
+            gate.on_replicas(at, &replicas(unmet), &mut news);
+            assert!(gate.is_closed() == (gate.keeps_out() || members.is_empty()), "{members}");
+            assert_eq!(gate.keeps_out(), !unmet.is_empty() || gate.is_closed() && !members.is_empty());
+            gate.on_tick(at, &mut news);
+            told.extend(news.iter().filter_map(|news| match news {
+                GateNews::Closed { unmet, .. } => Some(unmet.iter().map(ToString::to_string).collect::<Vec<_>>()),
+                _ => None,
+            }));
+            world.heed('a', news);
+        }
+        assert_eq!(told, [vec!["x:1".to_owned(), "y:1".to_owned()], vec!["y:1".to_owned()]], "{members}");
+        assert_eq!(world.is_current().contains('a'), !members.is_empty(), "alone it waits for its time");
+    }
 }
 
 /// ddata Z11: alone a closed gate opens after the life of durable markers, and not before.

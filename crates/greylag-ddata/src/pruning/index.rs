@@ -68,6 +68,14 @@ impl ReplicaIndex {
         keys.range::<KeyId, _>((from, Bound::Unbounded)).take(limit).cloned().collect()
     }
 
+    /// Entries with a marker that ended at this time or before, with the first end in each, in order of those, `after` one
+    /// of them, at most `limit`.
+    pub(crate) fn ended_after(&self, at: i64, after: Option<&(i64, KeyId)>, limit: usize) -> Vec<(i64, KeyId)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let due = self.due.range::<(i64, KeyId), _>((from, Bound::Unbounded));
+        due.take_while(|(due, _)| *due <= at).take(limit).cloned().collect()
+    }
+
     /// Entries with a marker that ended at this time or before.
     pub(crate) fn ended(&self, at: i64) -> Vec<KeyId> {
         self.due.iter().take_while(|(due, _)| *due <= at).map(|(_, key)| key.clone()).collect()

@@ -65,6 +65,20 @@ mod tests {
 
     const R: ReplicaId = ReplicaId(9);
 
+    /// ddata §9, K2: for a span that no replica has drawn nothing is reserved, and no number of spans uses up what is left.
+    #[test]
+    fn absurd_spans_are_not_covered() {
+        let (numbers, mut ranges) = (DotSource::above(100), Ranges::default());
+        ranges.cover(&numbers, R, 1, 1 << 62);
+        assert_eq!((ranges.of(R), numbers.last()), (&[][..], 100));
+        for at in 0..100 {
+            ranges.cover(&numbers, ReplicaId(1_000 + at), 1, 1 << 56);
+        }
+        assert!(numbers.last() <= 1 << 62, "{}", numbers.last());
+        let last = numbers.draw();
+        assert_eq!(numbers.draw(), last + 1);
+    }
+
     /// ddata Z6: ranges begin just below the lowest number, and only what is not covered is reserved.
     #[test]
     fn spans_are_covered_once() {

@@ -4,6 +4,7 @@
 //! found by nobody. Removing it is work of another kind, done some at a time, so that a million
 //! entries that expire at once keep no request waiting. Source: ddata E1, E2, R5.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::ReplicatorCore;
@@ -22,17 +23,13 @@ impl ReplicatorCore {
     pub(super) fn tell_time(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.entries.set_now(self.wall_ms(now));
         let gone = self.entries.expire(STEP);
-        for gone in &gone {
-            self.note_gone(now, gone, out);
-        }
-        self.give_up_updates(&gone, out);
+        self.note_gone(now, &gone, out);
     }
 
     /// Removes this entry if its time is over and its turn has not come yet.
     pub(super) fn free(&mut self, now: Instant, key: &KeyId, out: &mut Vec<Effect>) {
         if let Some(gone) = self.entries.forget_overdue(key) {
-            self.note_gone(now, &gone, out);
-            self.give_up_updates(&[gone], out);
+            self.note_gone(now, &[gone], out);
         }
     }
 
@@ -43,21 +40,22 @@ impl ReplicatorCore {
         self.tell_time(now, out);
         if self.entries.get(key).is_some() {
             self.entries.forget(key);
-            let gone = Gone { key: key.clone(), aged: None };
-            self.note_gone(now, &gone, out);
-            self.give_up_updates(&[gone], out);
+            self.note_gone(now, &[Gone { key: key.clone(), aged: None }], out);
         }
         self.finish_input(now, out);
     }
 
-    fn note_gone(&mut self, now: Instant, gone: &Gone, out: &mut Vec<Effect>) {
-        self.log.forget(&gone.key);
-        self.abort_draft(now, &gone.key, out);
-        self.stats.expired += 1;
-        if let Some(deleted_at) = gone.aged {
-            // Who was away since before the deletion would bring the entry back.
-            self.raise_horizon(deleted_at);
+    fn note_gone(&mut self, now: Instant, all: &[Gone], out: &mut Vec<Effect>) {
+        for gone in all {
+            self.log.forget(&gone.key);
+            self.abort_draft(now, &gone.key, out);
+            self.stats.expired += 1;
+            if let Some(deleted_at) = gone.aged {
+                // A replica that was away since before the deletion would bring the entry back.
+                self.raise_horizon(deleted_at);
+            }
         }
+        self.give_up_writes(&all.iter().map(|gone| gone.key.clone()).collect::<BTreeSet<_>>(), out);
     }
 
     /// Somebody used an entry. Peers are told if it matters, and not for every use.

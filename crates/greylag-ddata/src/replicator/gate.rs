@@ -74,7 +74,7 @@ impl ReplicatorCore {
     }
 
     pub(super) fn all_are_reachable(&self) -> bool {
-        self.replicas.unmet == 0 && unreachable(&self.unrefused()).is_none()
+        self.replicas.unmet.is_empty() && unreachable(&self.unrefused()).is_none()
     }
 
     /// Deltas are logged for everybody that takes part in rounds and was not refused.
@@ -164,8 +164,8 @@ impl ReplicatorCore {
                 GateNews::ClockWentBack { by_ms } => {
                     out.push(Effect::Event(ReplicatorEvent::ClockWentBack { by_ms }));
                 }
-                GateNews::Closed { waiting_for } => {
-                    out.push(Effect::Event(ReplicatorEvent::GateClosed { waiting_for }));
+                GateNews::Closed { waiting_for, unmet } => {
+                    out.push(Effect::Event(ReplicatorEvent::GateClosed { waiting_for, unmet }));
                 }
             }
         }
@@ -203,6 +203,7 @@ impl ReplicatorCore {
         }
         let mut dropped = BTreeSet::new();
         if policy == StaleStore::Discard {
+            self.entries.storing.discard();
             dropped = std::mem::take(&mut self.storage.loaded);
             if !is_of_store {
                 dropped.extend(self.entries.iter().map(|(key, _)| key.clone()));
@@ -217,6 +218,7 @@ impl ReplicatorCore {
             self.log.clear_deltas(key);
             self.entries.forget(key);
         }
+        self.give_up_writes(&dropped, out);
         self.entries.storing.meta_is_due = true;
         let dropped = dropped.len();
         let event = ReplicatorEvent::StaleStore { synced_at, parted, own_horizon, horizon, peer, dropped };
@@ -237,6 +239,16 @@ impl ReplicatorCore {
     /// Data went to or came from a member: from now on only rounds say how fresh the store is.
     pub(super) fn note_contact(&mut self, peer: &UniqueAddress) {
         if self.gate.note_exchange(peer) {
+            self.entries.storing.meta_is_first();
+        }
+    }
+
+    /// Data come from a member: what it has forgotten is not in them, so its horizon holds for what is here as well, and is
+    /// in the store before they are. Source: ddata Z9.
+    pub(super) fn note_data_of(&mut self, peer: &UniqueAddress) {
+        let mut news = Vec::new();
+        self.gate.take_horizon_of(peer, &mut news);
+        if !news.is_empty() {
             self.entries.storing.meta_is_first();
         }
     }

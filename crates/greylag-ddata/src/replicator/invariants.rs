@@ -16,7 +16,7 @@ impl ReplicatorCore {
         let asks_itself = self.writes.values().any(|write| write.quorum.awaits(&self.own))
             || self.reads.values().any(|read| read.quorum.awaits(&self.own));
         assert!(!asks_itself, "a replicator never asks itself");
-        assert!(self.writes.len() + self.reads.len() <= self.settings.max_in_flight, "requests in flight are bounded");
+        assert!(self.in_flight() <= self.settings.max_in_flight, "requests in flight are bounded");
         let is_stopped = matches!(self.lifecycle, Lifecycle::Stopped(_));
         assert!(!is_stopped || (self.writes.is_empty() && self.reads.is_empty()), "who has stopped has answered all");
     }

@@ -54,6 +54,9 @@ impl ReplicatorCore {
         if message.is_exchange() {
             self.note_contact(&from);
         }
+        if message.carries_data() {
+            self.note_data_of(&from);
+        }
         match message {
             Message::Write { request, key, envelope } => {
                 let (reply, changed) = self.on_write(now, &from, &key, &envelope, out);
@@ -243,11 +246,9 @@ impl ReplicatorCore {
         let merged = if problem(&item.key).is_some() {
             // Nobody could ever read it, or delete it.
             Err(Refusal::Undecodable)
-        } else if self.settings.delta_enabled {
+        } else {
             let rules = rules(&self.types, &self.settings, self.forgets_before(now));
             self.entries.merge_delta(&rules, origin, item)
-        } else {
-            Ok(Merged::Gap { have: 0, full: true })
         };
         if let Ok(Merged::Gap { .. }) = merged {
             self.stats.gaps += 1;
@@ -269,7 +270,7 @@ impl ReplicatorCore {
         let rules = rules(&self.types, &self.settings, self.forgets_before(now));
         let is_believed = match envelope.content {
             Content::Tombstone { deleted_at } => self.bounds(now).allow(deleted_at),
-            Content::Value { .. } => true,
+            Content::Value { .. } | Content::Unreadable => true,
         };
         let merged = match problem(key) {
             // Nobody could ever read it, or delete it; or it would never be forgotten.
@@ -279,6 +280,7 @@ impl ReplicatorCore {
         };
         let tag = match &envelope.content {
             Content::Value { tag, .. } => tag.clone(),
+            Content::Unreadable => "".into(),
             Content::Tombstone { .. } => {
                 if merged.is_ok() && merged != Ok(Merged::Expired) {
                     self.log.clear_deltas(key);
@@ -362,5 +364,6 @@ impl ReplicatorCore {
 /// What merging goes by.
 pub(super) fn rules<'a>(types: &'a TypeTable, settings: &ReplicatorSettings, forgets_before: Option<i64>) -> Rules<'a> {
     let checks_gaps = !settings.omits(Sabotage::Gap);
-    Rules { types, max_bytes: settings.max_entry_bytes.saturating_mul(4), forgets_before, checks_gaps }
+    let max_bytes = settings.max_entry_bytes.saturating_mul(4);
+    Rules { types, max_bytes, forgets_before, checks_gaps, keeps_versions: settings.delta_enabled }
 }

@@ -44,6 +44,10 @@ impl ReplicatorCore {
     /// The pruning tick, and the steps that it leads to.
     pub(super) fn tick_pruning(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let Some(interval) = self.settings.pruning_interval.filter(|_| self.pruning.tick_at <= now) else { return };
+        if self.pruning.work.is_empty() && self.forget_some(now) {
+            self.pruning.tick_at = now + PAUSE;
+            return;
+        }
         if self.pruning.work.is_empty() {
             self.begin_pruning(now, out);
         } else if self.gate.may_prune() {
@@ -57,11 +61,10 @@ impl ReplicatorCore {
 
     fn begin_pruning(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let wall_ms = self.wall_ms(now);
-        self.forget_markers(now);
         let lifetime = self.settings.longest_marker_life();
         let replicas = self.unrefused();
         self.pruning.drop_finished(wall_ms, &replicas, &self.entries.index, lifetime);
-        if self.replicas.own_status.is_none() || self.replicas.unmet > 0 || !self.gate.may_prune() {
+        if self.replicas.own_status.is_none() || !self.replicas.unmet.is_empty() || !self.gate.may_prune() {
             return;
         }
         if let Some(by) = unreachable(&replicas) {
@@ -165,16 +168,23 @@ impl ReplicatorCore {
         true
     }
 
-    fn forget_markers(&mut self, now: Instant) {
+    /// Forgets the markers of some entries whose time is over. Returns whether there are more to look at. Source: ddata Z2,
+    /// Z9.
+    fn forget_some(&mut self, now: Instant) -> bool {
         let before = self.forgets_before(now);
-        let Some(ended) = before else { return };
-        for key in self.entries.index.ended(ended) {
+        let after = self.pruning.forgotten_to.take();
+        let Some(ended) = before else { return false };
+        let keys = self.entries.index.ended_after(ended, after.as_ref(), STEP);
+        let has_more = keys.len() == STEP;
+        self.pruning.forgotten_to = keys.last().filter(|_| has_more).cloned();
+        for (_, key) in keys {
             let rules = rules(&self.types, &self.settings, before);
             for marker in self.entries.forget_markers(&rules, &key) {
                 self.raise_horizon(marker.performed_at);
                 self.stats.markers_forgotten += 1;
             }
         }
+        has_more
     }
 
     /// The rounds of pruning that are known here.

@@ -88,7 +88,7 @@ impl ReplicatorCore {
         }
         let tag = match &offered.offer.head.content {
             Content::Value { tag, .. } => tag.clone(),
-            Content::Tombstone { .. } => "".into(),
+            Content::Tombstone { .. } | Content::Unreadable => "".into(),
         };
         let rules = rules(&self.types, &self.settings, self.forgets_before(now));
         match self.entries.begin_draft(&rules, &key, from.clone(), offered) {
@@ -157,7 +157,7 @@ impl ReplicatorCore {
         let used_ms = draft.offer.head.used_ms;
         let tag = match &draft.offer.head.content {
             Content::Value { tag, .. } => tag.clone(),
-            Content::Tombstone { .. } => "".into(),
+            Content::Tombstone { .. } | Content::Unreadable => "".into(),
         };
         let rules = rules(&self.types, &self.settings, self.forgets_before(now));
         let merged = self.entries.merge_draft(&rules, key, draft);

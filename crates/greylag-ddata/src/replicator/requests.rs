@@ -9,7 +9,7 @@ use greylag_crdt::{Digest, hash64};
 use rand::RngExt;
 
 use super::ReplicatorCore;
-use crate::entries::{Data, Entry, Gone, Merged};
+use crate::entries::{Data, Entry, Merged};
 use crate::error::{DeleteError, GetError, RequestError, StopReason, UpdateError};
 use crate::key::KeyId;
 use crate::level::Level;
@@ -25,7 +25,11 @@ pub(super) struct WriteRequest {
     id: u64,
     key: KeyId,
     kind: WriteKind,
+    /// Whether it waits for nothing but the store here.
+    is_local: bool,
     pub(super) quorum: Quorum,
+    /// Whether it changed the entry; if not, others are shown what the entry holds.
+    changed: bool,
     /// Whether the entry has still to be stored here; of what is not durable nothing has.
     awaits_store: bool,
     /// Whether a replica could not store it.
@@ -100,7 +104,7 @@ impl ReplicatorCore {
         let own_status = self.replicas.own_status;
         let own_is_candidate =
             own_status.is_some_and(|own| if level.only_staying() { own.is_staying_voter() } else { own.is_voter() });
-        let n = found.len() + self.replicas.unmet + usize::from(own_is_candidate);
+        let n = found.len() + self.replicas.unmet.len() + usize::from(own_is_candidate);
         // Without any voter nothing can be had, not even all of them.
         let needed = level.needed(n, self.settings.majority_min_cap).max(1);
         let own = own_is_candidate && own_counts;
@@ -120,6 +124,18 @@ impl ReplicatorCore {
             found.sort_by_key(|replica| !replica.reachable);
         }
         (needed - usize::from(own), own, found.into_iter().map(|replica| replica.address).collect())
+    }
+
+    /// Whether so many requests wait for other replicas that no more are taken. Local ones, which wait for their store, are
+    /// looked for only where all together are so many. Source: ddata R14.
+    pub(super) fn is_overloaded(&self) -> bool {
+        let most = self.settings.max_in_flight;
+        self.writes.len() + self.reads.len() >= most && self.in_flight() >= most
+    }
+
+    /// How many requests wait for other replicas.
+    pub(super) fn in_flight(&self) -> usize {
+        self.writes.values().filter(|write| !write.is_local).count() + self.reads.len()
     }
 
     /// What stands in for the candidates of an early request: one is needed, and nobody can be asked.
@@ -153,10 +169,7 @@ impl ReplicatorCore {
         (write.quorum, first) = Quorum::new(now, needed, own, candidates, left);
         self.deadlines.note(write.quorum.next_deadline(), request);
         if write.progress() == Progress::Pending {
-            for to in first {
-                let message = message.clone().unwrap_or_else(|| self.write_message(request, &key));
-                self.ask(over_at, to, message, out);
-            }
+            self.ask_first(over_at, request, &key, first, message, out);
         }
         self.settle_write(request, out);
     }
@@ -229,9 +242,20 @@ impl ReplicatorCore {
         let timeout = if level == Level::Local { STORE_TIMEOUT } else { level.timeout() };
         let (quorum, first) = Quorum::new(now, needed, own, candidates, timeout);
         let (awaits_store, store_refused, otherwise_refused) = (false, false, false);
+        let is_local = level == Level::Local;
         let key_of = key.clone();
-        let mut write =
-            WriteRequest { id, key: key_of, kind, quorum, awaits_store, store_refused, otherwise_refused, early };
+        let mut write = WriteRequest {
+            id,
+            key: key_of,
+            kind,
+            is_local,
+            quorum,
+            changed,
+            awaits_store,
+            store_refused,
+            otherwise_refused,
+            early,
+        };
         if write.progress() != Progress::Impossible {
             write.awaits_store = self.entries.storing.wait(key, Waiter::Write(request), changed);
         }
@@ -242,10 +266,7 @@ impl ReplicatorCore {
         let over_at = write.quorum.deadline();
         self.deadlines.note(write.quorum.next_deadline(), request);
         self.writes.insert(request, write);
-        for to in first {
-            let message = message.clone().unwrap_or_else(|| self.write_message(request, key));
-            self.ask(over_at, to, message, out);
-        }
+        self.ask_first(over_at, request, key, first, message, out);
     }
 
     /// Sends a peer its first message of a request that ends at `over_at`.
@@ -254,11 +275,47 @@ impl ReplicatorCore {
         self.send(to, message, out);
     }
 
-    /// The full state as a write; the entry may have grown since the request began.
-    fn write_message(&mut self, request: u64, key: &KeyId) -> Message {
+    /// The full state as a write; the entry may have grown since the request began. `None` if the entry is gone, and the
+    /// change with it: whatever a peer confirmed then, it would not be the change, and the request ends as soon as the
+    /// entry is removed. Source: ddata C2.
+    fn write_message(&mut self, request: u64, key: &KeyId) -> Option<Message> {
         match self.entries.envelope(key) {
-            Some(envelope) => Message::Write { request, key: key.clone(), envelope },
-            None => Message::Check { request, key: key.clone(), digest: None },
+            Some(envelope) => Some(Message::Write { request, key: key.clone(), envelope }),
+            None if self.writes.get(&request).is_some_and(|write| write.changed) => None,
+            None => Some(Message::Check { request, key: key.clone(), digest: None }),
+        }
+    }
+
+    /// Shows a peer the full state of the entry that a request is about.
+    fn send_state(&mut self, request: u64, key: &KeyId, to: UniqueAddress, out: &mut Vec<Effect>) {
+        if let Some(message) = self.write_message(request, key) {
+            self.send(to, message, out);
+        }
+    }
+
+    /// Sends the first replicas of a request their message: this one, or the full state. Nothing is encoded for a request that
+    /// asks nobody.
+    fn ask_first(
+        &mut self,
+        over_at: Instant,
+        request: u64,
+        key: &KeyId,
+        first: Vec<UniqueAddress>,
+        message: Option<Message>,
+        out: &mut Vec<Effect>,
+    ) {
+        for to in first {
+            match &message {
+                Some(message) => self.ask(over_at, to, message.clone(), out),
+                None => self.ask_state(over_at, request, key, to, out),
+            }
+        }
+    }
+
+    /// As [`Self::send_state`], as the first message to that peer of a request that ends at `over_at`.
+    fn ask_state(&mut self, over_at: Instant, request: u64, key: &KeyId, to: UniqueAddress, out: &mut Vec<Effect>) {
+        if let Some(message) = self.write_message(request, key) {
+            self.ask(over_at, to, message, out);
         }
     }
 
@@ -298,16 +355,14 @@ impl ReplicatorCore {
                     out.push(Effect::Reply { id, reply: Reply::Update(Err(UpdateError::Deleted { key })) });
                     return;
                 }
-                let message = self.write_message(request, &key);
-                self.send(from.clone(), message, out);
+                self.send_state(request, &key, from.clone(), out);
             }
             WriteReply::DeltaNack { have, full } => {
                 let missing = if full { None } else { self.log.deltas_since(&self.types, &self.entries, &key, have) };
-                let message = match missing {
-                    Some(item) => Message::DeltaWrite { request, item },
-                    None => self.write_message(request, &key),
-                };
-                self.send(from.clone(), message, out);
+                match missing {
+                    Some(item) => self.send(from.clone(), Message::DeltaWrite { request, item }, out),
+                    None => self.send_state(request, &key, from.clone(), out),
+                }
             }
             WriteReply::Nack(refusal) => {
                 write.store_refused |= refusal == Refusal::Store;
@@ -327,8 +382,7 @@ impl ReplicatorCore {
             write.store_refused = true;
             let (asked, key) = (write.quorum.lose_own(), write.key.clone());
             for next in asked {
-                let message = self.write_message(request, &key);
-                self.send(next, message, out);
+                self.send_state(request, &key, next, out);
             }
         }
         self.settle_write(request, out);
@@ -339,21 +393,21 @@ impl ReplicatorCore {
         let Some(write) = self.writes.get_mut(&request) else { return };
         let (over_at, next, key) = (write.quorum.deadline(), write.quorum.refuse(refuser), write.key.clone());
         if let Some(next) = next {
-            let message = self.write_message(request, &key);
-            self.ask(over_at, next, message, out);
+            self.ask_state(over_at, request, &key, next, out);
         }
         self.settle_write(request, out);
     }
 
-    /// Ends updates whose entries have expired here. This replica cannot show their change to further replicas any more: it
-    /// would send another life of the entry, whose confirmation says nothing about the change. Source: ddata E1, C2.
-    pub(super) fn give_up_updates(&mut self, gone: &[Gone], out: &mut Vec<Effect>) {
+    /// Ends updates and deletes whose entries are gone here: they have expired, or were dropped with a store that is too
+    /// old. This replica cannot show their change to further replicas any more: it would send another life of the entry,
+    /// or nothing, whose confirmation says nothing about the change. Source: ddata E1, Z11, C2.
+    pub(super) fn give_up_writes(&mut self, gone: &BTreeSet<KeyId>, out: &mut Vec<Effect>) {
         if gone.is_empty() || self.writes.is_empty() {
             return;
         }
-        let gone: BTreeSet<&KeyId> = gone.iter().map(|gone| &gone.key).collect();
-        let is_over = |write: &WriteRequest| write.kind == WriteKind::Update && gone.contains(&write.key);
-        for (_, write) in self.writes.extract_if(.., |_, write| is_over(write)) {
+        for (_, mut write) in self.writes.extract_if(.., |_, write| gone.contains(&write.key)) {
+            // Enough others may have confirmed it, but it was to be on this replica's disk, and will not be.
+            write.store_refused |= write.awaits_store && write.quorum.progress() == Progress::Done;
             Self::reply_to_write(&write, out);
         }
     }
@@ -544,8 +598,7 @@ impl ReplicatorCore {
             let (asked, key) = (write.quorum.escalate(now), write.key.clone());
             self.deadlines.note(write.quorum.next_deadline(), request);
             for to in asked {
-                let message = self.write_message(request, &key);
-                self.send(to, message, out);
+                self.send_state(request, &key, to, out);
             }
         }
         for request in due {
@@ -578,8 +631,7 @@ impl ReplicatorCore {
         let writes: Vec<(u64, KeyId)> =
             self.writes.iter().filter(awaits).map(|(request, write)| (*request, write.key.clone())).collect();
         for (request, key) in writes {
-            let message = self.write_message(request, &key);
-            self.send(peer.clone(), message, out);
+            self.send_state(request, &key, peer.clone(), out);
         }
         let reads = self.reads.iter().filter(|(_, read)| read.quorum.awaits(peer));
         let questions: Vec<Message> = reads.map(|(request, read)| Self::question(read, *request)).collect();
@@ -624,8 +676,7 @@ impl ReplicatorCore {
         let (next, key) = (replacement(&mut write.quorum, peer), write.key.clone());
         let over_at = write.quorum.deadline();
         if let Some(next) = next {
-            let message = self.write_message(request, &key);
-            self.ask(over_at, next, message, out);
+            self.ask_state(over_at, request, &key, next, out);
         }
         self.settle_write(request, out);
     }

@@ -199,7 +199,7 @@ impl ReplicatorCore {
         }
         let voters = self.replicas.others.iter().filter(|replica| replica.status.is_voter());
         let done = voters.clone().filter(|replica| self.synced_with.contains(&replica.address)).count();
-        let others = voters.count() + self.replicas.unmet;
+        let others = voters.count() + self.replicas.unmet.len();
         let all = others + 1;
         if others == 0 || done >= all - all / 2 {
             self.become_running(now, out);

@@ -153,7 +153,7 @@ impl ReplicatorCore {
         }
         let loaded: BTreeSet<KeyId> = self.entries.iter().map(|(key, _)| key.clone()).collect();
         let not_durable: Vec<KeyId> = loaded.iter().filter(|key| !self.settings.durable.covers(key)).cloned().collect();
-        self.entries.storing.begin();
+        self.entries.storing.begin(meta.as_ref());
         if let Some(meta) = &meta {
             self.take_over(now, meta);
         }

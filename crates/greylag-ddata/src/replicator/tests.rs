@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
-use greylag_crdt::{DotSource, GCounter};
+use greylag_crdt::{DotSource, GCounter, Markers, Performed, ReplicaId, ReplicatedData, UpdateCx, WriterKey};
 
 use super::ReplicatorCore;
 use crate::key::Key;
 use crate::level::{ReadLevel, WriteLevel};
-use crate::message::{Effect, Input};
+use crate::message::{Content, Effect, Envelope, Input, Message};
 use crate::replicas::{Replica, ReplicaStatus, Replicas};
 use crate::settings::ReplicatorSettings;
 use crate::tree::touched;
@@ -25,6 +25,8 @@ struct World {
     /// What was said since it was last asked for: kinds, and the longest message.
     kinds: BTreeSet<&'static str>,
     longest: usize,
+    /// The most markers that one input made a replicator forget.
+    most_forgotten: u64,
 }
 
 fn address(at: usize) -> UniqueAddress {
@@ -41,7 +43,8 @@ impl World {
         let core = |at: usize| {
             ReplicatorCore::new(settings.clone(), TypeTable::new(), address(at), DotSource::new(), at as u64, now)
         };
-        let mut world = Self { now, wall_ms: 0, cores: [core(0), core(1)], kinds: BTreeSet::new(), longest: 0 };
+        let mut world =
+            Self { now, wall_ms: 0, cores: [core(0), core(1)], kinds: BTreeSet::new(), longest: 0, most_forgotten: 0 };
         for at in 0..2 {
             let other =
                 Replica { address: address(1 - at), status: ReplicaStatus::Up, reachable: true, age: at as u64 };
@@ -60,15 +63,16 @@ impl World {
     fn increment(&mut self, at: usize, number: usize) {
         let (mut out, level) = (Vec::new(), WriteLevel::Local);
         let (now, wall_ms, key) = (self.now, self.wall_ms, Self::key(number));
-        let increment = |counter: &mut GCounter, cx: &mut greylag_crdt::UpdateCx<'_>| counter.increment(cx, 1);
+        let increment = |counter: &mut GCounter, cx: &mut UpdateCx<'_>| counter.increment(cx, 1);
         let done = self.cores[at].update(now, wall_ms, 1, &key, level, GCounter::new, increment, &mut out);
         done.expect("an increment");
         self.deliver(at, out);
     }
 
     fn handle(&mut self, at: usize, input: Input) {
-        let mut out = Vec::new();
+        let (mut out, before) = (Vec::new(), self.cores[at].stats().markers_forgotten);
         self.cores[at].handle(self.now, input, &mut out);
+        self.most_forgotten = self.most_forgotten.max(self.cores[at].stats().markers_forgotten - before);
         self.deliver(at, out);
     }
 
@@ -124,4 +128,31 @@ fn an_idle_tick_touches_no_entry() {
         Input::Get { id: 2, key: World::key(7).id().clone(), tag: "gl.gcounter/1".into(), level: ReadLevel::Local },
     );
     assert!(touched() > seen, "and one read is counted");
+}
+
+/// ddata Z2, H2: markers are forgotten some at a time, however many end at once, and all of them.
+#[test]
+fn markers_are_forgotten_some_at_a_time() {
+    let mut world = World::new();
+    world.pass(Duration::from_secs(60));
+    let (numbers, writer) = (DotSource::above(9), WriterKey::new(*b"h"));
+    let mut value = GCounter::new();
+    value.increment(&mut UpdateCx::new(&numbers, ReplicaId(2), &writer, 0), 5).expect("an increment");
+    let mut marker = Performed::new(ReplicaId(99), ReplicaId(2));
+    marker.moved.set_amount(0, 0, 5);
+    (marker.performed_at, marker.obsolete_at) = (world.wall_ms, Some(world.wall_ms + 1));
+    let mut markers = Markers::new();
+    markers.add(&marker);
+    let content = Content::Value { tag: GCounter::TAG.to_string().into(), bytes: value.to_untagged_bytes().into() };
+    let envelope = Envelope { markers, ..Envelope::of(content) };
+    let keys: Vec<_> = (0..2_500).map(|number| World::key(number).id().clone()).collect();
+    for keys in keys.chunks(500) {
+        let entries = keys.iter().map(|key| (key.clone(), envelope.clone())).collect();
+        let message = Message::Gossip { round: None, number: 0, send_back: false, entries };
+        world.handle(0, Input::Received { from: address(1), message });
+    }
+    world.pass(Duration::from_secs(900));
+    let forgotten = world.cores.each_ref().map(|core| core.stats().markers_forgotten);
+    assert_eq!((forgotten[0], world.most_forgotten), (2_500, 1_000));
+    assert!(keys.iter().all(|key| world.cores[0].markers(key).is_empty()));
 }

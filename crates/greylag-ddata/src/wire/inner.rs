@@ -61,9 +61,10 @@ pub(super) fn nodes(
 
 pub(super) fn from_nodes(m: pb::InnerNodes) -> Result<Message, WireError> {
     let offer = m.offer.map(|offer| {
-        let head = from_envelope(offer.head)?;
+        let head = from_envelope(offer.head);
         match &head.content {
             Content::Value { bytes, .. } if bytes.is_empty() => {}
+            Content::Unreadable => {}
             _ => return Err(WireError::Missing("the head of an offer")),
         }
         Ok(Box::new(Offer { head, context: offer.context, send_back: offer.send_back }))

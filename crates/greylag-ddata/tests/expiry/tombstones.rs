@@ -1,7 +1,7 @@
 //! Tombstones go, at one time for all.
 
 use greylag_crdt::UpdateCx;
-use greylag_ddata::{Content, Envelope, Input, Message, ReplicatorSettings, Reply, WriteLevel};
+use greylag_ddata::{Content, DeleteError, Envelope, Input, Message, ReplicatorSettings, Reply, WriteLevel};
 
 use crate::world::{SECOND, Set, World, settings};
 
@@ -67,6 +67,26 @@ fn scenario_82_tombstones_are_dropped_by_age_and_not_learned_again() {
     for name in ['a', 'b', 'c'] {
         assert_eq!(world.read(name, "s"), "z");
     }
+}
+
+/// ddata C2, R5: a deletion whose tombstone goes before enough confirmed it is not confirmed by who never heard of it.
+#[test]
+fn a_deletion_is_not_confirmed_after_its_tombstone_has_gone() {
+    let mut world = World::new(&[('a', 0), ('b', 0)], &settings(&[("s*", 10)]));
+    world.add('a', "s", "x");
+    world.run(SECOND);
+    world.cut('a', 'b');
+    let deleted = world.delete_at('a', "s", WriteLevel::To { n: 2, timeout: SECOND * 60 });
+    world.run(SECOND * 5);
+    // b goes on to use what a has deleted.
+    world.add('b', "s", "y");
+    world.run(SECOND * 6);
+    assert_eq!((world.read('a', "s").as_str(), world.read('b', "s").as_str()), ("nothing", "xy"));
+    world.mend();
+    world.run(SECOND * 20);
+    let reply = world.reply(deleted);
+    let expected = Err(DeleteError::ReplicationFailed { needed: 2, acked: 1 });
+    assert_eq!(reply, Some(&Reply::Delete(expected)), "b has never heard of it");
 }
 
 /// ddata E1, R5: a tombstone that goes because its entry expires is nothing to remember.

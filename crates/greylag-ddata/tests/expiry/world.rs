@@ -236,9 +236,14 @@ impl World {
     }
 
     pub(crate) fn delete(&mut self, name: char, id: &str) {
+        self.delete_at(name, id, WriteLevel::Local);
+    }
+
+    pub(crate) fn delete_at(&mut self, name: char, id: &str, level: WriteLevel) -> u64 {
         self.next += 1;
         let (number, wall_ms) = (self.next, self.wall(name));
-        self.input(name, Input::Delete { id: number, key: id.into(), level: WriteLevel::Local, wall_ms });
+        self.input(name, Input::Delete { id: number, key: id.into(), level, wall_ms });
+        number
     }
 
     pub(crate) fn subscribe(&mut self, name: char, pattern: &str) {

@@ -76,6 +76,8 @@ pub(crate) struct World {
     pub(crate) disks: BTreeMap<char, StoreImage>,
     /// By how many milliseconds a node's wall clock is ahead.
     clocks: BTreeMap<char, i64>,
+    /// Which node answered which request.
+    pub(crate) answered: Vec<(char, u64)>,
     /// Checked after every input.
     pub(crate) always: Option<Box<dyn Fn(char, &ReplicatorCore)>>,
     next: u64,
@@ -145,6 +147,7 @@ impl World {
             unreachable: BTreeSet::new(),
             beliefs: BTreeMap::new(),
             clocks: BTreeMap::new(),
+            answered: Vec::new(),
             always: None,
             next: 0,
         };
@@ -206,7 +209,7 @@ impl World {
                 own_status: Some(self.nodes[&own].status),
                 own_age: self.nodes[&own].address.uid().get(),
                 others: others.collect(),
-                unmet: 0,
+                unmet: BTreeSet::new(),
                 removed: self.removed.clone(),
             };
             self.input(own, Input::Replicas(Arc::new(replicas)));
@@ -275,6 +278,7 @@ impl World {
                 Effect::Event(event) => self.nodes.get_mut(&name).unwrap().events.push(event),
                 // Nothing here loses its end.
                 Effect::LoadAnew => unreachable!("no store said that it had lost its end"),
+                Effect::Reply { id, .. } => self.answered.push((name, id)),
                 Effect::Notify { key, .. } => self.nodes.get_mut(&name).unwrap().notices.push(key),
                 Effect::Load => {
                     let batch = self.disks.entry(name).or_default().load();
@@ -359,7 +363,7 @@ impl World {
             own_status: Some(own.status),
             own_age: own.address.uid().get(),
             others: others.collect(),
-            unmet: 0,
+            unmet: BTreeSet::new(),
             removed: [self.nodes[&whom].address.clone()].into(),
         };
         self.input(by, Input::Replicas(Arc::new(replicas)));

@@ -1,16 +1,25 @@
 //! Times, counts and ids at the end of their ranges, from callers and from peers: nothing panics, nothing wraps.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use greylag_crdt::{GSet, LwwRegister, Markers, Performed, ReplicaId, ReplicatedData};
+use bytes::Bytes;
+use greylag_crdt::{
+    Digest, DotSource, GSet, KeyRange, LwwMap, LwwRegister, Markers, OrSet, Part, Performed, PnCounterMap, RangeSum,
+    ReplicaId, ReplicatedData, UpdateCx, WriterKey,
+};
 use greylag_ddata::{
-    BatchItem, Content, DeltaItem, Envelope, GateState, Input, Key, Listed, Message, Notice, Prefix, PruningNews,
-    PruningRound, ReadReply, Refusal, ReplicatorEvent, ReplicatorSettings, RoundId, Sixteenths, Standing, Start,
-    Starts, Sum, ToldStarts, WriteLevel, WriteReply,
+    BatchItem, Content, DeltaItem, Envelope, GateState, Input, Key, KeyId, Listed, Message, Notice, Offer, Prefix,
+    PruningNews, PruningRound, ReadReply, Refusal, ReplicatorEvent, ReplicatorSettings, RoundId, Sixteenths, Standing,
+    Start, Starts, Sum, ToldStarts, Wanted, WriteLevel, WriteReply,
 };
 
 use crate::levels::{MAJORITY, TWO, add, count, counter_key, set_key};
 use crate::world::{SOON, TIMEOUT, World};
+
+type Set = OrSet<String>;
+type Votes = PnCounterMap<String>;
+type Places = LwwMap<String, String>;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -103,7 +112,7 @@ fn a_follower_hears_of_the_end_though_the_id_has_another_type() {
     };
     let mut world = World::with("a", settings);
     add(&mut world, 'a', "k", "x", WriteLevel::Local);
-    let tag = greylag_crdt::OrSet::<String>::TAG.to_string().into();
+    let tag = OrSet::<String>::TAG.to_string().into();
     world.input('a', Input::Subscribe { subscriber: 1, pattern: "*".into(), tag });
     world.input('a', Input::Flush);
     world.run(3 * SECOND);
@@ -154,7 +163,7 @@ fn scenario_89_every_number_at_its_largest_value() {
     let most = u64::MAX;
     let item = || DeltaItem {
         key: "s".into(),
-        tag: greylag_crdt::OrSet::<String>::TAG.to_string().into(),
+        tag: OrSet::<String>::TAG.to_string().into(),
         prev: most,
         version: most,
         delta: vec![0xff; 9].into(),
@@ -162,7 +171,7 @@ fn scenario_89_every_number_at_its_largest_value() {
         used_ms: Some(i64::MAX),
     };
     let round = || RoundId { opened_by_sender: true, number: most };
-    let sum = || Sum { count: most, total: greylag_crdt::Digest(u128::MAX) };
+    let sum = || Sum { count: most, total: Digest(u128::MAX) };
     let news = || {
         let (removed, owner) = (ReplicaId(most), ReplicaId(most - 1));
         let rounds = vec![PruningRound { removed, epoch: most, owner, created_at: i64::MAX }];
@@ -173,7 +182,7 @@ fn scenario_89_every_number_at_its_largest_value() {
             Standing { forget_horizon, synced_at, starts: ToldStarts::Listed(starts), state, is_current: false };
         PruningNews { rounds, standing }
     };
-    let listed = Listed { hash: most, digest: greylag_crdt::Digest(u128::MAX), used_ms: Some(i64::MAX) };
+    let listed = Listed { hash: most, digest: Digest(u128::MAX), used_ms: Some(i64::MAX) };
     let messages = [
         Message::Write { request: most, key: "s".into(), envelope: full(&[(1, most)], None) },
         Message::Write { request: most, key: "s".into(), envelope: full(&[], None) },
@@ -220,6 +229,125 @@ fn scenario_89_every_number_at_its_largest_value() {
     let again = count(&mut world, 'a', "c", 1, WriteLevel::all(TIMEOUT));
     world.run(SECOND);
     assert_eq!(world.written(again), Some(Ok(())));
+    world.all_equal();
+}
+
+/// Sets and counters of a replica that nobody knows, whose numbers begin above this one, with their tags.
+fn far_out(above: u64) -> Vec<(Arc<str>, Bytes)> {
+    let (numbers, writer) = (DotSource::above(above), WriterKey::new(*b"h"));
+    let mut cx = UpdateCx::new(&numbers, ReplicaId(77), &writer, 0);
+    let (mut set, mut votes, mut map) = (Set::zero(), Votes::zero(), Places::zero());
+    set.add(&mut cx, "far".to_owned());
+    votes.increment(&mut cx, "far".to_owned(), 1).unwrap();
+    map.put_with(&mut cx, "far".to_owned(), "out".to_owned(), |_, _| 1);
+    fn of<T: ReplicatedData>(value: &T) -> (Arc<str>, Bytes) {
+        (T::TAG.to_string().into(), value.to_untagged_bytes().into())
+    }
+    vec![of(&set), of(&votes), of(&map)]
+}
+
+/// ddata 89, §9, K2: numbers inside of data, and of the messages that compare and send large values in parts, at their
+/// largest: what no process can have drawn is refused before it is kept, and what it might have drawn makes no replica
+/// draw beyond it when that is pruned.
+#[test]
+fn scenario_89_numbers_inside_data_at_their_largest_value() {
+    let settings = ReplicatorSettings {
+        pruning_interval: Some(10 * SECOND),
+        max_pruning_dissemination: 20 * SECOND,
+        ..ReplicatorSettings::default()
+    };
+    let mut world = World::with("abc", settings);
+    add(&mut world, 'a', "s", "x", MAJORITY);
+    world.run(SOON);
+    let before = world.core('a').digests();
+    let gossip = |values: Vec<(Arc<str>, Bytes)>| {
+        let of = |(at, (tag, bytes)): (usize, (Arc<str>, Bytes))| {
+            (format!("far-{at}").into(), Envelope::of(Content::Value { tag, bytes }))
+        };
+        let entries = values.into_iter().enumerate().map(of).collect();
+        Message::Gossip { round: None, number: 0, send_back: false, entries }
+    };
+    for above in [i64::MAX as u64, u64::MAX - 9] {
+        let count = far_out(above).len() as u64;
+        let refused = world.core('a').stats().undecodable;
+        world.receive('a', 'c', gossip(far_out(above)));
+        assert_eq!(world.core('a').stats().undecodable, refused + count, "above {above}");
+        for (tag, bytes) in far_out(above) {
+            let envelope = Envelope::of(Content::Value { tag: tag.clone(), bytes: bytes.clone() });
+            world.receive('a', 'c', Message::Write { request: 1, key: "far".into(), envelope });
+            let (prev, version, markers, used_ms) = (0, 5, Markers::new(), None);
+            let item = DeltaItem { key: "far".into(), tag, prev, version, delta: bytes, markers, used_ms };
+            world.receive('a', 'c', Message::DeltaWrite { request: 1, item });
+        }
+    }
+    let (most, digest) = (u64::MAX, Digest(u128::MAX));
+    let key = || KeyId::from("s");
+    let round = RoundId { opened_by_sender: true, number: 1 };
+    world.receive(
+        'a',
+        'c',
+        Message::SyncOpen {
+            round: 1,
+            part: Sixteenths::ALL,
+            root: Sum { count: 1, total: Digest(1) },
+            pruning: PruningNews::default(),
+        },
+    );
+    let tag: Arc<str> = Set::TAG.to_string().into();
+    let head = || Envelope::of(Content::Value { tag: tag.clone(), bytes: Bytes::new() });
+    let context = far_out(most - 9)[0].1.slice(1..);
+    let offer = Offer { head: head(), context, send_back: true };
+    let nodes = vec![(KeyRange::ALL, RangeSum { count: most, total: digest })];
+    let number = 1;
+    let messages = [
+        Message::Check { request: most, key: key(), digest: Some(digest) },
+        Message::Read { request: most, key: key(), tag: tag.clone(), digest: Some(digest) },
+        Message::WriteReply { request: most, reply: WriteReply::Ack },
+        Message::WriteReply { request: most, reply: WriteReply::Nack(Refusal::Store) },
+        Message::InnerNodes { round, number, key: key(), snapshot: digest, offer: Some(Box::new(offer)), nodes },
+        Message::InnerNodes { round, number: 2, key: key(), snapshot: digest, offer: None, nodes: Vec::new() },
+        Message::InnerWant {
+            round,
+            number: 3,
+            key: key(),
+            snapshot: digest,
+            ranges: vec![Wanted { range: KeyRange::ALL, split: true }],
+        },
+        Message::Bucket {
+            round,
+            number: 4,
+            key: key(),
+            snapshot: digest,
+            part: Part { range: KeyRange::ALL, bytes: vec![0xff; 12] },
+        },
+        Message::InnerWant { round, number: most, key: key(), snapshot: digest, ranges: Vec::new() },
+        Message::Bucket {
+            round,
+            number: most,
+            key: key(),
+            snapshot: digest,
+            part: Part { range: KeyRange::ALL, bytes: Vec::new() },
+        },
+    ];
+    for message in messages {
+        world.receive('a', 'c', message);
+    }
+    assert_eq!(world.core('a').digests(), before, "nothing is kept");
+    world.run(SOON * 4);
+    // Data that might be: a replica that nobody knows is found by the leader, which takes nothing of such a span.
+    for above in [5, (1 << 62) + 5] {
+        world.receive('a', 'c', gossip(far_out(above)));
+    }
+    world.run(SECOND * 600);
+    for name in "abc".chars() {
+        world.sent.clear();
+        let level = WriteLevel::all(TIMEOUT);
+        let id = count(&mut world, name, "c", 1, level);
+        let drawn = world.requests_from(name);
+        assert!(!drawn.is_empty() && drawn.iter().all(|number| *number < 1 << 61), "{name} draws {drawn:?}");
+        world.settle();
+        assert_eq!(world.written(id), Some(Ok(())), "{name} is heard by all");
+    }
     world.all_equal();
 }
 

@@ -282,6 +282,12 @@ impl World {
         sent.filter_map(|(_, _, message)| request(message)).collect()
     }
 
+    /// The numbers of the requests of a node that are under way.
+    pub(crate) fn requests_from(&self, from: char) -> Vec<u64> {
+        let others = self.nodes.keys().filter(|name| **name != from);
+        others.flat_map(|to| self.requests_to(from, *to)).collect()
+    }
+
     /// The transport did not take the message of a request.
     pub(crate) fn send_failed(&mut self, name: char, to: char, request: u64) {
         let to = self.nodes[&to].address.clone();
