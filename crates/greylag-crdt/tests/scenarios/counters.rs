@@ -94,7 +94,13 @@ fn scenario_05_pncounter_joins_both_halves() {
     let one = pn(&[(1, 3), (1, -2), (2, 5), (2, -2), (2, 1)]);
     let other = pn(&[(1, 2), (2, 4), (1, -3), (2, -2)]);
     assert_eq!((one.value(), other.value()), (5, 1));
-    assert_eq!(merged(&one, &other).value(), 4);
+    let halves = |counter: &PNCounter| {
+        let sum = |slots: &greylag_crdt::Slots| slots.iter().map(|(_, amount)| amount).sum::<u128>();
+        (sum(counter.added()), sum(counter.taken()))
+    };
+    let both = merged(&one, &other);
+    assert_eq!((halves(&one), halves(&other)), ((9, 4), (6, 5)));
+    assert_eq!((halves(&both), both.value()), ((9, 5), 4));
 }
 
 /// ddata Y4: arithmetic is checked, and nothing wraps.

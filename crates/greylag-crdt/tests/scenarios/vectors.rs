@@ -51,6 +51,10 @@ fn row<T: ReplicatedData>(out: &mut String, change: impl Fn(&mut T, &mut UpdateC
 fn row_of_born<T: ReplicatedData>(out: &mut String, born: u64, change: impl Fn(&mut T, &mut UpdateCx<'_>, u64)) {
     let (value, delta) = build(born, change);
     let (bytes, delta_bytes) = (value.to_untagged_bytes(), T::delta_to_bytes(&delta));
+    let kept = value.to_bytes();
+    for end in 0..kept.len() {
+        assert!(T::from_bytes(&kept[..end]).is_err(), "a truncated kept value of {} is refused", T::TAG);
+    }
     assert_eq!(T::from_untagged_bytes(&bytes).as_ref(), Ok(&value));
     assert_eq!(T::from_bytes(&value.to_bytes()).as_ref(), Ok(&value));
     assert_eq!(T::from_bytes(&bytes).as_ref(), Ok(&value), "bytes from before they had a tag are read");
@@ -80,6 +84,17 @@ fn vectors() -> String {
     on.switch_on();
     writeln!(out, "{}\n  value  {}\n  digest {:?}", Flag::TAG, hex(&on.to_untagged_bytes()), on.digest()).unwrap();
     writeln!(out, "  kept   {}", hex(&on.to_bytes())).unwrap();
+    let (bytes, kept) = (on.to_untagged_bytes(), on.to_bytes());
+    assert!(
+        (0..bytes.len()).all(|end| Flag::from_untagged_bytes(&bytes[..end]).is_err()),
+        "truncated flags are refused"
+    );
+    assert!((0..kept.len()).all(|end| Flag::from_bytes(&kept[..end]).is_err()), "truncated kept flags are refused");
+    for order in [[&on, &Flag::new()], [&Flag::new(), &on], [&on, &on]] {
+        let mut joined = Flag::new();
+        order.iter().for_each(|flag| _ = joined.merge(flag).unwrap());
+        assert_eq!((joined.to_bytes(), joined.digest()), (kept.clone(), on.digest()), "in three orders");
+    }
     row::<GCounter>(&mut out, |c, cx, n| c.increment(cx, n).unwrap());
     row::<PNCounter>(&mut out, |c, cx, n| c.increment(cx, if n % 2 == 0 { -1_000 } else { 7 }).unwrap());
     row::<GSet<String>>(&mut out, |s, _, n| s.add(format!("é{n}")));

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use greylag_crdt::GCounter;
+use greylag_crdt::{GCounter, ReplicatedData};
 use greylag_ddata::{Message, ReplicaStatus};
 
-use crate::world::{LIFE, Map, SOON, SPREAD, Set, TICK, World, replica};
+use crate::world::{LIFE, Map, Places, SOON, SPREAD, Set, TICK, Votes, World, replica};
 
 /// A world in which c wrote a set and a counter, was removed, and a performed; and both as c had left them.
 fn pruned() -> (World, greylag_ddata::Envelope, greylag_ddata::Envelope) {
@@ -69,6 +69,12 @@ fn scenario_62_two_markers_clean_cumulatively() {
     world.turns_up('b', "s", &earlier);
     let now: Vec<_> = world.nodes[&'b'].core.markers("s").iter().map(|marker| marker.obsolete_at).collect();
     assert_eq!(now, ends, "the later end is kept");
+    let mut later = earlier;
+    later.markers.prolong(10_000);
+    world.turns_up('b', "s", &later);
+    let now: Vec<_> = world.nodes[&'b'].core.markers("s").iter().map(|marker| marker.obsolete_at).collect();
+    let expected: Vec<_> = ends.iter().map(|end| end.map(|at| at + 5_000)).collect();
+    assert_eq!(now, expected, "a later end is taken over");
 }
 
 /// ddata Z9: a marker past its end counts until the tick drops it, and does not come back by merge, in either direction.
@@ -83,6 +89,10 @@ fn scenario_62_an_ended_marker_counts_until_it_is_dropped_and_stays_away() {
     assert!(!world.is_named::<Set>("s", replica('c')), "it counts");
     world.advance_until(SPREAD * 4, |world| has(world, 'a') != has(world, 'b'));
     let (with, without) = if has(&world, 'a') { ('a', 'b') } else { ('b', 'a') };
+    world.turns_up(with, "s", &set);
+    let pruned = world.value::<Set>(with, "s");
+    let names_c = pruned.pruning().is_some_and(|pruning| pruning.modified_by().contains(&replica('c')));
+    assert!(!names_c, "it counts past its end, until it is dropped");
     let envelope = world.envelope(with, "s");
     world.turns_up(without, "s", &envelope);
     world.turns_up(without, "s", &marked);
@@ -128,6 +138,34 @@ fn scenario_68_what_is_new_in_a_late_copy_is_performed_again() {
     world.advance(TICK);
     world.all_hold("s", "xz");
     world.all_count("c", 7);
+}
+
+/// ddata 68, U7, Z9, Z11: the same with the store itself, which is loaded, judged and passed.
+#[test]
+fn scenario_68_the_store_of_the_removed_replica_returns() {
+    let mut world = World::durable("abr");
+    world.add('r', "s", "x");
+    world.count('r', "c", 5);
+    world.advance(SOON);
+    world.cut('r', 'a');
+    world.cut('r', 'b');
+    world.add('r', "s", "x");
+    world.add('r', "s", "z");
+    world.count('r', "c", 2);
+    world.remove('r');
+    world.mend();
+    world.until_pruned::<Set>("s", replica('r'));
+    world.until_pruned::<GCounter>("c", replica('r'));
+    world.all_hold("s", "x");
+    world.all_count("c", 5);
+    world.restart('r', 1);
+    world.advance(SOON);
+    assert_eq!(*world.lifecycle('r'), greylag_ddata::Lifecycle::Running);
+    world.all_count("c", 7);
+    world.advance(TICK * 2);
+    world.all_hold("s", "xz");
+    world.all_count("c", 7);
+    assert!(!world.is_named::<Set>("s", replica('r')) && !world.is_named::<GCounter>("c", replica('r')));
 }
 
 /// ddata Z6, Z7, Y4: an owner's store returns that performed what another owner performed too.
@@ -181,6 +219,121 @@ fn scenario_69_the_store_of_a_dead_owner_returns() {
     }
 }
 
+/// ddata 69, U7, Z11: the same with the store of the former owner itself, which has something else to be pruned, too.
+#[test]
+fn scenario_69_the_store_of_a_dead_owner_is_loaded() {
+    for returns_first in [true, false] {
+        let mut world = World::durable("opr");
+        world.add('r', "s", "x");
+        world.count('r', "c", 5);
+        world.count('o', "w", 1);
+        world.advance(SOON);
+        world.remove('r');
+        world.advance_until(SPREAD * 3, |world| !world.nodes[&'p'].core.pruning_news().rounds.is_empty());
+        let end = world.now + SPREAD * 3;
+        while world.performed('o').0 < 2 {
+            if world.performed('o').0 == 1 {
+                world.lose();
+            } else {
+                world.settle();
+            }
+            assert!(world.tick_before(end));
+        }
+        world.lose();
+        world.remove('o');
+        world.start('q', 0, ReplicaStatus::Up);
+        world.publish();
+        world.until_pruned::<Set>("s", replica('r'));
+        world.until_pruned::<GCounter>("c", replica('r'));
+        assert!(world.performed('p').0 >= 2);
+        world.take('p', "s", "x");
+        world.advance(SOON);
+        if !returns_first {
+            world.until_pruned::<GCounter>("w", replica('o'));
+            assert!(world.performed('p').0 > 2, "what o wrote is performed before its store returns");
+        }
+        world.restart('o', 1);
+        world.always = Some(Box::new(|name, core| {
+            let counter = core.value(&greylag_ddata::Key::<GCounter>::new("c").unwrap()).map_or(5, GCounter::value);
+            assert_eq!(counter, 5, "at {name}");
+        }));
+        world.advance(SOON);
+        assert_eq!(*world.lifecycle('o'), greylag_ddata::Lifecycle::Running);
+        world.all_hold("s", "");
+        world.all_count("c", 5);
+        world.until_pruned::<GCounter>("c", replica('o'));
+        world.advance(LIFE + SPREAD + TICK * 3);
+        world.all_count("c", 5);
+        world.all_count("w", 1);
+        world.all_hold("s", "");
+    }
+}
+
+/// ddata 71, Z6: a sibling that was superseded before the marker was heard of keeps what it took over, and its round does
+/// not repeat.
+#[test]
+fn scenario_71_what_superseded_a_plain_value_before_the_marker_keeps_it() {
+    let mut world = World::new("opr");
+    let add = |world: &mut World, name: char, by: u64| {
+        world.update::<Map>(name, "m", |map, cx| map.update(cx, "k".to_owned(), |value, cx| value.increment(cx, by)));
+    };
+    let shown = |world: &World, name: char| world.value::<Map>(name, "m").get("k").map(|value| value.value().value());
+    add(&mut world, 'r', 5);
+    world.advance(SOON);
+    world.remove('r');
+    world.advance_until(SPREAD * 4, |world| world.performed('o').0 > 0);
+    world.lose();
+    world.cut('o', 'p');
+    assert!(world.is_named::<Map>("m", replica('r')), "p has not heard of it");
+    add(&mut world, 'p', 3);
+    world.mend();
+    world.advance(SOON * 2);
+    assert_eq!((shown(&world, 'o'), shown(&world, 'p')), (Some(8), Some(8)));
+    assert!(!world.is_named::<Map>("m", replica('r')));
+    world.advance(TICK * 4);
+    assert_eq!(world.performed('o'), (1, 0), "the round does not repeat");
+}
+
+/// ddata 80, Y9: increments of a key that was removed meanwhile, elsewhere and here, are each counted once, whether deltas
+/// travel or full states only.
+#[test]
+fn scenario_80_increments_around_a_removal_count_once() {
+    for delta_enabled in [true, false] {
+        let settings = greylag_ddata::ReplicatorSettings { delta_enabled, ..crate::world::settings() };
+        let mut world = World::with("abc", settings);
+        let up = |world: &mut World, name: char| {
+            world.update::<Votes>(name, "v", |votes, cx| votes.increment(cx, "k".to_owned(), 1));
+        };
+        let cuts = |world: &mut World, pairs: &[&str]| {
+            world.mend();
+            pairs.iter().for_each(|pair| world.cut_both(pair));
+        };
+        cuts(&mut world, &["ac", "bc"]);
+        up(&mut world, 'a');
+        world.advance(SOON);
+        cuts(&mut world, &["ab", "bc"]);
+        up(&mut world, 'a');
+        world.advance(SOON);
+        let votes = |world: &World, name: char| world.value::<Votes>(name, "v").get("k");
+        assert_eq!("abc".chars().map(|name| votes(&world, name)).collect::<Vec<_>>(), [Some(2), Some(1), Some(2)]);
+        cuts(&mut world, &["ab", "bc", "ac"]);
+        world.update::<Votes>('a', "v", |votes, cx| {
+            assert!(votes.remove(cx, "k"));
+            Ok(())
+        });
+        up(&mut world, 'b');
+        cuts(&mut world, &["bc", "ac"]);
+        world.advance(SOON);
+        up(&mut world, 'a');
+        up(&mut world, 'c');
+        world.mend();
+        world.advance(SOON);
+        for name in "abc".chars() {
+            assert_eq!(votes(&world, name), Some(5), "{name}, deltas: {delta_enabled}");
+        }
+    }
+}
+
 /// ddata Z6: a plain counter inside a map keeps its slots; the dots around it are renamed.
 #[test]
 fn scenario_71_a_plain_value_keeps_its_slots() {
@@ -209,37 +362,63 @@ fn scenario_71_a_plain_value_keeps_its_slots() {
     assert!(!world.is_named::<Map>("m", replica('r')));
 }
 
-/// ddata K7, G1: a replicator that is started anew in its process claims nothing that the former one drew.
-#[test]
-fn scenario_73_a_replicator_is_started_anew_in_its_process() {
-    let mut world = World::new("abr");
-    world.add('r', "s", "x");
-    world.advance(SOON);
+/// r's replicator has had x acknowledged by all and is started anew in its process, with these numbers; a and b hear nothing
+/// of it, a batch of it is lost, and an update waits. Then every answer to the former one arrives, by each of its numbers.
+/// Whether anything was trimmed from the log, completed or answered.
+fn anew_and_answered(world: &mut World, goes_on: bool) -> bool {
+    world.add_everywhere('r', "s", "x");
+    world.settle();
+    assert_eq!(world.answered.len(), 1, "all have acknowledged it");
     let former = world.kill('r');
-    assert!(former.numbers.last() > 0);
-    world.start_with('r', 0, ReplicaStatus::Up, former.numbers.clone());
+    let last = former.numbers.last();
+    assert!(last > 0);
+    let numbers = if goes_on { former.numbers } else { greylag_crdt::DotSource::new() };
+    world.start_with('r', 0, ReplicaStatus::Up, numbers);
     world.publish();
     world.cut('r', 'a');
     world.cut('r', 'b');
     world.settle();
     assert_eq!(world.set('r', "s"), "");
     world.add('r', "s", "y");
-    // Answers to the former one match nothing.
-    let a = world.nodes[&'a'].address.clone();
-    let stats = world.nodes[&'r'].core.stats();
-    for number in 1..former.numbers.last() {
-        for message in [
-            Message::DeltaAck { from_seq: number, to_seq: number, nacked: Vec::new() },
-            Message::WriteReply { request: number, reply: greylag_ddata::WriteReply::Ack },
-            Message::SyncDone { round: number },
-        ] {
-            world.input('r', greylag_ddata::Input::Received { from: a.clone(), message });
+    world.count_everywhere('r', "w", 1);
+    let end = world.now + SOON;
+    while !(world.is_under_way('r', 'a', "DeltaBatch") && world.is_under_way('r', 'b', "DeltaBatch")) {
+        assert!(world.tick_before(end), "batches are sent");
+    }
+    world.lose();
+    world.answered.clear();
+    let (log, completed) = (world.nodes[&'r'].core.log_len(), world.nodes[&'r'].core.stats().rounds_completed);
+    assert!(log > 0);
+    for from in ['a', 'b'] {
+        let from = world.nodes[&from].address.clone();
+        let pairs = (1..=last).flat_map(|low| (low..=last.min(low + 40)).map(move |high| (low, high)));
+        let acks = pairs.map(|(from_seq, to_seq)| Message::DeltaAck { from_seq, to_seq, nacked: Vec::new() });
+        let others = (1..=last).flat_map(|number| {
+            let reply = greylag_ddata::WriteReply::Ack;
+            [Message::WriteReply { request: number, reply }, Message::SyncDone { round: number }]
+        });
+        for message in acks.chain(others) {
+            world.input('r', greylag_ddata::Input::Received { from: from.clone(), message });
         }
     }
-    assert_eq!(world.nodes[&'r'].core.stats().rounds_completed, stats.rounds_completed);
+    // What all have acknowledged leaves the log with the next step.
+    world.tick_before(world.now + Duration::from_millis(50));
+    world.lose();
+    let core = &world.nodes[&'r'].core;
+    core.log_len() != log || core.stats().rounds_completed != completed || !world.answered.is_empty()
+}
+
+/// ddata 73, K7, G1: a replicator that is started anew in its process claims nothing that the former one drew, and no answer
+/// to the former one's numbers trims, completes or answers anything; it would if numbers began anew.
+#[test]
+fn scenario_73_a_replicator_is_started_anew_in_its_process() {
+    assert!(anew_and_answered(&mut World::new("abr"), false), "numbers that begin anew are found");
+    let mut world = World::new("abr");
+    assert!(!anew_and_answered(&mut world, true), "nothing is trimmed, completed or answered");
     world.mend();
     world.advance(Duration::from_secs(40));
     world.all_hold("s", "xy");
+    world.all_count("w", 1);
 }
 
 /// ddata Z9: while somebody is unreachable no marker is forgotten, whatever its age; then all go, and are not learned
@@ -327,10 +506,16 @@ fn scenario_63_who_missed_the_pruned_state_shows_the_old_or_the_new_one() {
         world.add('d', "s", element);
     }
     world.count('d', "c", 5);
+    for place in ["u", "v", "w"] {
+        world.update::<Places>('d', "m", |map, cx| {
+            map.put(cx, place.to_owned(), "there".to_owned()).expect("a clock that goes on");
+            Ok(())
+        });
+    }
     world.advance(SOON);
     world.remove('d');
     let end = world.now + SPREAD * 4;
-    while world.performed('a').0 < 2 {
+    while world.performed('a').0 < 3 {
         world.settle();
         assert!(world.tick_before(end));
     }
@@ -339,6 +524,8 @@ fn scenario_63_who_missed_the_pruned_state_shows_the_old_or_the_new_one() {
         let set = core.value(&greylag_ddata::Key::<Set>::new("s").unwrap()).map_or(0, Set::len);
         let counter = core.value(&greylag_ddata::Key::<GCounter>::new("c").unwrap()).map(GCounter::value);
         assert!(set >= 3 && matches!(counter, Some(5 | 6)), "{name} shows {set} elements and {counter:?}");
+        let map = core.value(&greylag_ddata::Key::<Places>::new("m").unwrap()).map_or(0, |map| map.iter().count());
+        assert!(map >= 3, "{name} shows {map} fields");
     }));
     world.add_everywhere('a', "s", "x");
     world.count_everywhere('a', "c", 1);

@@ -76,6 +76,22 @@ fn scenario_75_a_node_that_was_down_at_the_end_of_a_marker_is_accepted() {
     world.all_hold("s", "x");
 }
 
+/// ddata 75, Z9: a node that ran on, cut off from all that happened while markers ended, is not too old either.
+#[test]
+fn scenario_75_a_node_that_was_idle_at_the_end_of_a_marker_is_accepted() {
+    let mut world = performed();
+    world.advance(LIFE - TICK * 4);
+    ["ac", "bc"].iter().for_each(|pair| world.cut_both(pair));
+    world.advance(TICK * 8 + SPREAD);
+    let of_d = |marker: &greylag_crdt::Performed| marker.removed == replica('d');
+    assert!(!world.nodes[&'a'].core.markers("c").iter().any(of_d), "the others have forgotten");
+    world.mend();
+    world.advance(SOON * 2);
+    assert_eq!(*world.lifecycle('c'), Lifecycle::Running);
+    world.all_count("c", 4);
+    world.all_hold("s", "x");
+}
+
 /// ddata 75, Z9: only time in which a replicator ran counts for its markers; a cluster that was stopped as a whole
 /// has forgotten nothing.
 #[test]

@@ -69,21 +69,29 @@ fn scenario_62_of_two_owners_only_the_winning_round_performs() {
     world.all_hold("s", "x");
 }
 
-/// ddata Z4: nothing is performed before everybody who is joining was asked too.
+/// ddata 74, Z4: nothing is performed before everybody who is joining was asked too, and what it alone holds is taken.
 #[test]
 fn a_joining_node_is_collected() {
     let mut world = World::new("abc");
     world.add('c', "s", "x");
     world.advance(SOON);
+    // What c does now reaches the joining node alone.
+    world.cut('c', 'a');
+    world.cut('c', 'b');
+    world.add('c', "s", "y");
+    let more = world.envelope('c', "s");
     world.start('j', 0, ReplicaStatus::Joining);
-    world.remove('c');
+    world.publish();
+    world.turns_up('j', "s", &more);
     world.cut('a', 'j');
     world.cut('b', 'j');
+    world.remove('c');
     world.advance(SPREAD + TICK * 4);
     assert_eq!(world.performed('a').0, 0);
     world.mend();
     world.until_pruned::<Set>("s", replica('c'));
-    assert_eq!(world.performed('a'), (1, 0));
+    assert_eq!(world.performed('a'), (1, 0), "all of it at once");
+    world.all_hold("s", "xy");
 }
 
 /// ddata Z2: nobody performs while somebody is unreachable, and an event says who that is.

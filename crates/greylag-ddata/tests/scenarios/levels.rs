@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use greylag_crdt::{GCounter, OrSet};
+use greylag_crdt::{Flag, GCounter, GSet, LwwRegister, OrSet};
 use greylag_ddata::{
     BatchItem, DeleteError, DeltaItem, GetError, Input, Key, Lifecycle, Message, Notice, Read, ReadLevel, Refusal,
     ReplicaStatus, ReplicatorEvent, ReplicatorSettings, RequestError, UpdateError, WriteLevel,
@@ -356,4 +356,68 @@ fn the_same_inputs_give_the_same_effects() {
     let (one, other) = (run(), run());
     assert!(one.len() > 500, "{} effects", one.len());
     assert!(one == other);
+}
+
+/// ddata 70, Y6, I4: a register as a fence: of two writes with one timestamp, both acknowledged, every reader finds the one
+/// of the smaller writer, the other writer too; and a smaller timestamp changes nothing.
+#[test]
+fn scenario_70_two_writes_with_one_timestamp_are_one_for_all_readers() {
+    let mut world = World::new("abcde");
+    let write = WriteLevel::MajorityPlus { additional: 1, min_cap: None, timeout: TIMEOUT };
+    let read = ReadLevel::MajorityPlus { additional: 1, min_cap: None, timeout: TIMEOUT };
+    let key = Key::<LwwRegister<String>>::new("fence").unwrap();
+    let claim = |world: &mut World, name: char, timestamp: i64| {
+        let id = world.update(name, &key, write, |register, cx| {
+            register.set_with(cx, format!("{name} at {timestamp}"), |_, _| timestamp);
+        });
+        world.run(TIMEOUT / 2);
+        assert_eq!(world.written(id), Some(Ok(())));
+    };
+    let all_find = |world: &mut World, value: &str| {
+        for reader in "abcde".chars() {
+            let id = world.get(reader, &key, read);
+            world.run(TIMEOUT / 2);
+            let found = world.value_of::<LwwRegister<String>>(id);
+            assert_eq!(found.value().map(String::as_str), Some(value), "at {reader}");
+        }
+    };
+    // Neither sees the other's before its own: b's is acknowledged by three others than a.
+    world.split("a", "bcde");
+    claim(&mut world, 'b', 7);
+    world.mend();
+    assert_eq!(world.held('a', &key).value(), None);
+    claim(&mut world, 'a', 7);
+    all_find(&mut world, "a at 7");
+    claim(&mut world, 'b', 6);
+    all_find(&mut world, "a at 7");
+    claim(&mut world, 'b', 8);
+    all_find(&mut world, "b at 8");
+}
+
+/// ddata 84, G8: without rounds, what a lost batch held stays in the log though a later one was acknowledged, and is sent
+/// again; until then it is missing.
+#[test]
+fn scenario_84_what_a_lost_batch_held_is_sent_again() {
+    let settings = ReplicatorSettings { gossip_interval: Duration::from_secs(3_600), ..ReplicatorSettings::default() };
+    let settings = ReplicatorSettings { delta_propagation_interval: Duration::from_millis(400), ..settings };
+    let mut world = World::with("ab", settings);
+    let (set, flag) = (Key::<GSet<String>>::new("g").unwrap(), Key::<Flag>::new("f").unwrap());
+    let add = |world: &mut World, element: &str| {
+        world.update('a', &set, WriteLevel::Local, |set, _| set.add(element.to_owned()));
+    };
+    let slice = Duration::from_millis(450);
+    world.split("a", "b");
+    add(&mut world, "x");
+    world.update('a', &flag, WriteLevel::Local, |flag: &mut Flag, _| flag.switch_on());
+    world.run(slice);
+    world.mend_between('a', 'b');
+    add(&mut world, "y");
+    world.run(slice);
+    let held = |world: &World| world.held('b', &set).iter().cloned().collect::<String>();
+    assert_eq!((held(&world).as_str(), world.held('b', &flag).enabled()), ("y", false));
+    assert!(world.core('a').log_len() > 0, "the first batch is not acknowledged");
+    world.run(Duration::from_secs(3));
+    assert_eq!((held(&world).as_str(), world.held('b', &flag).enabled()), ("xy", true));
+    assert_eq!(world.core('a').log_len(), 0);
+    assert!(!world.sent.iter().any(|(_, _, kind)| *kind == "SyncOpen"), "no round has brought it");
 }
