@@ -88,8 +88,8 @@ mod chatter;
 #[cfg(feature = "grpc")]
 mod complaints;
 mod dead_letters;
-#[cfg(feature = "grpc")]
 mod dial_failure;
+#[cfg(feature = "grpc")]
 mod doorkeeper;
 mod driver;
 mod endpoint;
