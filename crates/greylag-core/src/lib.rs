@@ -18,8 +18,8 @@
 //!
 //! What lives here is what at least two layers must agree on to the letter: who a node is
 //! ([`UniqueAddress`]), who owns what ([`Generation`]), how a message is named on wire and disk
-//! ([`Codec`], [`Registry`]), how an answer finds its asker ([`ReplyTo`], [`EntityError`]), and why
-//! a message was dropped ([`DeadLetterReason`]).
+//! ([`Codec`], [`Registry`]), how an answer finds its asker ([`ReplyTo`], [`EntityError`]), why
+//! a message was dropped ([`DeadLetterReason`]), and how much may wait for a task ([`Room`]).
 
 mod address;
 mod codec;
@@ -30,6 +30,7 @@ mod generation;
 mod manifest;
 mod registry;
 mod reply;
+mod room;
 mod sentence;
 mod timer_key;
 
@@ -42,5 +43,6 @@ pub use generation::{Generation, GenerationError};
 pub use manifest::Manifest;
 pub use registry::{Encoded, Registry, RegistryError};
 pub use reply::{ReplyAddress, ReplyOutcome, ReplyPort, ReplyScope, ReplyTo, UnboundReply, answer_dropped};
+pub use room::{Room, Share};
 pub use sentence::fmt_sentence;
 pub use timer_key::TimerKey;

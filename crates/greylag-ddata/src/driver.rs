@@ -1,5 +1,6 @@
 //! The tokio half: the handle that programs hold, and the task that runs the machine.
 
+mod controls;
 mod events;
 #[cfg(feature = "cluster")]
 mod from_cluster;
@@ -36,6 +37,7 @@ use crate::replicator::{Stats, TypeConflict};
 use crate::settings::ReplicatorSettings;
 use crate::store::DurableStore;
 use crate::types::TypeTable;
+use controls::Controls;
 use task::{Call, Request, Task};
 
 /// A replicator: cheap to clone, and every clone is the same one. When the last clone is dropped it
@@ -49,8 +51,8 @@ pub struct Replicator {
 struct Handle {
     /// Requests, bounded: a full queue is the caller's to know.
     requests: mpsc::Sender<Request>,
-    /// What must never be refused: subscriptions, flushes and the stop.
-    control: mpsc::UnboundedSender<Request>,
+    /// What must never be refused.
+    controls: Arc<Controls>,
     lifecycle: watch::Receiver<Lifecycle>,
     replicas: watch::Receiver<Arc<Replicas>>,
 }
@@ -130,15 +132,15 @@ impl Replicator {
         let (ordinary, bulk) = task::mailboxes(&settings.name);
         limits::check(&settings, &*remoting, &ordinary, &bulk)?;
         let (requests, request_queue) = mpsc::channel(settings.mailbox_capacity);
-        let (control, control_queue) = mpsc::unbounded_channel();
+        let controls = Arc::new(Controls::default());
         membership.check_roles(&settings.roles)?;
         let (name, numbers) = numbers::claim(remoting.self_address(), &settings.name, settings.dot_floor)?;
         #[cfg(feature = "cluster")]
         let cluster = membership.cluster();
         let replicas = membership.attach(&settings, &remoting);
         let (task, lifecycle) = Task::new(settings, types, remoting, replicas.clone(), name, numbers, store);
-        tokio::spawn(task.run(request_queue, control_queue));
-        let started = Self { handle: Arc::new(Handle { requests, control, lifecycle, replicas }) };
+        tokio::spawn(task.run(request_queue, controls.clone()));
+        let started = Self { handle: Arc::new(Handle { requests, controls, lifecycle, replicas }) };
         #[cfg(feature = "cluster")]
         if let Some(cluster) = cluster {
             started.flush_on_exit(&cluster);
@@ -243,25 +245,27 @@ impl Replicator {
 
     /// Follows an entry, or all entries of a prefix. Dropping the subscription ends it.
     pub fn subscribe<T: ReplicatedData>(&self, key: &Key<T>) -> Subscription<T> {
-        let (subscription, feed) = subscription::channel::<Changed<T>>(self.handle.control.clone());
+        let (subscription, feed) = subscription::channel::<Changed<T>>(self.handle.controls.clone());
         let (number, pattern) = (subscription.number(), key.id().clone());
-        self.control(Box::new(move |task: &mut Task| {
+        let begin = move |task: &mut Task| {
             task.core.add_type::<T>();
             task.follow(number, Box::new(move |key, notice| feed.push(key, notice)));
             task.handle(Input::Subscribe { subscriber: number, pattern, tag: T::TAG.to_string().into() });
-        }));
+        };
+        self.handle.controls.begin(number, Box::new(begin));
         subscription
     }
 
     /// Follows all entries whose ids begin so, whatever their types: which entry changed, and of which
     /// type it is. Only types that this node can read are seen. Source: ddata R17.
     pub fn subscribe_any(&self, prefix: &str) -> AnySubscription {
-        let (subscription, feed) = subscription::channel::<crate::read::ChangedAny>(self.handle.control.clone());
+        let (subscription, feed) = subscription::channel::<crate::read::ChangedAny>(self.handle.controls.clone());
         let (number, pattern): (u64, KeyId) = (subscription.number(), format!("{prefix}*").into());
-        self.control(Box::new(move |task: &mut Task| {
+        let begin = move |task: &mut Task| {
             task.follow(number, Box::new(move |key, notice| feed.push(key, notice)));
             task.handle(Input::SubscribeAny { subscriber: number, pattern });
-        }));
+        };
+        self.handle.controls.begin(number, Box::new(begin));
         subscription
     }
 
@@ -322,7 +326,7 @@ impl Replicator {
 
     /// Tells subscribers now.
     pub fn flush_changes(&self) {
-        self.control(Box::new(|task: &mut Task| task.handle(Input::Flush)));
+        self.handle.controls.flush();
     }
 
     /// Where the replicator is in its life.
@@ -349,12 +353,12 @@ impl Replicator {
 
     /// Stops in order: sends what nobody has yet, waits for one voter to confirm it, and ends.
     pub async fn shutdown(&self) {
-        self.control(Box::new(|task: &mut Task| task.handle(Input::Stop(StopReason::ShutDown))));
+        self.handle.controls.stop();
         let mut lifecycle = self.lifecycle();
         // An error means that the task is gone, which is what is waited for.
         drop(lifecycle.wait_for(|now| matches!(now, Lifecycle::Stopped(_))).await);
         // One whose store was refused has gone on telling others until now.
-        self.handle.control.closed().await;
+        self.handle.requests.closed().await;
     }
 
     async fn ask<R: Send + 'static>(&self, f: impl FnOnce(&mut Task) -> R + Send + 'static) -> Result<R, RequestError> {
@@ -371,11 +375,6 @@ impl Replicator {
             mpsc::error::TrySendError::Full(_) => RequestError::Overloaded,
             mpsc::error::TrySendError::Closed(_) => self.stopped(),
         })
-    }
-
-    /// Never refused. A replicator that has stopped has nobody to tell.
-    fn control(&self, request: Request) {
-        drop(self.handle.control.send(request));
     }
 
     fn stopped(&self) -> RequestError {

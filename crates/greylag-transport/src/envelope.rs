@@ -275,3 +275,10 @@ pub struct Inbound {
     /// Set for questions.
     pub ask: Option<AskHeader>,
 }
+
+impl Inbound {
+    /// What it takes while it waits in a queue, in bytes: its payload and its names.
+    pub fn size(&self) -> usize {
+        self.payload.len() + self.manifest.len() + self.recipient.path.len() + self.recipient.below().len()
+    }
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use greylag_core::{CodecId, NodeAddress};
+use greylag_core::{CodecId, NodeAddress, Room, Share};
 use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient, Remoting};
 use tokio::sync::mpsc;
 
@@ -17,12 +17,15 @@ use crate::error::JoinError;
 const PATH: &str = "control/bootstrap";
 /// Messages that wait; what comes beyond is lost, and the protocol repeats itself.
 const INBOX: usize = 1024;
+/// What these messages may have together, in bytes.
+const INBOX_BYTES: usize = 1024 * 1024;
 /// A look-up that takes longer has failed.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What reaches the loop.
 enum Arrived {
-    Input(BootstrapInput),
+    /// A message, with its share of [`INBOX_BYTES`].
+    Message(BootstrapInput, Share),
     LookedUp(Result<Vec<NodeAddress>, DiscoveryError>),
     JoinEnded(Result<(), JoinError>),
 }
@@ -49,7 +52,7 @@ impl Cluster {
         }
         let (inbox, arrived) = mpsc::channel(INBOX);
         self.remoting().open_to_strangers(PATH, true);
-        self.remoting().register(PATH, Arc::new(Mailbox { inbox: inbox.clone() }));
+        self.remoting().register(PATH, Arc::new(Mailbox { inbox: inbox.clone(), room: Room::new(INBOX, INBOX_BYTES) }));
         let machine = Bootstrap::new(self.self_address().clone(), settings, self.settings().clock.now());
         let runner = Runner { cluster: self.clone(), discovery, inbox, looking_up: false };
         runner.run(machine, arrived).await
@@ -71,7 +74,7 @@ impl Runner {
             let input = tokio::select! {
                 () = sleep_until(&clock, machine.next_deadline()) => BootstrapInput::Tick,
                 arrived = inbox.recv() => match arrived.expect("this loop holds a sender") {
-                    Arrived::Input(input) => input,
+                    Arrived::Message(input, _share) => input,
                     Arrived::LookedUp(answer) => self.on_answer(answer),
                     // A later call restarted the join; only the last one's end counts, and it is the same.
                     Arrived::JoinEnded(Ok(()) | Err(JoinError::AlreadyMember)) => {
@@ -150,7 +153,7 @@ fn stay(cluster: &Cluster, mut machine: Bootstrap, mut inbox: mpsc::Receiver<Arr
                 _ended = terminated.wait_for(Option::is_some) => return remoting.unregister(PATH),
             };
             match arrived {
-                Some(Arrived::Input(input)) => machine.handle(clock.now(), input, &mut effects),
+                Some(Arrived::Message(input, _share)) => machine.handle(clock.now(), input, &mut effects),
                 Some(_) => {}
                 // A later call listens in this one's place.
                 None => return,
@@ -184,6 +187,7 @@ fn say(remoting: &dyn Remoting, effect: BootstrapEffect) {
 /// Decodes on the worker that carries the message.
 struct Mailbox {
     inbox: mpsc::Sender<Arrived>,
+    room: Room,
 }
 
 impl Receiver for Mailbox {
@@ -192,8 +196,9 @@ impl Receiver for Mailbox {
             tracing::warn!(from = %message.from, "an unreadable bootstrap message");
             return;
         };
+        let share = self.room.take(message.size());
         let input = BootstrapInput::Received { from: message.from, message: decoded };
-        if self.inbox.try_send(Arrived::Input(input)).is_err() {
+        if share.is_none_or(|share| self.inbox.try_send(Arrived::Message(input, share)).is_err()) {
             tracing::debug!("a bootstrap message is lost; it is repeated");
         }
     }

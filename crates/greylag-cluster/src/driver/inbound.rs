@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Weak};
 
-use greylag_core::{DeadLetterReason, DecodeError};
+use greylag_core::{DeadLetterReason, DecodeError, Room};
 use greylag_transport::{Inbound, LaneKind, Receiver, Remoting, TransportEvent, TransportListener};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
@@ -18,9 +18,7 @@ use crate::wire;
 
 /// Takes the messages of the membership protocol.
 pub(super) struct MembershipReceiver {
-    pub(super) inbox: mpsc::Sender<DriverInput>,
-    /// The transport holds its receivers, so they do not hold it.
-    pub(super) remoting: Weak<dyn Remoting>,
+    pub(super) way_in: WayIn,
     pub(super) clock: Clock,
 }
 
@@ -30,40 +28,55 @@ impl Receiver for MembershipReceiver {
             Ok(decoded) => {
                 let from = message.from.clone();
                 let input = Input::Message { from, message: decoded, received_at: self.clock.now() };
-                put(&self.inbox, &self.remoting, DriverInput::Core(input), &message);
+                self.way_in.put(DriverInput::Core(input), &message);
             }
-            Err(error) => unreadable(&self.remoting, &message, &error),
+            Err(error) => self.way_in.unreadable(&message, &error),
         }
     }
 }
 
-/// A full inbox drops the newest: every protocol here repeats itself, and the task that empties the
-/// inbox must not wait for what fills it.
-fn put(inbox: &mpsc::Sender<DriverInput>, remoting: &Weak<dyn Remoting>, input: DriverInput, message: &Inbound) {
-    if let Err(mpsc::error::TrySendError::Full(_)) = inbox.try_send(input)
-        && let Some(remoting) = remoting.upgrade()
-    {
-        remoting.dead_letter(DeadLetterReason::MailboxFull, &message.recipient.path, &message.manifest);
-    }
+/// The inbox of the driver's task, for what peers send.
+#[derive(Clone)]
+pub(super) struct WayIn {
+    pub(super) inbox: mpsc::Sender<DriverInput>,
+    /// What peers' messages may have there together.
+    pub(super) room: Room,
+    /// The transport holds its receivers, so they do not hold it.
+    pub(super) remoting: Weak<dyn Remoting>,
 }
 
 /// The recipient under which membership's faulty messages are counted, which no chatter hides.
 pub(super) const UNREADABLE: &str = "cluster";
 
-/// Counts a message that cannot be read; the log's share of such messages is limited by dead letters.
-fn unreadable(remoting: &Weak<dyn Remoting>, message: &Inbound, error: &DecodeError) {
-    tracing::debug!(from = %message.from, %error, "an unreadable message of the cluster");
-    if let Some(remoting) = remoting.upgrade() {
-        remoting.dead_letter(DeadLetterReason::Undecodable, UNREADABLE, &message.manifest);
+impl WayIn {
+    /// A full inbox drops the newest: every protocol here repeats itself, and the task that empties the inbox must not
+    /// wait for what fills it.
+    fn put(&self, input: DriverInput, message: &Inbound) {
+        let is_full = match self.room.take(message.size()) {
+            Some(share) => {
+                let received = DriverInput::Received(Box::new(input), share);
+                matches!(self.inbox.try_send(received), Err(mpsc::error::TrySendError::Full(_)))
+            }
+            None => true,
+        };
+        if is_full && let Some(remoting) = self.remoting.upgrade() {
+            remoting.dead_letter(DeadLetterReason::MailboxFull, &message.recipient.path, &message.manifest);
+        }
+    }
+
+    /// Counts a message that cannot be read; the log's share of such messages is limited by dead letters.
+    fn unreadable(&self, message: &Inbound, error: &DecodeError) {
+        tracing::debug!(from = %message.from, %error, "an unreadable message of the cluster");
+        if let Some(remoting) = self.remoting.upgrade() {
+            remoting.dead_letter(DeadLetterReason::Undecodable, UNREADABLE, &message.manifest);
+        }
     }
 }
 
 /// The same for the managers of one singleton.
 pub(super) struct SingletonReceiver {
     pub(super) name: Arc<str>,
-    pub(super) inbox: mpsc::Sender<DriverInput>,
-    /// The transport holds its receivers, so they do not hold it.
-    pub(super) remoting: Weak<dyn Remoting>,
+    pub(super) way_in: WayIn,
 }
 
 impl Receiver for SingletonReceiver {
@@ -72,10 +85,10 @@ impl Receiver for SingletonReceiver {
             // Nobody speaks for another address; for an older process of its own it may.
             Ok(decoded) if decoded.from.address() == message.from.address() => {
                 let input = DriverInput::SingletonMessage { name: self.name.clone(), message: decoded };
-                put(&self.inbox, &self.remoting, input, &message);
+                self.way_in.put(input, &message);
             }
             Ok(_) => tracing::warn!(from = %message.from, "a singleton message in a foreign name"),
-            Err(error) => unreadable(&self.remoting, &message, &error),
+            Err(error) => self.way_in.unreadable(&message, &error),
         }
     }
 }
@@ -147,5 +160,44 @@ impl TransportListener for Listener {
                 drop(room);
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use greylag_core::{CodecId, Registry};
+    use greylag_transport::Recipient;
+    use greylag_transport::memory::MemoryNetwork;
+
+    use super::*;
+
+    /// Cluster T39, 79: what peers send waits in the one inbox within its bound in bytes, whatever their number; what comes
+    /// beyond is counted, and what this node tells itself passes all the same.
+    #[tokio::test]
+    async fn the_inbox_is_bounded_in_bytes() {
+        let network = MemoryNetwork::new();
+        let remoting = network.node("a.inbox:1#1".parse().unwrap(), Arc::new(Registry::new()));
+        let (inbox, mut waiting) = mpsc::channel(100);
+        let way_in = WayIn { inbox, room: Room::new(usize::MAX, 1000), remoting: Arc::downgrade(&remoting) };
+        let put = |bytes: usize| {
+            let message = Inbound {
+                from: "b.inbox:1#2".parse().unwrap(),
+                recipient: Recipient::new("c"),
+                codec: CodecId::INTERNAL,
+                manifest: "m".into(),
+                payload: vec![0; bytes - 2].into(),
+                ask: None,
+            };
+            way_in.put(DriverInput::HandlesGone, &message);
+        };
+        [400, 400, 400, 200, 100].into_iter().for_each(put);
+        let full = BTreeMap::from([(DeadLetterReason::MailboxFull, 2)]);
+        assert_eq!((waiting.len(), remoting.dead_letter_totals()), (3, full));
+        assert!(way_in.inbox.try_send(DriverInput::HandlesGone).is_ok());
+        assert!(matches!(waiting.recv().await, Some(DriverInput::Received(..))));
+        put(400);
+        assert_eq!((waiting.len(), way_in.room.bytes()), (4, 1000));
     }
 }

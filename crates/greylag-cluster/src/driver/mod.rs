@@ -28,7 +28,7 @@ mod witness;
 
 use std::sync::Arc;
 
-use greylag_core::NodeAddress;
+use greylag_core::{NodeAddress, Share};
 use greylag_transport::Remoting;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{mpsc, oneshot};
@@ -60,8 +60,14 @@ use crate::view::MembershipView;
 /// beyond is dropped and counted, and every protocol here repeats itself.
 pub(crate) const INBOX: usize = 8192;
 
+/// Bytes that messages of peers may have together in one inbox of the cluster's own protocols. The messages of a
+/// thousand members at once have a tenth of it; what comes beyond is dropped and counted like the rest.
+pub(crate) const INBOX_BYTES: usize = 64 * 1024 * 1024;
+
 /// What reaches the task that owns the machines.
 pub(crate) enum DriverInput {
+    /// What a peer sent, with its share of [`INBOX_BYTES`].
+    Received(Box<Self>, Share),
     /// Join, and say how it went.
     Join { seeds: Vec<NodeAddress>, reply: oneshot::Sender<Result<(), JoinError>> },
     /// A user's command.

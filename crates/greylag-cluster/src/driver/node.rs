@@ -6,16 +6,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use greylag_core::{CodecId, DeadLetterReason, UniqueAddress};
+use greylag_core::{CodecId, DeadLetterReason, Room, UniqueAddress};
 use greylag_transport::{Destination, Envelope, QuarantineReason, Recipient, Remoting};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::DriverInput;
 use super::clock::Clock;
 use super::dial::dial;
 use super::events::EventHub;
-use super::inbound::{Listener, MembershipReceiver, SingletonReceiver, UNREADABLE};
+use super::inbound::{Listener, MembershipReceiver, SingletonReceiver, UNREADABLE, WayIn};
 use super::lease::Leases;
 use super::lease_in_use::{LeaseInUse, LeaseNews};
 use super::pulse::{Pulse, PulseSender};
@@ -23,6 +22,7 @@ use super::rates::DeadLetterRates;
 use super::shutdown::CoordinatedShutdown;
 use super::singleton::{Slot, StartSingleton, Stop, lease_news};
 use super::tasks::ShutdownTasks;
+use super::{DriverInput, INBOX_BYTES};
 use crate::core::{ClusterCore, Command, Effect, Input, LogLevel, Standing};
 use crate::error::JoinError;
 use crate::event::{ClusterEvent, diff};
@@ -57,6 +57,8 @@ pub(crate) struct Node {
     settings: ClusterSettings,
     remoting: Arc<dyn Remoting>,
     inbox: mpsc::Sender<DriverInput>,
+    /// Of what peers send, in the inbox.
+    room: Room,
     hub: Arc<EventHub>,
     tasks: Arc<ShutdownTasks>,
     terminated: watch::Sender<Option<ShutdownReason>>,
@@ -103,6 +105,7 @@ impl Node {
             settings,
             remoting,
             inbox,
+            room: Room::new(usize::MAX, INBOX_BYTES),
             hub,
             tasks,
             terminated,
@@ -144,8 +147,7 @@ impl Node {
             self.remoting.open_to_strangers(path, true);
             // Every message there is repeated by its protocol (cluster T41).
             self.remoting.declare_chatter(path);
-            let (remoting, clock) = (Arc::downgrade(&self.remoting), self.settings.clock.clone());
-            let receiver = MembershipReceiver { inbox: self.inbox.clone(), remoting, clock };
+            let receiver = MembershipReceiver { way_in: self.way_in(), clock: self.settings.clock.clone() };
             self.remoting.register(path, Arc::new(receiver));
         }
         // Managers begin one by one and end one by one, and ask again whoever did not answer.
@@ -163,6 +165,8 @@ impl Node {
                 () = sleep_until(&clock, self.next_deadline()) => None,
                 input = receiver.recv() => match input {
                     None | Some(DriverInput::Close(_)) => return self.close(input),
+                    // Taken out, it leaves its room to the next.
+                    Some(DriverInput::Received(input, _share)) => Some(*input),
                     Some(input) => Some(input),
                 },
             };
@@ -293,6 +297,7 @@ impl Node {
                 self.finish_exiting_phase();
             }
             DriverInput::HandlesGone => self.on_handles_gone(),
+            DriverInput::Received(input, _share) => self.on_input(now, *input, effects),
             DriverInput::Close(_) => {}
         }
     }
@@ -512,10 +517,16 @@ impl Node {
         self.tell_manager(now, &name, ManagerInput::View(self.view.clone()));
     }
 
+    /// One room for all that peers send, whatever it is about.
+    fn way_in(&self) -> WayIn {
+        let (inbox, room) = (self.inbox.clone(), self.room.clone());
+        WayIn { inbox, room, remoting: Arc::downgrade(&self.remoting) }
+    }
+
     fn receive_for_singleton(&self, name: &Arc<str>) {
         let path = format!("{SINGLETON_PREFIX}{name}");
-        let (inbox, remoting) = (self.inbox.clone(), Arc::downgrade(&self.remoting));
-        self.remoting.register(&path, Arc::new(SingletonReceiver { name: name.clone(), inbox, remoting }));
+        let receiver = SingletonReceiver { name: name.clone(), way_in: self.way_in() };
+        self.remoting.register(&path, Arc::new(receiver));
     }
 
     fn tell_managers(&mut self, now: Instant, input: &ManagerInput) {

@@ -6,10 +6,10 @@
 pub(crate) mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
-use greylag_core::{CodecId, DeadLetterReason, UniqueAddress};
+use greylag_core::{CodecId, DeadLetterReason, Room, Share, UniqueAddress};
 use greylag_transport::watch::{Terminated, WatchEffect, WatchError, WatchInput, WatchMessage, Watched, Watcher};
 use greylag_transport::{
     Envelope, Inbound, Receiver, Recipient, Remoting, SendError, TransportEvent, TransportListener,
@@ -27,11 +27,24 @@ use crate::view::MembershipView;
 const PATH: &str = "control/watch";
 const MANIFEST: &str = "gl.watch";
 
+/// What messages of peers may have together while they wait, in messages and in bytes: one that finds no room is a
+/// dead letter. Honest nodes are far below: a node is sent one message for each recipient that another watches.
+const ROOM: (usize, usize) = (65_536, 16 * 1024 * 1024);
+
 type Answer = oneshot::Sender<Result<Terminated, WatchError>>;
 
 enum Call {
-    Watch { id: u64, recipient: Watched, non_members: bool, noted: oneshot::Sender<()>, answer: Answer },
+    Watch {
+        id: u64,
+        recipient: Watched,
+        non_members: bool,
+        noted: oneshot::Sender<()>,
+        answer: Answer,
+    },
+    /// What happens on this node; there are as many as there are watches, recipients and peers.
     Input(WatchInput),
+    /// What a peer sent, or a stranger caused, with its share of [`ROOM`].
+    Received(WatchInput, Share),
 }
 
 /// The way to the task of the watcher; it ends with this.
@@ -50,8 +63,13 @@ impl Drop for Watches {
 impl Watches {
     pub(crate) fn start(handle: &Handle, remoting: Arc<dyn Remoting>, hub: &Arc<EventHub>, clock: Clock) -> Self {
         let (calls, inbox) = mpsc::unbounded_channel();
-        remoting.register(PATH, Arc::new(Mailbox { calls: calls.clone() }));
-        remoting.listen(None, Arc::new(Mailbox { calls: calls.clone() }));
+        let mailbox = Arc::new(Mailbox {
+            calls: calls.clone(),
+            room: Room::new(ROOM.0, ROOM.1),
+            remoting: Arc::downgrade(&remoting),
+        });
+        remoting.register(PATH, mailbox.clone());
+        remoting.listen(None, mailbox);
         let own = remoting.self_address().clone();
         let driver = Driver {
             machine: Watcher::new(own, remoting.termination_flush_timeout()),
@@ -173,6 +191,8 @@ impl Driver {
             self.look();
             match call {
                 Call::Input(input) => self.input(input),
+                // Taken out, it leaves its room to the next.
+                Call::Received(input, _share) => self.input(input),
                 Call::Watch { id, recipient, non_members, noted, answer } => {
                     self.answers.insert(id, answer);
                     self.input(WatchInput::Watch { id, recipient, non_members });
@@ -243,18 +263,28 @@ impl Driver {
 /// Forwards what arrives, and what the transport tells.
 struct Mailbox {
     calls: mpsc::UnboundedSender<Call>,
+    room: Room,
+    /// The transport holds its receivers, so they do not hold it.
+    remoting: Weak<dyn Remoting>,
 }
 
 impl Receiver for Mailbox {
     fn receive(&self, message: Inbound) {
-        match wire::decode(&message.payload) {
-            Some(decoded) => {
-                let input = WatchInput::Message { from: message.from, message: decoded, current: None };
-                self.calls.send(Call::Input(input)).ok();
-            }
-            None => tracing::warn!(
+        let Some(decoded) = wire::decode(&message.payload) else {
+            return tracing::warn!(
                 from = %message.from, reason = %DeadLetterReason::Undecodable, "an unreadable watch message"
-            ),
+            );
+        };
+        match self.room.take(message.size()) {
+            Some(share) => {
+                let input = WatchInput::Message { from: message.from, message: decoded, current: None };
+                self.calls.send(Call::Received(input, share)).ok();
+            }
+            None => {
+                if let Some(remoting) = self.remoting.upgrade() {
+                    remoting.dead_letter(DeadLetterReason::MailboxFull, PATH, &message.manifest);
+                }
+            }
         }
     }
 }
@@ -266,7 +296,13 @@ impl TransportListener for Mailbox {
                 WatchInput::Stopped { path: path.clone(), instance: *instance }
             }
             TransportEvent::Quarantined { peer, .. } => WatchInput::PeerQuarantined(peer.clone()),
-            TransportEvent::PeerHandshake(info) => WatchInput::PeerHandshake(info.peer.clone()),
+            // Whoever may connect can cause as many as it likes; it says Hello again with its next stream.
+            TransportEvent::PeerHandshake(info) => {
+                if let Some(share) = self.room.take(0) {
+                    self.calls.send(Call::Received(WatchInput::PeerHandshake(info.peer.clone()), share)).ok();
+                }
+                return;
+            }
             TransportEvent::ReliableGaveUp { peer, .. } => WatchInput::GaveUp(peer.clone()),
             _ => return,
         };

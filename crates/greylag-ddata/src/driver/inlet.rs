@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use greylag_core::UniqueAddress;
+use bytes::Bytes;
+use greylag_core::{Room, Share, UniqueAddress};
 use greylag_transport::{Inbound, Receiver};
 use tokio::sync::{mpsc, watch};
 
@@ -19,24 +20,45 @@ pub(super) enum Arrived {
     Dropped(DropReason),
 }
 
+/// What a peer sent, with its share of the room for its kind.
+pub(super) struct FromPeer {
+    pub(super) from: UniqueAddress,
+    pub(super) arrived: Arrived,
+    _share: Share,
+}
+
 /// What waits for the machine. What a round brings may be much, and who waits for an answer does not wait for that, too.
 pub(super) struct Arrivals {
     /// Requests, their answers, and deltas.
-    pub(super) asked: mpsc::Receiver<(UniqueAddress, Arrived)>,
+    pub(super) asked: mpsc::Receiver<FromPeer>,
     /// Rounds of anti-entropy.
-    pub(super) rounds: mpsc::Receiver<(UniqueAddress, Arrived)>,
+    pub(super) rounds: mpsc::Receiver<FromPeer>,
 }
 
 /// The other ends.
 pub(super) struct WaysIn {
-    asked: mpsc::Sender<(UniqueAddress, Arrived)>,
-    rounds: mpsc::Sender<(UniqueAddress, Arrived)>,
+    asked: WayIn,
+    rounds: WayIn,
 }
 
-/// Room for so many messages of each kind.
-pub(super) fn arrivals(room: usize) -> (WaysIn, Arrivals) {
-    let ((asked, asking), (rounds, of_rounds)) = (mpsc::channel(room), mpsc::channel(room));
-    (WaysIn { asked, rounds }, Arrivals { asked: asking, rounds: of_rounds })
+struct WayIn {
+    queue: mpsc::Sender<FromPeer>,
+    room: Room,
+}
+
+impl WayIn {
+    /// Queues it if there is room.
+    fn put(&self, from: UniqueAddress, arrived: Arrived, bytes: usize) -> bool {
+        let Some(share) = self.room.take(bytes) else { return false };
+        self.queue.try_send(FromPeer { from, arrived, _share: share }).is_ok()
+    }
+}
+
+/// Room for so many messages of each kind, which have so many bytes together.
+pub(super) fn arrivals(messages: usize, bytes: usize) -> (WaysIn, Arrivals) {
+    let ((asked, asking), (rounds, of_rounds)) = (mpsc::channel(messages), mpsc::channel(messages));
+    let way_in = |queue| WayIn { queue, room: Room::new(messages, bytes) };
+    (WaysIn { asked: way_in(asked), rounds: way_in(rounds) }, Arrivals { asked: asking, rounds: of_rounds })
 }
 
 /// The receiver of both mailboxes.
@@ -70,23 +92,26 @@ impl Inlet {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// The message, once all of it is here.
-    fn read(&self, message: &Inbound) -> Result<Option<Arrived>, WireError> {
-        let whole = |message| Arrived::Message(Box::new(message));
+    /// The message, once all of it is here, and how many bytes it came in.
+    fn read(&self, message: &Inbound) -> Result<Option<(Arrived, usize)>, WireError> {
+        let read = |bytes: Bytes| {
+            let size = bytes.len();
+            wire::decode(bytes).map(|message| Some((Arrived::Message(Box::new(message)), size)))
+        };
         if message.manifest != FRAGMENT_MANIFEST {
-            return wire::decode(message.payload.clone()).map(whole).map(Some);
+            return read(message.payload.clone());
         }
         let fragment = wire::decode_fragment(message.payload.clone())?;
         if self.replicas.borrow().other(&message.from).is_none() {
-            return Ok(Some(Arrived::Dropped(DropReason::Stranger)));
+            return Ok(Some((Arrived::Dropped(DropReason::Stranger), 0)));
         }
         let accepted = self.transfers().accept(Instant::now(), &message.from, fragment);
         match accepted {
             Accepted::InPart => Ok(None),
-            Accepted::Aborted => Ok(Some(Arrived::Dropped(DropReason::Transfer))),
+            Accepted::Aborted => Ok(Some((Arrived::Dropped(DropReason::Transfer), 0))),
             Accepted::Whole(pieces) => match pieces.join() {
-                Some(bytes) => wire::decode(bytes).map(whole).map(Some),
-                None => Ok(Some(Arrived::Dropped(DropReason::Transfer))),
+                Some(bytes) => read(bytes),
+                None => Ok(Some((Arrived::Dropped(DropReason::Transfer), 0))),
             },
         }
     }
@@ -94,21 +119,63 @@ impl Inlet {
 
 impl Receiver for Inlet {
     fn receive(&self, message: Inbound) {
-        let arrived = match self.read(&message) {
+        let (arrived, bytes) = match self.read(&message) {
             Ok(None) => return,
-            Ok(Some(arrived)) => arrived,
+            Ok(Some(read)) => read,
             Err(error) => {
                 tracing::debug!(from = %message.from, %error, "a message of a replica was dropped");
-                Arrived::Dropped(DropReason::Malformed)
+                (Arrived::Dropped(DropReason::Malformed), 0)
             }
         };
         let way_in = match &arrived {
             Arrived::Message(message) if message.is_of_round() => &self.ways_in.rounds,
             Arrived::Message(_) | Arrived::Dropped(_) => &self.ways_in.asked,
         };
-        if way_in.try_send((message.from, arrived)).is_err() {
+        if !way_in.put(message.from, arrived, bytes) {
             self.lost.fetch_add(1, Ordering::Relaxed);
             tracing::debug!("a message of a replica was dropped: the replicator is busy or has stopped");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+    use greylag_core::CodecId;
+    use greylag_transport::Recipient;
+
+    use super::*;
+    use crate::message::{Content, Envelope};
+    use crate::wire::MANIFEST;
+
+    /// ddata G11, cluster T39: what waits for the machine is bounded in bytes, for answers and for rounds apart; what
+    /// comes beyond is counted, and what is taken out makes room.
+    #[tokio::test]
+    async fn what_arrives_is_bounded_in_bytes() {
+        let (ways_in, mut arrivals) = arrivals(100, 10_000);
+        let (_replicas, known) = watch::channel(Arc::new(Replicas::default()));
+        let inlet = Inlet::new(ways_in, 1 << 20, known);
+        let receive = |bytes: usize| {
+            let content = Content::Value { tag: "t".into(), bytes: Bytes::from(vec![0; bytes]) };
+            let message = Message::Write { request: 1, key: "k".into(), envelope: Envelope::of(content) };
+            let mut payload = BytesMut::new();
+            wire::encode(&message, &mut payload).unwrap();
+            inlet.receive(Inbound {
+                from: "b.inlet:1#2".parse().unwrap(),
+                recipient: Recipient::new("ddata/replicator"),
+                codec: CodecId::PROST,
+                manifest: MANIFEST.into(),
+                payload: payload.freeze(),
+                ask: None,
+            });
+        };
+        [4_000, 4_000, 4_000, 1_000].into_iter().for_each(receive);
+        assert_eq!((arrivals.asked.len(), arrivals.rounds.len(), inlet.lost()), (3, 0, 1));
+        assert!(matches!(arrivals.asked.recv().await, Some(FromPeer { arrived: Arrived::Message(_), .. })));
+        receive(4_000);
+        assert_eq!((arrivals.asked.len(), inlet.lost()), (3, 1));
+        while arrivals.asked.try_recv().is_ok() {}
+        receive(500_000);
+        assert_eq!((arrivals.asked.len(), inlet.lost()), (1, 1), "alone, however large");
     }
 }

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use greylag_crdt::ReplicatedData;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
-use super::task::{Request, Task};
+use super::controls::Controls;
 use crate::key::KeyId;
-use crate::message::{Input, Notice};
+use crate::message::Notice;
 use crate::read::{Changed, ChangedAny};
 
 /// The changes of an entry, or of all entries of a prefix. At most one event per key is pending, the
@@ -25,7 +25,7 @@ pub type AnySubscription = Changes<ChangedAny>;
 pub struct Changes<C> {
     number: u64,
     mailbox: Arc<Mailbox<C>>,
-    control: mpsc::UnboundedSender<Request>,
+    controls: Arc<Controls>,
 }
 
 /// What becomes of a notice.
@@ -98,12 +98,12 @@ impl<C> Drop for Feed<C> {
     }
 }
 
-pub(super) fn channel<C>(control: mpsc::UnboundedSender<Request>) -> (Changes<C>, Feed<C>) {
+pub(super) fn channel<C>(controls: Arc<Controls>) -> (Changes<C>, Feed<C>) {
     static NUMBERS: AtomicU64 = AtomicU64::new(1);
     let state = State { pending: BTreeMap::new(), order: VecDeque::new(), closed: false };
     let mailbox = Arc::new(Mailbox { state: Mutex::new(state), wake: Notify::new() });
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-    (Changes { number, mailbox: mailbox.clone(), control }, Feed { mailbox })
+    (Changes { number, mailbox: mailbox.clone(), controls }, Feed { mailbox })
 }
 
 impl<C> Changes<C> {
@@ -132,11 +132,6 @@ impl<C> Changes<C> {
 
 impl<C> Drop for Changes<C> {
     fn drop(&mut self) {
-        let subscriber = self.number;
-        let unsubscribe = move |task: &mut Task| {
-            task.unfollow(subscriber);
-            task.handle(Input::Unsubscribe { subscriber });
-        };
-        drop(self.control.send(Box::new(unsubscribe)));
+        self.controls.end(self.number);
     }
 }

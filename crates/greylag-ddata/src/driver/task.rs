@@ -9,8 +9,9 @@ use greylag_crdt::DotSource;
 use greylag_transport::{Destination, Envelope, Payload, Recipient, Remoting};
 use tokio::sync::{mpsc, watch};
 
+use super::controls::{Closing, Control, Controls};
 use super::events::Teller;
-use super::inlet::{Arrivals, Arrived, Inlet, arrivals};
+use super::inlet::{Arrivals, Arrived, FromPeer, Inlet, arrivals};
 use super::keeper::Keeper;
 use super::numbers::Name;
 use super::shipping::Shipping;
@@ -29,6 +30,9 @@ use crate::wire::MANIFEST;
 
 /// Messages of peers that wait for the machine; what does not fit is lost, as on the network.
 const INBOX: usize = 16_384;
+/// Bytes that these may have together, or four times the largest entry where that is more: what comes beyond is lost
+/// and counted, and is repeated by the protocol.
+const INBOX_BYTES: usize = 64 * 1024 * 1024;
 
 /// Requests that are served in one turn, if so many wait: each turn looks at the timer and at everybody who may have
 /// something to say, which costs as much as an update does.
@@ -97,8 +101,8 @@ impl Task {
     ) -> (Self, watch::Receiver<Lifecycle>) {
         let own = remoting.self_address().clone();
         let (ordinary, bulk) = mailboxes(&settings.name);
-        let (ways_in, arrivals) = arrivals(INBOX);
         let largest = settings.max_entry_bytes.saturating_mul(4);
+        let (ways_in, arrivals) = arrivals(INBOX, largest.max(INBOX_BYTES));
         let inlet = Arc::new(Inlet::new(ways_in, largest, replicas.clone()));
         let fragment_bytes = settings.bulk_fragment_bytes;
         let shipping = Shipping::new(remoting.clone(), bulk.clone(), numbers.clone(), fragment_bytes, largest);
@@ -133,14 +137,12 @@ impl Task {
     }
 
     /// Runs until the replicator has stopped.
-    pub(super) async fn run(
-        mut self,
-        mut requests: mpsc::Receiver<Request>,
-        mut control: mpsc::UnboundedReceiver<Request>,
-    ) {
+    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Request>, controls: Arc<Controls>) {
+        // Also when this task is dropped with its runtime do subscriptions end.
+        let controls = Closing(controls);
         self.replicas.mark_changed();
         self.tell_wall_clock();
-        let (mut membership_lives, mut control_lives, mut handles_live) = (true, true, true);
+        let (mut membership_lives, mut handles_live) = (true, true);
         // Whether what was done last was done for peers, in as many steps as it takes.
         let mut is_bulk;
         while !self.core.is_over() {
@@ -165,10 +167,7 @@ impl Task {
                     self.tell_wall_clock();
                     self.handle(Input::Tick);
                 }
-                request = control.recv(), if control_lives => match request {
-                    Some(request) => request(&mut self),
-                    None => control_lives = false,
-                },
+                control = controls.0.next() => self.obey(control),
                 changed = self.replicas.changed(), if membership_lives => {
                     membership_lives = changed.is_ok();
                     let replicas = self.replicas.borrow_and_update().clone();
@@ -176,10 +175,10 @@ impl Task {
                     self.inlet.tidy();
                     self.handle(Input::Replicas(replicas));
                 }
-                Some((from, arrived)) = self.arrivals.asked.recv() => self.receive(from, arrived),
-                Some((from, arrived)) = self.arrivals.rounds.recv() => {
+                Some(message) = self.arrivals.asked.recv() => self.receive(message),
+                Some(message) = self.arrivals.rounds.recv() => {
                     is_bulk = true;
-                    self.receive(from, arrived);
+                    self.receive(message);
                 }
                 Some(input) = self.keeper.answer() => self.handle(input),
                 request = requests.recv(), if handles_live => match request {
@@ -203,12 +202,25 @@ impl Task {
                 tokio::task::yield_now().await;
             }
         }
+        drop(controls);
         self.remoting.unregister(&self.ordinary.path);
         self.remoting.unregister(&self.bulk.path);
         self.keeper.close().await;
         // Whoever waited for the end can start another one at once, under this name and on this store.
         drop(self.name);
         self.lifecycle.send_replace(self.core.lifecycle().clone());
+    }
+
+    fn obey(&mut self, control: Control) {
+        match control {
+            Control::Begin(subscription) => subscription(self),
+            Control::Flush => self.handle(Input::Flush),
+            Control::End(subscriber) => {
+                self.followers.remove(&subscriber);
+                self.handle(Input::Unsubscribe { subscriber });
+            }
+            Control::Stop => self.handle(Input::Stop(StopReason::ShutDown)),
+        }
     }
 
     /// Takes a request, and some of those that wait behind it.
@@ -224,7 +236,7 @@ impl Task {
         }
     }
 
-    fn receive(&mut self, from: UniqueAddress, arrived: Arrived) {
+    fn receive(&mut self, FromPeer { from, arrived, .. }: FromPeer) {
         match arrived {
             Arrived::Message(message) => self.handle(Input::Received { from, message: *message }),
             Arrived::Dropped(why) => self.handle(Input::Dropped { from, why }),
@@ -268,10 +280,6 @@ impl Task {
 
     pub(super) fn follow(&mut self, subscriber: u64, follower: Follower) {
         self.followers.insert(subscriber, follower);
-    }
-
-    pub(super) fn unfollow(&mut self, subscriber: u64) {
-        self.followers.remove(&subscriber);
     }
 
     pub(super) fn handle(&mut self, input: Input) {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use greylag_core::{
-    Codec, CodecId, DeadLetterReason, EncodeError, EntityError, Manifest, ReplyScope, ReplyTo, UniqueAddress,
-    answer_dropped,
+    Codec, CodecId, DeadLetterReason, EncodeError, EntityError, Manifest, ReplyScope, ReplyTo, Room, Share,
+    UniqueAddress, answer_dropped,
 };
 use greylag_transport::{
     AskError, Destination, Envelope, Inbound, OpenAsk, Payload, PayloadValue, Receiver, Recipient, Remoting,
@@ -52,7 +52,12 @@ pub(super) struct AskTag {
 pub(super) struct Parcel<M> {
     pub(super) message: M,
     ask: Option<AskTag>,
+    /// Of the mailbox's room, for what came from another node.
+    _share: Option<Share>,
 }
+
+/// Bytes that messages of other nodes may have together in the mailbox of one instance.
+const MAILBOX_BYTES: usize = 64 * 1024 * 1024;
 
 /// A message for another node, encoded by the lane writer.
 struct Outgoing<M> {
@@ -86,6 +91,8 @@ pub(crate) struct Port<M: Send + 'static> {
     remoting: Arc<dyn Remoting>,
     codec: Option<Arc<dyn Codec<M>>>,
     capacity: usize,
+    /// What other nodes sent to the instance and it has not taken.
+    room: Room,
     inbox: mpsc::Sender<PortInput>,
     clock: Clock,
     pulse: Pulse,
@@ -134,6 +141,7 @@ impl<M: Send + 'static> Port<M> {
             remoting,
             codec: singleton.codec.clone(),
             capacity: singleton.mailbox_capacity.get(),
+            room: Room::new(usize::MAX, MAILBOX_BYTES),
             inbox,
             clock,
             pulse,
@@ -161,7 +169,7 @@ impl<M: Send + 'static> Port<M> {
     // --- sending --------------------------------------------------------------------------------
 
     pub(super) fn tell(&self, message: M) -> Result<(), SingletonSendError> {
-        self.send(Parcel { message, ask: None })
+        self.send(Parcel { message, ask: None, _share: None })
     }
 
     /// Starts an ask: the message is on its way, or kept, when this returns.
@@ -178,7 +186,7 @@ impl<M: Send + 'static> Port<M> {
         let deadline = now.checked_add(timeout).unwrap_or_else(|| now + FAR);
         let tag = AskTag { id: ask.address.ask_id, deadline };
         let message = message(ReplyTo::new(ask.address.clone(), self.remoting.reply_port()));
-        self.send(Parcel { message, ask: Some(tag) })?;
+        self.send(Parcel { message, ask: Some(tag), _share: None })?;
         Ok(ask)
     }
 
@@ -443,10 +451,13 @@ impl<M: Send + 'static> Port<M> {
     fn receive(&self, message: &Inbound) {
         let read =
             if self.lock().gate.is_some() { self.read(message) } else { Err(DeadLetterReason::NotSingletonHost) };
+        let share = self.room.take(message.size());
         let delivered = match read {
-            Ok(read) => {
-                self.lock().deliver(Parcel { message: read, ask: None }).map_err(|(p, reason)| (Some(p), reason))
-            }
+            Ok(_) if share.is_none() => Err((None, DeadLetterReason::MailboxFull)),
+            Ok(message) => self
+                .lock()
+                .deliver(Parcel { message, ask: None, _share: share })
+                .map_err(|(p, reason)| (Some(p), reason)),
             Err(reason) => Err((None, reason)),
         };
         let Err((parcel, reason)) = delivered else { return };

@@ -194,7 +194,7 @@ impl GrpcTransport {
     ) -> Arc<Self> {
         tracing::info!(%address, cluster = settings.cluster_name, "listening");
         let endpoint = Endpoint::new(address, registry, settings.dead_letter_log_rate, rand::random());
-        let (workers, desks) = Workers::new(settings.inbound_lanes);
+        let (workers, desks) = Workers::new(settings.inbound_lanes, settings.outbound_queue_bytes);
         let (announce, announcements) = mpsc::unbounded_channel();
         let handles = (control.handle().clone(), data.handle().clone());
         let shared =

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use greylag_core::{DeadLetterReason, NodeAddress, ReplyAddress, ReplyOutcome, ReplyPort, Uid, UniqueAddress};
+use greylag_core::{
+    DeadLetterReason, NodeAddress, ReplyAddress, ReplyOutcome, ReplyPort, Room, Share, Uid, UniqueAddress,
+};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
@@ -59,7 +61,9 @@ pub(super) struct Shared {
     peers: ArcSwap<HashMap<NodeAddress, Arc<Peer>, RandomAddressHash>>,
     adding: Mutex<()>,
     blocked: Blocked,
-    announcements: mpsc::UnboundedSender<Announcement>,
+    announcements: mpsc::UnboundedSender<(Announcement, Option<Share>)>,
+    /// For what strangers cause; see [`Announcement`].
+    room_for_strangers: Room,
     pub(super) flushes: Flushes,
     /// Of each manifest above `log_frame_size_exceeding`, the largest message so far.
     largest: Mutex<HashMap<String, usize>>,
@@ -76,7 +80,14 @@ pub(super) struct Shared {
     pub(super) caller_left: Notify,
 }
 
+/// Events about processes that are no members that may wait for the listeners.
+const ANNOUNCED_STRANGERS: usize = 4096;
+
 /// Something for the listeners; one task tells them, in order, so that none of them runs under a lock.
+///
+/// The queue has no bound for what happens to this node, to its members and to the messages of its users: there are
+/// as many of these as there are members, recipients and queues, and no listener may miss one. What processes cause that
+/// are no members has [`ANNOUNCED_STRANGERS`] places: a process that found none says Hello again with its next stream.
 pub(super) enum Announcement {
     Event(TransportEvent),
     /// `reason`: what becomes of those that nobody takes.
@@ -136,7 +147,7 @@ impl Shared {
         control: Handle,
         data: Handle,
         workers: Workers,
-        announcements: mpsc::UnboundedSender<Announcement>,
+        announcements: mpsc::UnboundedSender<(Announcement, Option<Share>)>,
     ) -> Self {
         let door = Mutex::new(Doorkeeper::new(settings.dead_letter_log_rate));
         Self {
@@ -160,6 +171,7 @@ impl Shared {
             adding: Mutex::default(),
             blocked: Blocked::default(),
             announcements,
+            room_for_strangers: Room::new(ANNOUNCED_STRANGERS, usize::MAX),
             flushes: Flushes::default(),
             largest: Mutex::default(),
             farewells: Mutex::default(),
@@ -443,8 +455,20 @@ impl Shared {
     }
 
     pub(super) fn announce(&self, announcement: Announcement) {
+        let stranger = match &announcement {
+            Announcement::Event(TransportEvent::PeerHandshake(info)) => Some(&info.peer),
+            Announcement::Event(TransportEvent::LinkLost { peer, .. }) => Some(peer),
+            Announcement::Event(_) | Announcement::HandBack { .. } => None,
+        };
+        let mut share = None;
+        if stranger.is_some_and(|peer| self.is_stranger(peer)) {
+            share = self.room_for_strangers.take(0);
+            if share.is_none() {
+                return;
+            }
+        }
         // Nobody listens any more once the runtime is gone.
-        self.announcements.send(announcement).ok();
+        self.announcements.send((announcement, share)).ok();
     }
 
     /// Logs a message that is larger by a tenth than any of its kind, if that is wanted (cluster T41).
@@ -498,8 +522,11 @@ pub(super) struct SharedPort(pub(super) Arc<Shared>);
 const NO_PANIC: &str = "nothing under this lock panics";
 
 /// Tells the listeners, one announcement after the other.
-pub(super) async fn announce_all(shared: Arc<Shared>, mut announcements: mpsc::UnboundedReceiver<Announcement>) {
-    while let Some(announcement) = announcements.recv().await {
+pub(super) async fn announce_all(
+    shared: Arc<Shared>,
+    mut announcements: mpsc::UnboundedReceiver<(Announcement, Option<Share>)>,
+) {
+    while let Some((announcement, _share)) = announcements.recv().await {
         match announcement {
             Announcement::Event(event) => shared.endpoint.publish(event),
             Announcement::HandBack { peer, unsent, reason } => hand_back(&shared, &peer, unsent, reason),
@@ -533,11 +560,17 @@ pub(super) async fn let_go_of_the_spent(shared: Arc<Shared>) {
     }
 }
 
-/// Says how many dead letters the log left out, once the minute is over.
+/// Says how many dead letters the log left out, once the minute is over, and how many strangers listeners did not hear of.
 pub(super) async fn log_suppressed(shared: Arc<Shared>) {
+    let mut untold = 0;
     loop {
         tokio::time::sleep(Duration::from_secs(15)).await;
         shared.endpoint.log_suppressed(Instant::now());
+        let refused = shared.room_for_strangers.refused();
+        if refused > untold {
+            tracing::warn!(events = refused - untold, "listeners are too slow to hear of all strangers");
+            untold = refused;
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Instant;
 
-use greylag_core::{DeadLetterReason, UniqueAddress};
+use greylag_core::{DeadLetterReason, Room, Share, UniqueAddress};
 use tokio::sync::mpsc;
 
 use super::flushes::Mark;
@@ -36,7 +36,12 @@ pub(super) struct Delivery {
 
 /// What this node sends to itself.
 enum Local {
-    Message { lane: Lane, message: Inbound },
+    Message {
+        lane: Lane,
+        message: Inbound,
+        /// None for what has to be taken in.
+        _share: Option<Share>,
+    },
     Mark(Arc<Mark>),
 }
 
@@ -48,20 +53,22 @@ pub(super) struct Workers {
 
 struct Worker {
     remote: mpsc::Sender<Delivery>,
+    /// As long as the two below let it become.
     local: mpsc::UnboundedSender<Local>,
     local_depth: Arc<AtomicUsize>,
-    room: Room,
+    local_bytes: Room,
+    waiting: Waiting,
 }
 
 /// Senders of this node that wait until a worker has caught up.
-type Room = Arc<Mutex<BTreeMap<u64, Waker>>>;
+type Waiting = Arc<Mutex<BTreeMap<u64, Waker>>>;
 
 /// The receiving end of one worker.
 struct Desk {
     remote: mpsc::Receiver<Delivery>,
     local: mpsc::UnboundedReceiver<Local>,
     local_depth: Arc<AtomicUsize>,
-    room: Room,
+    waiting: Waiting,
 }
 
 /// The receiving ends, to be started once there is something to serve.
@@ -74,9 +81,10 @@ pub(super) struct Desks {
 const FRAMES_PER_WORKER: usize = 16;
 
 impl Workers {
-    pub(super) fn new(inbound_lanes: u16) -> (Self, Desks) {
-        let (control, control_desk) = worker();
-        let (data, data_desks) = (0..inbound_lanes.max(1)).map(|_| worker()).unzip();
+    /// What a node sends to itself has, at each worker, as many bytes as a lane may have.
+    pub(super) fn new(inbound_lanes: u16, local_bytes: usize) -> (Self, Desks) {
+        let (control, control_desk) = worker(local_bytes);
+        let (data, data_desks) = (0..inbound_lanes.max(1)).map(|_| worker(local_bytes)).unzip();
         (Self { control, data }, Desks { control: control_desk, data: data_desks })
     }
 
@@ -115,18 +123,21 @@ impl Workers {
             LaneKind::Control => &self.control,
             _ => &self.data[self.index(&message.from, &message.recipient.path, message.recipient.below())],
         };
-        if worker.local_depth.fetch_add(1, Ordering::AcqRel) >= capacity && !force {
+        let size = message.size();
+        let is_full = worker.local_depth.fetch_add(1, Ordering::AcqRel) >= capacity;
+        let share = if is_full { None } else { worker.local_bytes.take(size) };
+        if share.is_none() && !force {
             worker.local_depth.fetch_sub(1, Ordering::AcqRel);
             if let Some(Place { id, waker }) = waiting {
-                worker.room.lock().expect(NO_PANIC).insert(id, waker.clone());
+                worker.waiting.lock().expect(NO_PANIC).insert(id, waker.clone());
                 // The worker may have emptied its inbox meanwhile, and look here no more.
-                if worker.local_depth.load(Ordering::Acquire) < capacity {
+                if worker.local_depth.load(Ordering::Acquire) < capacity && worker.local_bytes.has_room(size) {
                     waker.wake_by_ref();
                 }
             }
             return Err(message);
         }
-        worker.local.send(Local::Message { lane, message }).map_err(|unsent| match unsent.0 {
+        worker.local.send(Local::Message { lane, message, _share: share }).map_err(|unsent| match unsent.0 {
             Local::Message { message, .. } => message,
             Local::Mark(_) => unreachable!("a message was sent"),
         })
@@ -135,7 +146,7 @@ impl Workers {
     /// Nobody waits under this number any more.
     pub(super) fn forget_waiting(&self, id: u64) {
         for worker in self.data.iter().chain([&self.control]) {
-            worker.room.lock().expect(NO_PANIC).remove(&id);
+            worker.waiting.lock().expect(NO_PANIC).remove(&id);
         }
     }
 
@@ -159,13 +170,16 @@ impl Workers {
     }
 }
 
-fn worker() -> (Worker, Desk) {
+fn worker(local_bytes: usize) -> (Worker, Desk) {
     let (remote, remote_desk) = mpsc::channel(FRAMES_PER_WORKER);
     let (local, local_desk) = mpsc::unbounded_channel();
     let local_depth = Arc::new(AtomicUsize::new(0));
-    let room = Room::default();
-    let desk = Desk { remote: remote_desk, local: local_desk, local_depth: local_depth.clone(), room: room.clone() };
-    (Worker { remote, local, local_depth, room }, desk)
+    let waiting = Waiting::default();
+    let desk =
+        Desk { remote: remote_desk, local: local_desk, local_depth: local_depth.clone(), waiting: waiting.clone() };
+    // Messages are counted by the caller's bound, which differs by lane.
+    let local_bytes = Room::new(usize::MAX, local_bytes);
+    (Worker { remote, local, local_depth, local_bytes, waiting }, desk)
 }
 
 impl Desks {
@@ -191,12 +205,12 @@ async fn work(shared: Arc<Shared>, mut desk: Desk) {
             count = desk.local.recv_many(&mut locals, LOCAL_AT_ONCE) => {
                 desk.local_depth.fetch_sub(count, Ordering::AcqRel);
                 last.isolated(locals.drain(..), |local, last| match local {
-                    Local::Message { lane, message } => {
+                    Local::Message { lane, message, _share } => {
                         shared.refuse(shared.endpoint.deliver(Instant::now(), lane, None, message, last));
                     }
                     Local::Mark(mark) => mark.pass(),
                 });
-                let waiting = std::mem::take(&mut *desk.room.lock().expect(NO_PANIC));
+                let waiting = std::mem::take(&mut *desk.waiting.lock().expect(NO_PANIC));
                 waiting.into_values().for_each(Waker::wake);
             }
         }
@@ -273,10 +287,52 @@ mod tests {
         Delivery { from, lane, arrived, read_at, mark }
     }
 
+    /// Cluster T22, T38: what a node sends to itself is bounded in messages and in bytes; a mark is taken all the
+    /// same, and a sender that waits is woken once there is room.
+    #[tokio::test]
+    async fn what_a_node_sends_to_itself_is_bounded_in_bytes() {
+        let (workers, desks) = Workers::new(1, 1000);
+        let message = |bytes: usize| Inbound {
+            from: "a:1#1".parse().unwrap(),
+            recipient: Recipient::new("r"),
+            codec: greylag_core::CodecId::JSON,
+            manifest: "m".into(),
+            payload: vec![0; bytes - 2].into(),
+            ask: None,
+        };
+        let push = |bytes, force| {
+            workers.deliver_locally(10, force, Lane::ordinary(0), message(bytes), None).map_err(Box::new)
+        };
+        assert!(push(600, false).is_ok() && push(400, false).is_ok());
+        assert_eq!(push(2, false).unwrap_err().size(), 2, "it comes back");
+        assert!(push(2, true).is_ok());
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let place = Place { id: 1, waker: &waker };
+        assert!(workers.deliver_locally(10, false, Lane::ordinary(0), message(300), Some(place)).is_err());
+        assert!(!woken.0.load(Ordering::Relaxed), "there is no room to wake it for");
+        let Desks { mut data, .. } = desks;
+        let desk = &mut data[0];
+        drop(desk.local.recv().await.unwrap());
+        assert!(push(300, false).is_ok());
+        desk.local_depth.store(10, Ordering::Relaxed);
+        assert!(push(2, false).is_err(), "ten messages are there");
+        assert_eq!(workers.data[0].local_bytes.bytes(), 700);
+    }
+
+    #[derive(Default)]
+    struct Woken(std::sync::atomic::AtomicBool);
+
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Cluster T41, §7: what nobody takes any more is counted, and a mark behind it is not answered.
     #[tokio::test]
     async fn a_worker_that_has_ended_takes_nothing_and_answers_nothing() {
-        let (workers, desks) = Workers::new(2);
+        let (workers, desks) = Workers::new(2, 1 << 20);
         let (said, mut heard) = mpsc::unbounded_channel();
         let mark = |said: mpsc::UnboundedSender<()>| Mark::local(Box::new(move || said.send(()).unwrap())).before(2);
         let Desks { mut data, .. } = desks;
