@@ -1,0 +1,205 @@
+//! A process that is no member says every message of every layer to a node that runs all of them, and then a member does:
+//! each message once with all its fields at one end, and once for each field at its largest.
+
+#[path = "../../../attack/src/schema.rs"]
+mod schema;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag::cluster::{Cluster, ClusterEvent, ClusterSettings, Downing, MemberStatus, SbrSettings};
+use greylag::codec::json;
+use greylag::crdt::GCounter;
+use greylag::ddata::{Key, ReadLevel, Replicator, TypeTable, WriteLevel};
+use greylag::persistence::{CommandContext, Effect, EventMeta, EventSourced, PersistenceId, StoredCodec, Stores};
+use greylag::prelude::*;
+use greylag::sharding::{EntityType, Region};
+use greylag::transport::{Destination, Envelope, GrpcTransport, Recipient, Remoting, SendError, TransportSettings};
+use greylag_core::{CodecId, DeadLetterReason, Registry, UniqueAddress};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A sum that is asked for by adding nothing.
+struct Customer(PersistenceId);
+
+type Command = (u64, ReplyTo<u64>);
+
+impl EventSourced for Customer {
+    type Command = Command;
+    type Event = u64;
+    type State = u64;
+
+    fn persistence_id(&self) -> PersistenceId {
+        self.0.clone()
+    }
+
+    fn event_codec(&self) -> StoredCodec<u64> {
+        StoredCodec::new(json("added"))
+    }
+
+    fn on_command(&mut self, _: &mut CommandContext<'_, Command>, sum: &u64, (by, to): Command) -> Effect<Self> {
+        if by == 0 {
+            return Effect::<Self>::reply(to, *sum);
+        }
+        Effect::<Self>::persist(by).then_reply(to, |sum| *sum)
+    }
+
+    fn apply(&self, sum: &mut u64, by: &u64, _: &EventMeta<'_>) {
+        *sum += by;
+    }
+}
+
+/// A node that runs membership, a coordinator (a singleton), a region, entities with a journal, and a replicator.
+struct Shop {
+    node: Node,
+    customers: Region<Command>,
+    replicator: Replicator,
+    visits: Key<GCounter>,
+}
+
+impl Shop {
+    async fn open() -> Self {
+        let settings = |settings: &mut NodeSettings| settings.sharding.allow_local_journal = true;
+        let builder = Node::builder("shop").bind("127.0.0.1", 0).stores(Stores::in_memory()).configure(settings);
+        let node = builder.start().await.expect("a cluster of one");
+        let customers = EntityType::event_sourced("Customer", |init| Ok(Customer(init.persistence_id()?)));
+        let customers = node.sharding().init(customers).expect("it is set up");
+        let mut types = TypeTable::new();
+        types.add::<GCounter>();
+        let replicator = node.replicator(types).expect("it is the only one");
+        Self { node, customers, replicator, visits: Key::new("visits").expect("a name") }
+    }
+
+    async fn add(&self, customer: &str, by: u64) -> u64 {
+        self.customers.entity_ref(customer).ask(|to| (by, to), LONG).await.expect("it answers")
+    }
+
+    async fn visit(&self) {
+        let visit = self
+            .replicator
+            .update(&self.visits, WriteLevel::Local, GCounter::new, |visits, cx| visits.increment(cx, 1));
+        visit.await.expect("it is taken");
+    }
+
+    async fn visits(&self) -> Option<u128> {
+        let read = self.replicator.get(&self.visits, ReadLevel::Local).await.expect("it is served");
+        read.found().map(|visits| visits.value())
+    }
+
+    /// All that others could have changed: members, tombstones, what a customer and a counter hold.
+    async fn facts(&self) -> (Vec<(UniqueAddress, MemberStatus, u32)>, usize, u64, Option<u128>) {
+        let view = self.node.cluster().view();
+        let members = view.members.iter();
+        let members = members.map(|member| (member.address.clone(), member.status, member.up_number)).collect();
+        (members, view.tombstones.len(), self.add("a", 0).await, self.visits().await)
+    }
+
+    fn dropped(&self) -> BTreeMap<DeadLetterReason, u64> {
+        let mut dropped = BTreeMap::new();
+        for (key, count) in self.node.transport().stats().dead_letters {
+            *dropped.entry(key.reason).or_default() += count;
+        }
+        dropped
+    }
+
+    /// What was dropped of this process by name.
+    fn dropped_of(&self, process: &UniqueAddress, reason: DeadLetterReason) -> u64 {
+        let letters = self.node.transport().stats().dead_letters.into_iter();
+        let own = letters.filter(|(key, _)| key.reason == reason && key.peer.as_ref() == Some(process.address()));
+        own.map(|(_, count)| count).sum()
+    }
+}
+
+/// A process with a transport of the same cluster and nothing else.
+async fn outsider() -> Arc<GrpcTransport> {
+    let settings = TransportSettings { dead_letter_log_rate: 0, ..TransportSettings::test() };
+    let settings = TransportSettings { cluster_name: "shop".to_owned(), ..settings };
+    GrpcTransport::bind(settings, Arc::new(Registry::new())).await.expect("it listens")
+}
+
+/// Says everything to `to`, in order, and waits until all of it has been taken there; how many of each path were sent.
+async fn say_everything(from: &Arc<GrpcTransport>, to: &UniqueAddress) -> BTreeMap<String, u64> {
+    let mut sent = BTreeMap::new();
+    let destination = Destination::Incarnation(to.clone());
+    for message in schema::messages(to, from.self_address()) {
+        let recipient = Recipient::new(message.path.clone());
+        let envelope = Envelope::new(recipient, CodecId::INTERNAL, message.manifest, message.payload.clone());
+        match from.send_async(&destination, envelope, Some(LONG)).await {
+            Ok(()) => *sent.entry(message.path).or_default() += 1,
+            // Too large for the lane: it does not leave the process that says it.
+            Err(rejected) => assert!(matches!(rejected.error, SendError::TooLarge { .. }), "{}", rejected.error),
+        }
+    }
+    let (done, taken) = tokio::sync::oneshot::channel();
+    from.flush(to, Box::new(move || done.send(()).unwrap_or_default()));
+    tokio::time::timeout(LONG, taken).await.expect("all of it is taken").expect("it is said once");
+    sent
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let come = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(LONG, come).await.unwrap_or_else(|_| panic!("{what} does not come about"));
+}
+
+/// The recipient that is open to strangers for the join and for the probe. The machine judges each message there.
+fn is_open(path: &str) -> bool {
+    path == "control/cluster"
+}
+
+/// Scenario cluster 77, all layers in one: of a stranger's messages each is counted as `NotAMember` and nothing changes;
+/// a member's are refused where their numbers lie beyond reach, counted, and everything goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_77_every_message_of_every_layer() {
+    let shop = Shop::open().await;
+    assert_eq!((shop.add("a", 5).await, shop.add("b", 3).await), (5, 3));
+    shop.visit().await;
+    let (facts, target) = (shop.facts().await, shop.node.unique_address().clone());
+
+    let stranger = outsider().await;
+    let before = shop.dropped();
+    let sent = say_everything(&stranger, &target).await;
+    let closed: u64 = sent.iter().filter(|(path, _)| !is_open(path)).map(|(_, count)| count).sum();
+    assert!(sent.len() > 12 && closed > 5_000, "{sent:?}");
+    let refused = || shop.dropped_of(stranger.self_address(), DeadLetterReason::NotAMember);
+    until("the last refusal", || refused() >= closed).await;
+    assert_eq!(refused(), closed, "{sent:?}: {:?}", shop.dropped());
+    // What the machine refused of the rest is told under its own name.
+    let by_machine =
+        |reason| shop.dropped().get(&reason).copied().unwrap_or(0) - before.get(&reason).copied().unwrap_or(0);
+    until("what the membership refused", || by_machine(DeadLetterReason::NotAMember) > closed).await;
+    assert_eq!(shop.facts().await, facts);
+    assert_eq!(shop.replicator.stats().await.expect("it runs").from_strangers, 0, "none came so far");
+    assert_eq!(shop.node.transport().stats().malformed_frames, 0);
+
+    let outsider = outsider().await;
+    let remoting: Arc<dyn Remoting> = outsider.clone();
+    let downing = Downing::SplitBrainResolver(SbrSettings::default());
+    let settings = ClusterSettings { downing, ..ClusterSettings::default() };
+    let member = Cluster::start_on(outsider.control_runtime(), settings, remoting).await.unwrap();
+    member.join_seed_nodes(vec![target.address().clone()]).await.expect("it may join");
+    tokio::time::timeout(LONG, member.wait_up()).await.expect("it is up").expect("it stays");
+    let is_known =
+        |shop: &Shop| shop.node.cluster().view().members.iter().filter(|m| m.status == MemberStatus::Up).count() == 2;
+    until("both are up", || is_known(&shop)).await;
+    let mut events = shop.node.cluster().subscribe();
+    let facts = shop.facts().await;
+    say_everything(&outsider, &target).await;
+    until("numbers beyond reach", || by_machine(DeadLetterReason::BeyondReach) > 0).await;
+    assert_eq!(shop.facts().await, facts);
+    // It goes on: customers that there were, and the counter.
+    assert_eq!((shop.add("a", 2).await, shop.add("b", 4).await), (7, 7));
+    shop.visit().await;
+    assert_eq!(shop.visits().await, Some(2));
+    while let Ok(Some(event)) = tokio::time::timeout(Duration::from_millis(1), events.next()).await {
+        assert!(!matches!(event, ClusterEvent::UnreachableMember(_) | ClusterEvent::MemberDowned(_)), "{event:?}");
+    }
+    // It said that it has a region, so shards may be its own as long as it is a member, and no longer.
+    member.shutdown().await;
+    assert_eq!(shop.add("c", 3).await, 3);
+    assert!(shop.node.cluster().ended().is_none());
+}
