@@ -37,14 +37,14 @@ fn unskipped(test: &str) -> Result<(), Failure> {
     if skipped.is_empty() { Ok(()) } else { Err(format!("tests were skipped:\n  {}", skipped.join("\n  "))) }
 }
 
-/// The command line with fewer features than the tests of the workspace give it: with none, and with each alone.
+/// The command line with fewer features than the tests of the workspace give it: with each alone it compiles, and with
+/// none its tests pass, which ask for what is missing.
 fn command_line() -> Result<(), Failure> {
-    for features in ["", "journal-sled", "journal-postgres"] {
+    for features in ["journal-sled", "journal-postgres", ""] {
         let of_cli = ["--quiet", "--package", "greylag-cli", "--features", features];
         run("cargo", &[&["clippy"], &of_cli[..], &["--all-targets", "--", "--deny", "warnings"]].concat())?;
-        run("cargo", &[&["test"], &of_cli[..]].concat())?;
     }
-    Ok(())
+    run("cargo", &["test", "--quiet", "--package", "greylag-cli"])
 }
 
 /// The second command of the README, so that what people are told is what is checked.

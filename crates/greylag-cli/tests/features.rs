@@ -8,10 +8,9 @@ const SLED: &str = "journal-sled";
 const POSTGRES: &str = "journal-postgres";
 
 fn has(feature: &str) -> bool {
-    match feature {
-        SLED => cfg!(feature = "journal-sled"),
-        _ => cfg!(feature = "journal-postgres"),
-    }
+    let has_sled = cfg!(feature = "journal-sled");
+    let has_postgres = cfg!(feature = "journal-postgres");
+    if feature == SLED { has_sled } else { has_postgres }
 }
 
 /// Each command that touches a store, with what it needs. None of them finds anything where it looks, so a program that
