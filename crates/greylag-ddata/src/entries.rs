@@ -83,9 +83,11 @@ pub(crate) struct Entries {
     encodings: Encodings,
 }
 
-/// What may be wrong about something that was merged all the same.
+/// What is to be told of something that was merged.
 #[derive(Debug, Default)]
 pub(crate) struct Noticed {
+    /// When the latest of the markers was performed that came with it, had ended, and were not kept.
+    pub(crate) done_without: Option<i64>,
     /// The latest timestamp in it.
     pub(crate) timestamp: Option<i64>,
     /// Up to which version of this replica's own updates it says to include.

@@ -95,11 +95,16 @@ impl Entries {
         let mut draft = self.draft(key, found);
         let named = theirs.pruning().map(RemovedNodePruning::modified_by).unwrap_or_default();
         let mut told = envelope.markers.clone();
-        told.retain(|marker| !rules.may_forget(marker) || self.names(key, marker) || named.contains(&marker.removed));
+        let is_kept = |marker: &Performed| {
+            !rules.may_forget(marker) || self.names(key, marker) || named.contains(&marker.removed)
+        };
+        let done_without = told.iter().filter(|marker| !is_kept(marker)).map(|marker| marker.performed_at).max();
+        told.retain(is_kept);
         draft.markers.unite(&told);
         let cleaned = Draft::clean(&draft.markers, &mut *draft.value);
         Draft::clean(&draft.markers, &mut *theirs);
         let grew = draft.value.merge(&*theirs).map_err(|_| Refusal::Undecodable)?;
+        self.noticed.done_without = done_without;
         self.noticed.timestamp = theirs.latest_timestamp();
         self.noticed.own_version = envelope.versions.get(&self.replica).copied();
         for (origin, version) in &envelope.versions {

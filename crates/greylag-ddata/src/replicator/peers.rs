@@ -292,10 +292,14 @@ impl ReplicatorCore {
         self.note_refusal(now, from, key, &tag, merged, out)
     }
 
-    /// Tells, once per entry, of a clock that is far ahead and of a replica id that is used twice. What
-    /// arrived was taken all the same. Source: ddata Y6, §9.
+    /// Raises the horizon by a marker that was not kept. Tells, once per entry, of a clock that is far ahead and of a
+    /// replica id that is used twice; what arrived was taken all the same. Source: ddata Y6, Z9, §9.
     fn note_suspicion(&mut self, now: Instant, from: &UniqueAddress, key: &KeyId, out: &mut Vec<Effect>) {
-        let Noticed { timestamp, own_version } = std::mem::take(&mut self.entries.noticed);
+        let Noticed { done_without, timestamp, own_version } = std::mem::take(&mut self.entries.noticed);
+        // What came bears the owner's name already, and nothing here says so any more: as if the marker were forgotten.
+        if let Some(performed_at) = done_without {
+            self.raise_horizon(performed_at);
+        }
         let timestamp = timestamp.filter(|_| self.settings.has_wall_clock(key));
         let ahead = timestamp.map(|timestamp| timestamp.saturating_sub(self.wall_ms(now)));
         if let Some(ahead_ms) = ahead.filter(|ahead| *ahead > CLOCK_TOLERANCE_MS) {

@@ -130,21 +130,42 @@ fn an_idle_tick_touches_no_entry() {
     assert!(touched() > seen, "and one read is counted");
 }
 
-/// ddata Z2, H2: markers are forgotten some at a time, however many end at once, and all of them.
-#[test]
-fn markers_are_forgotten_some_at_a_time() {
-    let mut world = World::new();
-    world.pass(Duration::from_secs(60));
+/// A counter of 5 that bears the name of replica 2, as the pruning of replica 99 left it.
+fn pruned(performed_at: i64, obsolete_at: i64) -> Envelope {
     let (numbers, writer) = (DotSource::above(9), WriterKey::new(*b"h"));
     let mut value = GCounter::new();
     value.increment(&mut UpdateCx::new(&numbers, ReplicaId(2), &writer, 0), 5).expect("an increment");
     let mut marker = Performed::new(ReplicaId(99), ReplicaId(2));
     marker.moved.set_amount(0, 0, 5);
-    (marker.performed_at, marker.obsolete_at) = (world.wall_ms, Some(world.wall_ms + 1));
+    (marker.performed_at, marker.obsolete_at) = (performed_at, Some(obsolete_at));
     let mut markers = Markers::new();
     markers.add(&marker);
     let content = Content::Value { tag: GCounter::TAG.to_string().into(), bytes: value.to_untagged_bytes().into() };
-    let envelope = Envelope { markers, ..Envelope::of(content) };
+    Envelope { markers, ..Envelope::of(content) }
+}
+
+/// ddata Z9: who takes pruned data over without their ended marker cannot tell old stores apart any more, and says so.
+#[test]
+fn a_marker_that_is_not_kept_raises_the_horizon_as_one_that_is_forgotten() {
+    let mut world = World::new();
+    world.pass(Duration::from_secs(900));
+    let key = World::key(1).id().clone();
+    let performed_at = world.wall_ms - 800_000;
+    let horizon = |world: &World| world.cores[0].pruning_news().standing.forget_horizon;
+    assert_eq!(horizon(&world), None);
+    let entries = vec![(key.clone(), pruned(performed_at, performed_at + 1))];
+    let message = Message::Gossip { round: None, number: 0, send_back: false, entries };
+    world.handle(0, Input::Received { from: address(1), message });
+    assert!(world.cores[0].markers(&key).is_empty(), "it has ended");
+    assert!(horizon(&world).is_some_and(|horizon| horizon >= performed_at), "{:?}", horizon(&world));
+}
+
+/// ddata Z2, H2: markers are forgotten some at a time, however many end at once, and all of them.
+#[test]
+fn markers_are_forgotten_some_at_a_time() {
+    let mut world = World::new();
+    world.pass(Duration::from_secs(60));
+    let envelope = pruned(world.wall_ms, world.wall_ms + 1);
     let keys: Vec<_> = (0..2_500).map(|number| World::key(number).id().clone()).collect();
     for keys in keys.chunks(500) {
         let entries = keys.iter().map(|key| (key.clone(), envelope.clone())).collect();
