@@ -175,7 +175,8 @@ pub(crate) struct Serve {
     /// needs --tls-ca, --tls-cert and --tls-key.
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) listen: SocketAddr,
-    /// Listen in plain text on an address that others can reach: whoever reaches it may read and write everything.
+    /// Listen in plain text on an address that others can reach: every process that reaches the address may read and
+    /// write everything.
     #[arg(long)]
     pub(crate) plain_text: bool,
 }

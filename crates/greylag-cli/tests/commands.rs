@@ -299,7 +299,7 @@ async fn the_port_that_nodes_dial_and_the_admin_port_are_told_apart() {
     node.end().await;
 }
 
-/// What dials of this node have failed with.
+/// Sends on the reason of each failed dial of a node.
 struct Failures(tokio::sync::mpsc::UnboundedSender<String>);
 
 impl TransportListener for Failures {

@@ -1015,7 +1015,7 @@ fn a_quarantined_member_stays_unreachable_and_is_not_downed() {
     assert!(a.input(Input::PeerQuarantined { peer: ua("x"), reason, harmless: false }).is_empty());
 }
 
-/// cluster M32, scenario 35: whoever accuses this node, it is never told to listeners as unreachable.
+/// cluster M32, scenario 35: listeners never hear that this node is unreachable, whichever member accuses it.
 #[test]
 fn scenario_35_this_node_is_never_told_as_unreachable() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -1222,7 +1222,7 @@ fn whoever_waits_is_let_in_weakly_at_the_seventh_blocked_tick() {
     assert_eq!(a.status("d"), Some(MemberStatus::WeaklyUp));
 }
 
-/// cluster M21, M22, scenario 25: whoever waits is not let in weakly either while fewer than the minimum are there,
+/// cluster M21, M22, scenario 25: a joining node is not let in weakly either while fewer than the minimum are there,
 /// in all or of a role.
 #[test]
 fn scenario_25_nobody_is_let_in_weakly_before_enough_have_joined_in_all_and_of_each_role() {

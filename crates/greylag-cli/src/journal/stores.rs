@@ -1,7 +1,7 @@
 //! Looks into stores of events, proves them whole or equal, and moves them.
 //!
 //! The stores are opened by this process, by the same code that a node uses, so what it finds is what a
-//! node would find. `inspect` and `replay` share a database with whoever uses it; `verify` and `copy` want the
+//! node would find. `inspect` and `replay` share a database with its users; `verify` and `copy` want the
 //! stores alone, and a directory of sled always has one process only.
 
 use std::fmt::Write as _;

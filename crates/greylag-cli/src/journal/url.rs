@@ -46,7 +46,7 @@ impl Url {
         Ok(Self::Postgres { config: format!("{base}{query}"), schema: schema.to_owned() })
     }
 
-    /// What the program has to be built with to open it.
+    /// The feature that this program needs to open a store of this kind.
     pub(super) fn feature(&self) -> Feature {
         match self {
             Self::Sled(_) => Feature::JournalSled,

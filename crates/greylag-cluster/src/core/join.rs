@@ -56,7 +56,7 @@ pub(super) struct JoinProcess {
     self_join_at: Instant,
     warn_at: Instant,
     give_up_at: Option<Instant>,
-    /// What people are told of the other seed nodes.
+    /// Decides when the log names the seed nodes that do not let this node in, and what they answered.
     found: Seeds,
 }
 

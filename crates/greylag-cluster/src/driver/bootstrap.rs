@@ -17,7 +17,7 @@ use crate::error::JoinError;
 const PATH: &str = "control/bootstrap";
 /// Messages that wait; what comes beyond is lost, and the protocol repeats itself.
 const INBOX: usize = 1024;
-/// What these messages may have together, in bytes.
+/// Bytes of all messages in the inbox together; a message beyond them is dropped.
 const INBOX_BYTES: usize = 1024 * 1024;
 /// A look-up that takes longer has failed.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);

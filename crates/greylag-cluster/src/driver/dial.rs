@@ -156,8 +156,8 @@ mod tests {
         here.shutdown().await;
     }
 
-    /// cluster S20: whoever was never associated with is not dialled, though a kernel would refuse; and a dial that
-    /// nobody answers, accepting or refusing, proves nothing.
+    /// cluster S20: an address that this node was never associated with is not dialled, though a kernel would refuse
+    /// the dial; and a dial that is neither accepted nor refused proves nothing.
     #[tokio::test]
     async fn scenario_62_neither_a_time_out_nor_an_unknown_address_proves_a_death() {
         use greylag_core::{CodecId, DeadLetterReason};
@@ -184,7 +184,7 @@ mod tests {
         there.shutdown().await;
         let refused = dial(ProofOfDeath::On, &*here, peer.clone()).await;
         assert_eq!(refused, Input::DialRefused(peer.clone()), "it was associated with");
-        // A listener that accepts nobody, with as many waiting as its kernel lets wait.
+        // The listener accepts no connection, and its backlog is full, so that a further dial hears nothing.
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.set_reuseaddr(true).unwrap();
         let address = SocketAddr::new(IpAddr::from([127, 0, 0, 1]), peer.address().port());

@@ -150,7 +150,7 @@ impl Node {
             let receiver = MembershipReceiver { way_in: self.way_in(), clock: self.settings.clock.clone() };
             self.remoting.register(path, Arc::new(receiver));
         }
-        // Managers begin one by one and end one by one, and ask again whoever did not answer.
+        // Managers begin and end one by one, and repeat a question that was not answered: such losses are no warning.
         let said_again = [DeadLetterReason::NoSuchRecipient, DeadLetterReason::Quarantined];
         self.remoting.declare_repeated(SINGLETON_PREFIX, &said_again);
         self.remoting.listen(None, Arc::new(Listener::new(self.inbox.clone(), self.user.clone())));

@@ -27,8 +27,8 @@ use crate::view::MembershipView;
 const PATH: &str = "control/watch";
 const MANIFEST: &str = "gl.watch";
 
-/// What messages of peers may have together while they wait, in messages and in bytes: one that finds no room is a
-/// dead letter. Honest nodes are far below: a node is sent one message for each recipient that another watches.
+/// Messages of peers that may wait at one time, and their bytes together: a message that finds no room is a dead
+/// letter. Honest nodes are far below: a node is sent one message for each recipient that another watches.
 const ROOM: (usize, usize) = (65_536, 16 * 1024 * 1024);
 
 type Answer = oneshot::Sender<Result<Terminated, WatchError>>;
@@ -296,7 +296,8 @@ impl TransportListener for Mailbox {
                 WatchInput::Stopped { path: path.clone(), instance: *instance }
             }
             TransportEvent::Quarantined { peer, .. } => WatchInput::PeerQuarantined(peer.clone()),
-            // Whoever may connect can cause as many as it likes; it says Hello again with its next stream.
+            // A handshake that finds no room is passed over: strangers can cause any number of handshakes, and a peer
+            // says Hello again with its next stream.
             TransportEvent::PeerHandshake(info) => {
                 if let Some(share) = self.room.take(0) {
                     self.calls.send(Call::Received(WatchInput::PeerHandshake(info.peer.clone()), share)).ok();
