@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use greylag_store_sled::Request as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::coop::unconstrained;
 
 use crate::request::Request;
 
@@ -28,12 +29,14 @@ impl Room {
         Self { free: Arc::new(Semaphore::new(units)), units }
     }
 
-    /// Waits for room. Dropped before, nothing was asked of anybody.
+    /// Waits for room. A request that is dropped before it has room is never carried out.
     pub(crate) async fn admit(&self, request: Request) -> Queued {
         // One that is larger than all the room goes in alone.
         let units = request.bytes().div_ceil(UNIT).clamp(1, self.units);
         let units = u32::try_from(units).unwrap_or(u32::MAX);
-        let room = self.free.clone().acquire_many_owned(units).await;
+        // Unconstrained: a request is on its way after its first poll if there is room, however much the task has done in
+        // its turn, so that one dropped from then on is still carried out (J13).
+        let room = unconstrained(self.free.clone().acquire_many_owned(units)).await;
         Queued { request, room: Some(room.expect("this semaphore is never closed")) }
     }
 }

@@ -21,6 +21,7 @@ use greylag_persistence::{
 };
 use greylag_store_sled::{Batch, Planner, Reader, Request, Store};
 use tokio::sync::{RwLock, RwLockWriteGuard};
+use tokio::task::coop::unconstrained;
 
 /// A journal that can be taken off the disk and put back under the kit's handle.
 struct Reopened {
@@ -90,7 +91,8 @@ impl Journal for Reopened {
     }
 
     async fn append(&self, append: Append) -> Result<Appended, AppendError> {
-        self.open.read().await.append(append).await
+        // Unconstrained, as the kit wants an append on its way after its first poll.
+        unconstrained(self.open.read()).await.append(append).await
     }
 
     async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {

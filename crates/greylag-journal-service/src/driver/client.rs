@@ -17,6 +17,7 @@ use greylag_transport::{Tls, TlsFiles};
 use prost::Message;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tokio::task::coop::unconstrained;
 use tonic::transport::{Channel, Endpoint};
 
 pub use self::journal::ServiceJournal;
@@ -220,7 +221,10 @@ impl Inner {
         let Some(sender) = self.sender.upgrade() else {
             return Answered::NeverSent(self.failure("the client was closed"));
         };
-        match tokio::time::timeout_at(deadline.into(), sender.send(submitted)).await {
+        // Unconstrained: a call is on its way after its first poll if there is room, however much the task has done in its
+        // turn, so that an append dropped from then on is still stored (J13).
+        let sent = tokio::time::timeout_at(deadline.into(), unconstrained(sender.send(submitted)));
+        match sent.await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return Answered::NeverSent(self.failure("the client was closed")),
             Err(_) => return Answered::NeverSent(self.failure("too many calls are in progress")),

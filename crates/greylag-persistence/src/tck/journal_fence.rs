@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 use futures::poll;
 use greylag_core::Generation;
+use tokio::task::coop::{consume_budget, has_budget_remaining};
 
 use super::factories::JournalFactory;
 use super::harness::{Checked, Stop, ensure, equal, must, skip};
@@ -40,11 +41,28 @@ pub(super) async fn claim_fences(journal: J<'_>) -> Checked {
     new.expect("numbers", &[1, 2, 3, 4]).await
 }
 
+/// Most units of work that a turn of a task may have; tokio gives 128.
+const TURN: usize = 1024;
+
+/// Uses up the turn that the runtime gives a task, so that tokio's channels and semaphores answer `Pending` although they
+/// have room: a busy task meets this by chance.
+async fn use_up_the_turn() {
+    for _ in 0..TURN {
+        if !has_budget_remaining() {
+            return;
+        }
+        consume_budget().await;
+    }
+}
+
 /// Polls an append once, so that it is on its way, and claims: the claim must have seen it.
 async fn append_in_flight(journal: J<'_>, name: &str, cancel: bool) -> Checked {
     for round in 0..20 {
         let old = Writer::claim(journal, &id(&format!("{name}-{round}")), 1).await?;
         let mut append = Box::pin(old.append(1, vec![event("in flight")]));
+        if round % 2 == 1 {
+            use_up_the_turn().await;
+        }
         let mut answer = match poll!(append.as_mut()) {
             std::task::Poll::Ready(answer) => Some(answer),
             std::task::Poll::Pending => None,
