@@ -123,8 +123,8 @@ struct Asking {
 struct Passed {
     /// When both histories parted.
     parted: i64,
-    /// The starts of the member that judged, which the gate opens with. Messages overtake each other, so what the
-    /// member is heard to know when the gate opens may be what it knew before.
+    /// The starts of the member that judged, which the gate opens with: a member whose replicator starts anew before the
+    /// round is complete knows none.
     starts: Starts,
 }
 
@@ -254,7 +254,15 @@ impl Gate {
         out.extend(self.members.addresses().cloned().map(GateNews::Ask));
     }
 
-    /// A member said how it stands, perhaps in answer to a round with this number.
+    /// Goes on asking those that have not answered, as long as the answers matter.
+    fn ask_on(&mut self, at: Moment) {
+        if self.place.is_loaded && self.state != GateState::Refused && !self.is_current {
+            self.asking.next_at.get_or_insert(at.now + self.rules.interval);
+        }
+    }
+
+    /// A member said how it stands, perhaps in answer to a round with this number. Messages overtake each other: a word
+    /// that comes after a later one says nothing, but may be the answer that was waited for.
     pub(crate) fn on_standing(
         &mut self,
         at: Moment,
@@ -263,11 +271,39 @@ impl Gate {
         answers: Option<u64>,
         out: &mut Vec<GateNews>,
     ) {
-        let Some(starts) = self.resolve(from, &standing.starts) else {
-            // It takes this replicator for one that knows them; it will be told otherwise.
-            self.members.forget(from);
-            return;
-        };
+        let counts = answers.is_some_and(|number| number > self.asking.above);
+        if self.members.is_news(from, standing.number) {
+            let Some(starts) = self.resolve(from, &standing.starts) else {
+                // It takes this replicator for one that knows them; it will be told otherwise.
+                self.members.forget(from);
+                return self.ask_on(at);
+            };
+            self.note_standing(at, from, standing, starts, out);
+        }
+        if counts {
+            self.members.note_answer(from);
+        }
+        if self.members.awaited().next().is_none() {
+            self.asking.next_at = None;
+        }
+        match self.state {
+            GateState::Refused => return,
+            GateState::Closed => self.judge(from, out),
+            GateState::Open => self.meet(at, from, out),
+        }
+        self.note_synced_at(from);
+        self.consider_start(at, out);
+    }
+
+    /// Takes down how a member stands, by its latest word.
+    fn note_standing(
+        &mut self,
+        at: Moment,
+        from: &UniqueAddress,
+        standing: &Standing,
+        starts: Starts,
+        out: &mut Vec<GateNews>,
+    ) {
         let horizon = standing.forget_horizon.filter(|horizon| self.is_plausible(at.wall_ms, *horizon));
         if let (Some(told), None) = (standing.forget_horizon, horizon) {
             let ahead_ms = told.saturating_sub(at.wall_ms);
@@ -283,19 +319,8 @@ impl Gate {
             state: standing.state,
             is_current: standing.is_current,
         };
-        let counts = answers.is_some_and(|number| number > self.asking.above);
         let binds = self.stands_before(&heard, at.wall_ms);
-        self.members.hear(from, heard, counts, binds);
-        if self.members.awaited().next().is_none() {
-            self.asking.next_at = None;
-        }
-        match self.state {
-            GateState::Refused => return,
-            GateState::Closed => self.judge(from, out),
-            GateState::Open => self.meet(at, from, out),
-        }
-        self.note_synced_at(from);
-        self.consider_start(at, out);
+        self.members.hear(from, heard, binds);
     }
 
     fn resolve(&self, from: &UniqueAddress, told: &ToldStarts) -> Option<Starts> {
@@ -325,12 +350,9 @@ impl Gate {
         self.take_horizon(heard.forget_horizon, out);
     }
 
-    /// A member judged the store and lets it pass. What it said before it knew a later start counts no more.
+    /// A member judged the store and lets it pass.
     fn note_passed(&mut self, from: &UniqueAddress, parted: i64, starts: &Starts) {
-        let knows_later = |passed: &Passed| passed.starts.are_later_than(starts);
-        if !self.passed.get(from).is_some_and(knows_later) {
-            self.passed.insert(from.clone(), Passed { parted, starts: starts.clone() });
-        }
+        self.passed.insert(from.clone(), Passed { parted, starts: starts.clone() });
     }
 
     fn may_judge(&self, heard: &Heard) -> bool {
@@ -562,14 +584,15 @@ impl Gate {
         self.exchanges_with(peer) && self.members.heard(peer).is_none_or(|heard| !heard.is_closed())
     }
 
-    /// What is said of this replicator to a member.
-    pub(crate) fn standing_for(&self, peer: &UniqueAddress, wall_ms: i64) -> Standing {
+    /// What is said of this replicator to a member, with a number that was never used before.
+    pub(crate) fn standing_for(&self, peer: &UniqueAddress, number: u64, wall_ms: i64) -> Standing {
         let knows = |heard: &Heard| !self.starts.is_empty() && heard.starts == self.starts;
         let starts = match self.members.heard(peer).is_some_and(knows) {
             true => ToldStarts::Known(self.starts.digest()),
             false => ToldStarts::Listed(self.starts.clone()),
         };
         Standing {
+            number,
             forget_horizon: self.forget_horizon,
             synced_at: self.synced_at_now(wall_ms),
             starts,

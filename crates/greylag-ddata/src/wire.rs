@@ -219,7 +219,7 @@ fn news(news: &PruningNews) -> pb::PruningNews {
         owner: round.owner.0,
         created_at: round.created_at,
     });
-    let Standing { forget_horizon, synced_at, starts, state, is_current } = &news.standing;
+    let Standing { number, forget_horizon, synced_at, starts, state, is_current } = &news.standing;
     let (starts, starts_digest) = match starts {
         ToldStarts::Listed(starts) => (starts.iter().map(start).collect(), None),
         ToldStarts::Known(digest) => (Vec::new(), Some(*digest)),
@@ -237,6 +237,7 @@ fn news(news: &PruningNews) -> pb::PruningNews {
         starts_digest,
         gate: gate.into(),
         current: *is_current,
+        number: *number,
     }
 }
 
@@ -253,6 +254,7 @@ fn from_standing(news: &pb::PruningNews) -> Result<Standing, WireError> {
         Err(_) => return Err(WireError::Missing("the state of a gate")),
     };
     Ok(Standing {
+        number: news.number,
         forget_horizon: news.forget_horizon,
         synced_at: news.synced_at,
         starts: news.starts_digest.map_or_else(|| ToldStarts::Listed(Starts::of(starts)), ToldStarts::Known),
@@ -631,6 +633,7 @@ mod tests {
         let pruned = PruningRound { removed: ReplicaId(u64::MAX), epoch: 3, owner: ReplicaId(1), created_at: -1 };
         let starts = Starts::of([None, Some(-7)].map(|base| Start { maker: ReplicaId(9), base }));
         let standing = Standing {
+            number: u64::MAX,
             forget_horizon: Some(0),
             synced_at: Some(-1),
             starts: ToldStarts::Listed(starts),

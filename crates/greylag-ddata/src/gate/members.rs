@@ -70,6 +70,8 @@ impl Heard {
 #[derive(Debug, Clone, Default)]
 struct Member {
     heard: Option<Heard>,
+    /// The greatest number of its words: a word with a smaller one was overtaken.
+    latest: u64,
     /// Whether it has answered a question since all were asked last.
     has_answered: bool,
     /// Whether it stood before this replicator when it was last heard.
@@ -103,18 +105,34 @@ impl Members {
         self.0.get(member)?.heard.as_ref()
     }
 
-    /// A member said how it stands. Returns how it was known to stand before.
-    pub(crate) fn hear(&mut self, member: &UniqueAddress, heard: Heard, answers: bool, binds: bool) -> Option<Heard> {
-        let known = self.0.get_mut(member)?;
-        known.has_answered |= answers;
-        known.binds = binds;
-        known.heard.replace(heard)
+    /// A member's word with this number arrived. Returns whether it is news: no later word of that member came before.
+    pub(crate) fn is_news(&mut self, member: &UniqueAddress, number: u64) -> bool {
+        let Some(known) = self.0.get_mut(member) else { return true };
+        let is_news = number >= known.latest;
+        known.latest = known.latest.max(number);
+        is_news
     }
 
-    /// It is not known how a member stands.
+    /// A member said how it stands.
+    pub(crate) fn hear(&mut self, member: &UniqueAddress, heard: Heard, binds: bool) {
+        if let Some(known) = self.0.get_mut(member) {
+            known.heard = Some(heard);
+            known.binds = binds;
+        }
+    }
+
+    /// A member answered a question. That counts once it is known how the member stands.
+    pub(crate) fn note_answer(&mut self, member: &UniqueAddress) {
+        if let Some(known) = self.0.get_mut(member) {
+            known.has_answered |= known.heard.is_some();
+        }
+    }
+
+    /// It is not known how a member stands: it has to answer anew.
     pub(crate) fn forget(&mut self, member: &UniqueAddress) {
         if let Some(known) = self.0.get_mut(member) {
             known.heard = None;
+            known.has_answered = false;
         }
     }
 

@@ -32,6 +32,8 @@ impl Default for ToldStarts {
 /// What a replicator says of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Standing {
+    /// Greater than in everything that the sender said before: messages overtake each other.
+    pub number: u64,
     /// Up to when it, or somebody whose data it has, forgot markers and tombstones: wall clock in milliseconds.
     pub forget_horizon: Option<i64>,
     /// Until when it was in touch with others; now, if it never exchanged anything.

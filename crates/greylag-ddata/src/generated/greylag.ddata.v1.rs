@@ -270,6 +270,10 @@ pub struct PruningNews {
     /// Whether others' stores are judged by what the sender holds.
     #[prost(bool, tag = "7")]
     pub current: bool,
+    /// Greater than in everything that the sender said before: a message that was overtaken counts for nothing. What is said
+    /// of pruning rounds needs no order.
+    #[prost(uint64, tag = "8")]
+    pub number: u64,
 }
 /// The moment from which a history went on after everybody had stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -189,12 +189,14 @@ impl ReplicatorCore {
 
     /// The rounds of pruning that are known here.
     pub fn pruning_news(&self) -> PruningNews {
-        PruningNews { rounds: self.pruning.rounds(), standing: self.gate.standing_for(&self.own, self.wall.1) }
+        let number = self.numbers.last();
+        PruningNews { rounds: self.pruning.rounds(), standing: self.gate.standing_for(&self.own, number, self.wall.1) }
     }
 
     /// What is said of pruning to a peer whenever a round begins.
-    pub(super) fn news_for(&self, now: Instant, peer: &UniqueAddress) -> PruningNews {
-        PruningNews { rounds: self.pruning.rounds(), standing: self.gate.standing_for(peer, self.wall_ms(now)) }
+    pub(super) fn news_for(&mut self, now: Instant, peer: &UniqueAddress) -> PruningNews {
+        let number = self.numbers.draw();
+        PruningNews { rounds: self.pruning.rounds(), standing: self.gate.standing_for(peer, number, self.wall_ms(now)) }
     }
 
     /// Whether this replica goes through entries to put them under its own name.

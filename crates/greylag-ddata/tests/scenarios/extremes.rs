@@ -178,8 +178,8 @@ fn scenario_89_every_number_at_its_largest_value() {
         let starts = Starts::of((0..9).map(|_| Start { maker: ReplicaId(most), base: Some(i64::MAX) }));
         let (forget_horizon, synced_at) = (Some(i64::MAX), Some(i64::MAX));
         let state = GateState::Closed;
-        let standing =
-            Standing { forget_horizon, synced_at, starts: ToldStarts::Listed(starts), state, is_current: false };
+        let (starts, is_current) = (ToldStarts::Listed(starts), false);
+        let standing = Standing { number: most, forget_horizon, synced_at, starts, state, is_current };
         PruningNews { rounds, standing }
     };
     let listed = Listed { hash: most, digest: Digest(u128::MAX), used_ms: Some(i64::MAX) };
