@@ -113,7 +113,7 @@ pub enum BootstrapMessage {
     },
 }
 
-/// What the machine is told.
+/// An input to the [`Bootstrap`] machine: what discovery found, messages of other nodes, and that time passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BootstrapInput {
     /// Something may be due.

@@ -23,7 +23,7 @@ use crate::shared::Shared;
 /// Between two words about late responses.
 const GROWING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What the machine is told.
+/// An input to the [`HeartbeatCore`]: who is monitored, answers of peers, and that time passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeartbeatInput {
     /// The members, those that anybody finds unreachable, and those that this node does.

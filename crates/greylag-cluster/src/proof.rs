@@ -24,7 +24,7 @@ pub const DIAL_SPACING: Duration = Duration::from_millis(100);
 /// kernel may close the listener a little later than the stream.
 const LINK_LOST_WINDOW: Duration = Duration::from_secs(2);
 
-/// What the machine is told.
+/// An input to the proof of death ([`Proofs`]): which members fell silent, and how the dials to their addresses ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProofInput {
     /// The control stream of this member broke.

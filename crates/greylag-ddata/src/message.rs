@@ -643,7 +643,8 @@ pub enum DropReason {
     Transfer,
 }
 
-/// What the machine is told. Updates have an entry point of their own, since closures are no data.
+/// An input to the replicator: messages of peers, requests of this node's users, membership, and the store's answers.
+/// Updates have an entry point of their own, since closures are no data.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
     /// A peer said something.

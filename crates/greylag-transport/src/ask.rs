@@ -50,7 +50,7 @@ impl AskTable {
     }
 
     /// Registers a question that waits until `now + timeout`. The flag says that no other question
-    /// ends as early, so whoever drives the deadlines has to look again.
+    /// ends as early, so the task that drives the deadlines has to look again.
     ///
     /// The question's number is drawn at random, because a peer that was asked one question must not
     /// be able to guess the numbers of the others and answer them. Source: cluster T38.
@@ -73,8 +73,8 @@ impl AskTable {
         (OpenAsk { address, answer }, is_first)
     }
 
-    /// Notes that question `id` goes to `peer`; returns how long its asker waits. `None`: nobody
-    /// waits for the answer any more.
+    /// Notes that question `id` goes to `peer`; returns how long its asker waits. `None`: the asker
+    /// has given up.
     pub fn sent_to(&self, id: u64, peer: &UniqueAddress) -> Option<Instant> {
         let mut asks = self.lock();
         let pending = asks.pending.get_mut(&id)?;
@@ -82,12 +82,12 @@ impl AskTable {
         Some(pending.deadline)
     }
 
-    /// Whether question `id` waits for an answer of `peer` and of nobody else.
+    /// Whether question `id` waits for an answer of `peer` and of no other process.
     pub fn was_sent_to(&self, id: u64, peer: &UniqueAddress) -> bool {
         self.lock().pending.get(&id).is_some_and(|pending| pending.peer.as_ref() == Some(peer))
     }
 
-    /// Ends question `id`. False if nobody waits for it any more: a late reply.
+    /// Ends question `id`. False if its asker waits no more: the reply is late.
     pub fn complete(&self, id: u64, outcome: Result<Answer, AskError>) -> bool {
         let pending = self.lock().take(id);
         pending.is_some_and(|pending| pending.slot.complete(outcome))

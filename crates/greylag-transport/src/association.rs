@@ -70,7 +70,7 @@ pub struct Association {
     /// Processes that were removed from the cluster: their quarantines do not expire, and one that never was
     /// quarantined here is refused all the same.
     tombstones: BTreeSet<Uid>,
-    /// Retired incarnations that somebody asked in vain to quarantine.
+    /// Retired incarnations that a layer above asked to quarantine, in vain: they are refused already.
     ignored: BTreeSet<Uid>,
     /// Who else is heard at the address of a member.
     claims: Claims,
@@ -110,7 +110,7 @@ struct LaneState {
     phase: Phase,
     /// When the messages that wait for a first handshake began to wait.
     wanted_at: Option<Instant>,
-    /// No dial before this, whoever wants one.
+    /// No dial before this, for whatever reason one is wanted.
     not_before: Option<Instant>,
     failures: u32,
     /// The stream that a second one is to take over from.
@@ -216,7 +216,7 @@ impl Association {
         !self.established && self.terminating.is_none() && self.lanes.values().all(is_idle)
     }
 
-    /// Whether somebody there was quarantined who did not leave in order.
+    /// Whether a process there was quarantined that did not leave in order.
     pub fn has_quarantined(&self) -> bool {
         self.quarantined.values().any(|entry| !entry.harmless)
     }
@@ -248,9 +248,9 @@ impl Association {
     }
 
     /// Where a process that was replaced stands among the retired, if its answer to dial `seq` proves
-    /// that it runs all the same. Hellos of several processes come in any order, and in anybody's name;
-    /// but the address is the process that answers there, and one that was asked for by name to go
-    /// stays away.
+    /// that it runs all the same. Hellos of several processes come in any order, and may be forged; the
+    /// process that answers at the address is the one that runs there. A process that was quarantined or
+    /// removed by name stays refused.
     fn proven(&self, uid: Uid, seq: u64) -> Option<usize> {
         let is_wanted =
             !self.quarantined.contains_key(&uid) && !self.tombstones.contains(&uid) && !self.ignored.contains(&uid);
@@ -435,7 +435,7 @@ impl Association {
                 }
                 self.heard(now);
                 out.push(Effect::Close { lane, seq });
-                // Whoever said that it ends is not missed (cluster T19 d finds it).
+                // A process that announced its end is not reported as lost; its quarantine follows (cluster T19 d).
                 let terminating = self.terminating.map(|(uid, _)| uid);
                 if let Some(uid) = self.peer.filter(|uid| terminating != Some(*uid)) {
                     out.push(Effect::Publish(Event::LinkLost { uid, lane }));
@@ -477,7 +477,8 @@ impl Association {
             if lane == Lane::CONTROL {
                 self.lanes.entry(lane).or_default().phase = Phase::Waiting { until };
             } else {
-                // Only a lane with messages is worth a connection; whoever wants it waits its turn.
+                // Only a lane with messages is worth a connection, so the next message asks for the dial; it
+                // waits for the end of the backoff.
                 self.rest(lane, Some(until), out);
             }
             return;
@@ -531,7 +532,7 @@ impl Association {
         if self.is_retired(uid) {
             out.push(Effect::Refuse { reason: None });
             if self.proven(uid, self.next_seq).is_some() {
-                // Whoever is refused in error is dialled, and its answer decides.
+                // The process may be refused in error, so its address is dialled, and the answer decides.
                 self.on_wanted(now, Lane::CONTROL, out);
             }
             return;
@@ -618,8 +619,8 @@ impl Association {
     ) {
         self.claims.forget_former(|former| *former == uid);
         if self.is_retired(uid) && !self.quarantined.contains_key(&uid) {
-            // A newer incarnation runs there, so this one is refused already; whoever waits for
-            // what was queued is not left waiting.
+            // A newer incarnation runs there, so this one is refused already. Listeners that wait for
+            // what was queued are told all the same, so that they do not wait for ever.
             if self.ignored.insert(uid) {
                 out.push(Effect::Ignored { uid });
             }
@@ -668,7 +669,7 @@ impl Association {
                 self.rest(lane, None, out);
             }
         }
-        // Whoever runs there next has a first handshake of its own.
+        // The next process there has a first handshake of its own.
         self.established = false;
     }
 

@@ -1,9 +1,9 @@
 //! The processes that called this node and were never reached at the address they name.
 //!
-//! Such an address is only a claim, and anybody can claim as many as there are. So each of these processes holds
+//! Such an address is only a claim, and one process can claim any number of them. So each of these processes holds
 //! a seat, and seats are few: so many per network, and so many in all. A seat is held while a stream of the
 //! process is open, and until everything that this node kept of it is let go: a while later, because its numbered
-//! messages go on where they were when it calls again soon, or at once when somebody else needs the seat. Members and
+//! messages go on where they were when it calls again soon, or at once when another process needs the seat. Members and
 //! processes that this node has reached need none. Source: cluster T21, T28.
 
 use std::collections::HashMap;

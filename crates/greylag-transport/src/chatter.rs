@@ -1,4 +1,4 @@
-//! Which dropped messages nobody misses: their protocol says them again.
+//! Which dropped messages do no harm, because their protocol repeats them.
 
 use greylag_core::DeadLetterReason;
 

@@ -1,5 +1,5 @@
-//! What became of messages that were not delivered: counted per reason, lane and peer, told to
-//! whoever subscribed, and mentioned in the log.
+//! Messages that were not delivered: counted per reason, lane and peer, told to subscribers, and
+//! mentioned in the log.
 //!
 //! Counting is exact. Subscribers read at their own pace: each has a bounded buffer, and learns how
 //! many letters it missed. Log lines are rationed per reason and peer; a spell of silence ends with
@@ -91,8 +91,8 @@ pub struct Suppressed {
     pub count: u64,
 }
 
-/// Counters that are told apart; whoever may call may call from any address and lane, so the others
-/// count under their reason alone.
+/// Counters that are told apart. A caller can name any address and lane, so that there is no end to them;
+/// drops beyond this many count under their reason alone.
 const COUNTERS: usize = 16 * 1024;
 const RATION: Duration = Duration::from_secs(60);
 
@@ -155,7 +155,7 @@ impl DeadLetters {
         }
         let letter = letter();
         let mut subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nobody else holds the buffer of a subscriber that has gone.
+        // The buffer of a subscriber that has gone has no other holder.
         subscribers.retain(|buffer| Arc::strong_count(buffer) > 1);
         self.subscribed.store(subscribers.len(), Ordering::Release);
         subscribers.iter().for_each(|buffer| buffer.push(&letter));
@@ -230,7 +230,7 @@ impl Buffer {
     }
 }
 
-/// The dead letters of a node since a subscription began. Whoever reads too slowly misses the newest.
+/// The dead letters of a node since a subscription began. A subscriber that reads too slowly misses the newest.
 #[derive(Debug)]
 pub struct DeadLetterEvents {
     buffer: Arc<Buffer>,
@@ -288,7 +288,7 @@ mod tests {
         }
     }
 
-    /// Cluster T21, T41: whoever may call may name any address, and costs memory for so many of them only.
+    /// Cluster T21, T41: a caller may name any number of addresses, and costs memory for `COUNTERS` of them only.
     #[test]
     fn countless_peers_share_one_ration() {
         let (letters, now) = (DeadLetters::new(1), Instant::now());
@@ -343,11 +343,11 @@ mod tests {
         assert_eq!(letters.suppressed(now + RATION), []);
     }
 
-    /// Cluster T41: a subscriber that does not read delays nobody and knows what it missed.
+    /// Cluster T41: a subscriber that does not read delays no publisher and knows how many letters it missed.
     #[test]
     fn a_slow_subscriber_misses_letters_and_knows_how_many() {
         let letters = DeadLetters::new(1);
-        letters.publish(|| panic!("nobody reads this"));
+        letters.publish(|| panic!("there is no subscriber, so no letter is written"));
         let mut events = letters.subscribe(2);
         (0..5).for_each(|size| letters.publish(|| letter(size)));
         assert_eq!((events.try_next(), events.try_next(), events.try_next()), (Some(letter(0)), Some(letter(1)), None));

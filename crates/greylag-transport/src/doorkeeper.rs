@@ -27,7 +27,7 @@ pub enum Intrusion {
     Oversized,
     /// A frame that cannot be read.
     Malformed,
-    /// A frame in the name of somebody else than its stream belongs to.
+    /// A frame in the name of another process than the one that its stream belongs to.
     Forged,
     /// No certificate, or one that is not ours to believe.
     Certificate,
@@ -115,7 +115,7 @@ impl Host {
 }
 
 impl Doorkeeper {
-    /// Everybody may come. At most `log_rate` lines a minute are written about one kind and host.
+    /// A doorkeeper that bans no host yet. It writes at most `log_rate` lines a minute about one kind and host.
     pub(crate) fn new(log_rate: u32) -> Self {
         Self { log_rate, hosts: BTreeMap::new(), counts: BTreeMap::new(), waiting: 0 }
     }
@@ -194,7 +194,7 @@ impl Doorkeeper {
         if self.hosts.len() >= HOSTS && !self.hosts.contains_key(&ip) {
             self.hosts.retain(|_, host| !host.is_forgettable(now));
             if self.hosts.len() >= HOSTS {
-                // Nobody is forgotten who is banned or waits; the rest start over.
+                // Hosts that are banned, or have connections waiting, are kept; the others start over.
                 self.hosts.retain(|_, host| host.waiting > 0 || host.is_banned(now));
             }
             if self.hosts.len() >= HOSTS {

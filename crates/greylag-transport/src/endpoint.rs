@@ -100,7 +100,7 @@ pub(crate) struct Endpoint {
     receivers_version: AtomicU64,
     listeners: RwLock<Vec<Arc<Listener>>>,
     peers: RwLock<HashMap<NodeAddress, PeerInfo>>,
-    /// Paths whose dead letters nobody needs to hear of.
+    /// Paths whose dead letters are only counted, or published without a warning.
     declared: RwLock<Declared>,
     pub(crate) strangers: Strangers,
 }
@@ -176,8 +176,8 @@ impl Endpoint {
         self.listeners.write().unwrap_or_else(PoisonError::into_inner).push(listener);
     }
 
-    /// Hands a message to whoever is registered for it. A question that nobody gets is refused. Called
-    /// under [`LastReceiver::isolated`], because a receiver may panic.
+    /// Hands a message to the receiver that is registered for it. A question that reaches no receiver is refused.
+    /// Called under [`LastReceiver::isolated`], because a receiver may panic.
     pub(crate) fn deliver(
         &self,
         now: Instant,
@@ -436,8 +436,8 @@ impl Endpoint {
         }
     }
 
-    /// Offers what was queued for a quarantined process back to those who asked for it; returns
-    /// what nobody took. Everybody who asked is told, also when there was nothing (cluster T18).
+    /// Offers the envelopes that were queued for a quarantined process back to the listeners with a prefix; returns
+    /// those that no listener took. Each of these listeners is told, also when there are none for it (cluster T18).
     pub(crate) fn hand_back(&self, peer: &UniqueAddress, mut unsent: Vec<Envelope>) -> Vec<Envelope> {
         for listener in self.listeners() {
             let Some(prefix) = &listener.hand_back_prefix else { continue };
@@ -445,7 +445,7 @@ impl Endpoint {
             unsent = others;
             let mut event = TransportEvent::HandedBack { peer: peer.clone(), envelopes };
             let took = isolated("a listener", "what was handed back", || listener.listener.on_event(&mut event));
-            // What it had not taken is nobody's.
+            // The envelopes that the listener left in the event, or all of them if it panicked, count as not taken.
             if let (None, TransportEvent::HandedBack { envelopes, .. }) = (took, event) {
                 unsent.extend(envelopes);
             }
@@ -462,7 +462,7 @@ fn stopped(registration: Registration) -> TransportEvent {
     TransportEvent::RecipientStopped { path: registration.path, instance: registration.instance }
 }
 
-/// Runs code of the layers above: a panic of it ends here, and not the task that everybody shares.
+/// Runs code of the layers above: its panic ends here, and not the task that all layers share.
 pub(crate) fn isolated<T>(who: &str, on: &str, code: impl FnOnce() -> T) -> Option<T> {
     let done = catch_unwind(AssertUnwindSafe(code)).ok();
     if done.is_none() {
@@ -475,7 +475,8 @@ fn say_panicked(who: &str, on: &str) {
     tracing::error!(who, on, "code of a layer above panicked; what it was called for is lost");
 }
 
-/// As much of a name as is told of it: what nobody may send may still be dropped here.
+/// The start of a name, for logs and dead letters: a message whose name is too long to be sent is still reported here
+/// when it is dropped.
 fn shortened_name(name: &str) -> &str {
     const SHOWN: usize = 1024;
     &name[..name.floor_char_boundary(SHOWN)]
@@ -493,9 +494,9 @@ mod tests {
     use crate::envelope::{AskHeader, Recipient};
     use std::time::Duration;
 
-    struct Nobody;
+    struct Discards;
 
-    impl Receiver for Nobody {
+    impl Receiver for Discards {
         fn receive(&self, _: Inbound) {}
     }
 
@@ -503,7 +504,7 @@ mod tests {
     #[test]
     fn only_the_incarnation_and_the_instance_meant_receive() {
         let endpoint = Endpoint::new("b:1#5".parse().unwrap(), Arc::new(Registry::new()), 10, [7; 32]);
-        let (instance, _) = endpoint.register("inbox", Arc::new(Nobody));
+        let (instance, _) = endpoint.register("inbox", Arc::new(Discards));
         let mut last = LastReceiver::default();
         endpoint.declare_chatter("control/gossip");
         let mut letters = endpoint.dead_letters.subscribe(10);

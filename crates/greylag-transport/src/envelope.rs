@@ -19,7 +19,7 @@ pub(crate) const MAX_NAME: usize = 4096;
 ///
 /// The lane key is path and sub-path together: all messages with one lane key share one lane and
 /// one decode worker, and arrive in the order they were enqueued (cluster T6, T23). The instance id
-/// is no part of it; 0 means whoever is registered (cluster T25).
+/// is no part of it; 0 means the receiver that is registered when the message arrives (cluster T25).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Recipient {
     /// The registered path, such as `cluster` or `sharding/Customer`.
@@ -39,7 +39,7 @@ impl Recipient {
     /// Paths that begin so are bulk recipients, which take the large lane; fixed in code.
     pub const BULK_PREFIX: &'static str = "bulk/";
 
-    /// Whoever is registered at `path`.
+    /// The receiver that is registered at `path` when the message arrives.
     pub fn new(path: impl Into<Arc<str>>) -> Self {
         Self { path: path.into(), sub_path: None, instance: 0 }
     }
@@ -186,7 +186,7 @@ pub struct AskHeader {
 pub struct Envelope {
     /// Whom it is for.
     pub recipient: Recipient,
-    /// The only incarnation that may get it; `None` for whoever runs at the address (cluster T15).
+    /// The only incarnation that may get it; `None` for any process that runs at the address (cluster T15).
     pub target_uid: Option<Uid>,
     /// Which codec wrote, or will write, the payload.
     pub codec: CodecId,

@@ -100,7 +100,7 @@ fn write(arrived: &Arrived) -> Option<BytesMut> {
             (envelope.target_uid, envelope.ask) = (arrived.target_uid, *ask);
             wire::write_envelope(&envelope, &mut names, &mut scratch, &mut batch).ok()?;
         }
-        // Answers are always for one incarnation; what is not, nobody here would write.
+        // An answer is always for one incarnation; this node never writes one without.
         ArrivedContent::Reply { ask_id, reply } => {
             wire::write_reply(arrived.target_uid?, *ask_id, reply, &mut names, &mut batch);
         }

@@ -120,8 +120,8 @@ impl LaneMap {
         Self { ordinary, large }
     }
 
-    /// The control set and the bulk recipients first, which nobody can configure; then the patterns;
-    /// then the hash of the lane key.
+    /// The lane of a recipient: the fixed control set and bulk recipients come first, then the configured
+    /// patterns, then the hash of the lane key.
     pub(crate) fn lane(&self, recipient: &Recipient) -> Lane {
         match recipient.lane_kind() {
             LaneKind::Control => Lane::CONTROL,

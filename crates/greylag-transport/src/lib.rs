@@ -63,13 +63,13 @@
 //!
 //! # What it promises
 //! - Delivery is at most once. Messages of one lane key arrive in the order in which they were
-//!   queued, whoever sent them, across reconnects; nothing is promised between lanes.
-//! - A message for one incarnation reaches that process or nobody, never its successor.
+//!   queued, also those of different senders, across reconnects; nothing is promised between lanes.
+//! - A message for one incarnation reaches that process or none, never its successor.
 //! - Sending never waits. A full queue refuses the message and gives it back.
 //! - Every dropped message is counted, by reason, lane and peer; a question that is dropped ends
 //!   its ask at once wherever that can be known.
 //! - A quarantined process is refused in both directions, for ever; what was queued for it is
-//!   handed back to whoever asked for that.
+//!   handed back to the listeners that asked for that.
 //!
 //! # Two halves
 //! The pure half (always built) is what layers above name, the [`association`] machine, and the

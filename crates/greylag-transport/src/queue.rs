@@ -122,9 +122,9 @@ struct State {
     accepted: u64,
     /// Streams up to this number have ended.
     ended: u64,
-    /// Nobody dials: the next push has to ask for it.
+    /// No dial is under way or due: the next push has to ask for one.
     resting: bool,
-    /// Something was taken since somebody asked.
+    /// An item was taken since [`LaneQueue::was_used`] was last called.
     used: bool,
     waker: Option<Waker>,
     /// Senders that wait for room. They are woken once half of the queue is free, so that a sender that
@@ -216,7 +216,7 @@ impl LaneQueue {
         Some(if wanted { Pushed::Wanted } else { Pushed::Queued })
     }
 
-    /// Nobody waits under this number any more.
+    /// Forgets the sender that waited for room under this number.
     pub(crate) fn forget_waiting(&self, id: u64) {
         self.lock().room.remove(&id);
     }
@@ -228,10 +228,10 @@ impl LaneQueue {
         wake_room(state);
     }
 
-    /// Closes all of them, if nothing is queued, open or waited for in any; all or none. `closing` is done before
-    /// anybody can find one of them closed.
+    /// Closes all of these queues, if nothing is queued, open or waited for in any; all or none. `closing` is called
+    /// under their locks, before another task can find one of them closed.
     pub(crate) fn close_unused(queues: &[&Self], closing: impl FnOnce()) -> bool {
-        // Nobody else holds the locks of two.
+        // No other code holds the locks of two queues, so the order cannot deadlock.
         let mut states: Vec<_> = queues.iter().map(|queue| queue.lock()).collect();
         let is_unused = |state: &State| state.len() == 0 && state.open.is_none() && state.room.is_empty();
         let all = states.iter().all(|state| is_unused(state));
@@ -242,8 +242,8 @@ impl LaneQueue {
         all
     }
 
-    /// A frame that leaves before everything queued, and although the gate is shut for that. Without a
-    /// stream that could carry it there is nobody to tell.
+    /// Sends a frame before everything queued, and although the gate is shut for that. Without a stream
+    /// that could carry the frame it is dropped.
     pub(crate) fn notify(&self, frame: Bytes) {
         let mut state = self.lock();
         if state.accepted > state.ended {
@@ -332,7 +332,7 @@ impl LaneQueue {
         std::mem::take(&mut state.used) || state.len() > 0 || !state.notices.is_empty()
     }
 
-    /// Held by whoever has taken items until it is done with them.
+    /// The lock that a writer holds from taking items until it is done with them.
     pub(crate) fn writing(&self) -> MutexGuard<'_, ()> {
         self.writing.lock().expect("nothing under this lock panics")
     }
@@ -402,7 +402,7 @@ impl State {
     }
 }
 
-/// Whoever waits for room looks again.
+/// Wakes the senders that wait for room, so that they look again.
 fn wake_room(mut state: MutexGuard<'_, State>) {
     let room = std::mem::take(&mut state.room);
     drop(state);
@@ -511,7 +511,7 @@ mod tests {
         wait();
         assert_eq!(take(&queue, 1, 1).1.len(), 1);
         queue.shut(1);
-        assert!(was_woken(), "there is room, and nobody takes more");
+        assert!(was_woken(), "there is room, and no stream takes more");
         queue.open(2, uid(9));
         wait();
         assert_eq!(take(&queue, 2, 1).1.len(), 1);

@@ -20,7 +20,7 @@ use crate::lane::{Lane, LaneKind};
 pub enum Destination {
     /// This incarnation and no other.
     Incarnation(UniqueAddress),
-    /// Whoever runs there (the join protocol).
+    /// Any process that runs there (the join protocol).
     Address(NodeAddress),
 }
 
@@ -106,8 +106,8 @@ pub enum AskError {
     /// The process that was asked is quarantined, for another reason than its removal.
     #[error("the peer is quarantined")]
     Quarantined,
-    /// Nobody is registered over there under the recipient's path.
-    #[error("nobody is registered under the recipient's path")]
+    /// No receiver is registered over there under the recipient's path.
+    #[error("no receiver is registered under the recipient's path")]
     NoSuchRecipient,
     /// There is an answer, but its lane does not carry messages of that size.
     #[error("the answer is too large to be sent")]
@@ -131,7 +131,7 @@ pub enum QuarantineReason {
     RemovedFromMembership,
     /// A reliable control message could not be delivered.
     DeliveryGaveUp,
-    /// Somebody asked for it.
+    /// A user or an operator asked for it.
     Manual,
 }
 
@@ -176,8 +176,8 @@ pub struct PeerInfo {
     pub peer: UniqueAddress,
     /// Where its last active stream ended; proofs of death dial exactly this.
     pub ip: IpAddr,
-    /// This node reached the incarnation at `ip` itself. Otherwise that is only where it called from,
-    /// and nobody need listen there (cluster S20).
+    /// This node reached the incarnation at `ip` itself. Otherwise `ip` is only where the peer called from,
+    /// and the peer need not listen there (cluster S20).
     pub reached: bool,
     /// Its kernel's boot id and network namespace, if it said so (cluster T12).
     pub host_id: Option<String>,
@@ -227,7 +227,7 @@ pub enum TransportEvent {
         /// The envelopes of the listener's own registered path prefix.
         envelopes: Vec<Envelope>,
     },
-    /// An incarnation was quarantined here, whoever asked for it: a layer above, a reliable message
+    /// An incarnation was quarantined here, for any of these causes: a layer above, a reliable message
     /// that could not be delivered, or its own farewell (cluster T18, T19, C2). Once per incarnation,
     /// and once more if a harmless quarantine becomes a graver one.
     Quarantined {
@@ -253,7 +253,7 @@ pub enum TransportEvent {
         /// The instance that ended.
         instance: u64,
     },
-    /// Somebody has quarantined this node (cluster T20, S19).
+    /// Another node has quarantined this one (cluster T20, S19).
     ThisNodeQuarantined {
         /// Who.
         by: UniqueAddress,
@@ -338,7 +338,7 @@ pub trait Remoting: Send + Sync + 'static {
     /// Returns the instance id of this registration, never used twice.
     fn register(&self, path: &str, receiver: Arc<dyn Receiver>) -> u64;
 
-    /// Nobody receives at `path` any more.
+    /// Removes the receiver at `path`: messages for it become dead letters.
     fn unregister(&self, path: &str);
 
     /// Adds a listener. `hand_back_prefix`: envelopes whose recipient path starts so are offered to
@@ -367,8 +367,8 @@ pub trait Remoting: Send + Sync + 'static {
 
     /// Who is a member, this process included. From the first call on, a message of any other process is
     /// dropped as [`DeadLetterReason::NotAMember`], unless its recipient is open to strangers; membership
-    /// calls this at its start, with nobody, and at every change. Where it is never called, as without a
-    /// cluster, everybody may speak to every recipient. Source: cluster T17.
+    /// calls this at its start, with no members, and at every change. Where it is never called, as without a
+    /// cluster, every process may speak to every recipient. Source: cluster T17.
     fn set_members(&self, _members: &mut dyn Iterator<Item = &UniqueAddress>) {}
 
     /// Which members hold their addresses, all of them: the Hello of another process there teaches
@@ -376,8 +376,8 @@ pub trait Remoting: Send + Sync + 'static {
     /// change; it replaces what was named before (cluster T15).
     fn set_holders(&self, _holders: Vec<Holder>) {}
 
-    /// Dials an address anew, so that whoever listens there says who it is, at most once a second; the
-    /// answer comes as [`TransportEvent::DialAnswered`] (cluster M10, M25).
+    /// Dials an address anew, so that the process that listens there names itself, at most once a second;
+    /// the answer comes as [`TransportEvent::DialAnswered`] (cluster M10, M25).
     fn ask_who(&self, _address: &NodeAddress) {}
 
     /// Opens the recipient at `path` to processes that are no members, or closes it again. What strangers
@@ -391,7 +391,7 @@ pub trait Remoting: Send + Sync + 'static {
 
     /// From now on the port stays bound until the process ends, whatever becomes of the transport:
     /// something of this node still runs, and a port that refuses is taken for the death of the process
-    /// behind it. Whoever connects after the transport's end is answered by nobody. Source: cluster T33, S20.
+    /// behind it. A caller that connects after the transport's end gets no answer. Source: cluster T33, S20.
     fn keep_port(&self) {}
 
     /// What is dropped for recipients whose path begins so is counted, and neither published nor

@@ -12,7 +12,7 @@ use crate::tls::Tls;
 /// What follows when a reliable control message can be delivered no more (cluster T29).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnReliableGiveUp {
-    /// The peer is quarantined: whoever misses such a message must not go on as if it had it.
+    /// The peer is quarantined: a process that misses such a message must not go on as if it had it.
     #[default]
     Quarantine,
     /// The messages are dropped and an event says so; the association stays.
@@ -117,7 +117,7 @@ pub struct TransportSettings {
     /// From processes that are not members take messages for `trusted_recipients` only, and nothing
     /// for the cluster's own protocols, so that they cannot join here. Default false.
     pub untrusted_mode: bool,
-    /// Paths that anybody may send to in `untrusted_mode`. Default none.
+    /// Paths that every process may send to in `untrusted_mode`. Default none.
     pub trusted_recipients: Vec<String>,
     /// Logs the largest message of each manifest above so many bytes, and again when one is larger
     /// by a tenth. Default `None`: off.
@@ -233,7 +233,7 @@ impl TransportSettings {
     }
 
     /// Which recipient takes which lane. Patterns that cannot be read, which
-    /// [`TransportSettings::check`] refuses, name nobody.
+    /// [`TransportSettings::check`] refuses, match no recipient.
     pub(crate) fn lane_map(&self) -> LaneMap {
         let patterns = self.large_message_destinations.iter().filter_map(|text| PathPattern::parse(text).ok());
         LaneMap::new(self.outbound_lanes, patterns.collect())

@@ -19,7 +19,7 @@ pub(crate) struct Strangers {
 }
 
 impl Strangers {
-    /// From now on these are the members, and nobody else; `None`: there is no membership.
+    /// From now on exactly these processes are members; `None`: there is no membership.
     pub(crate) fn set_members(&self, members: Option<HashSet<UniqueAddress>>) {
         *self.members.write().unwrap_or_else(PoisonError::into_inner) = members.map(Arc::new);
     }

@@ -10,8 +10,8 @@ pub(crate) mod verifier;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Whether others than the owner may read a file of this mode: everybody, or a group. A group may read what belongs to root
-/// (`owner` 0), as libpq has it: that is how a system gives a service its key.
+/// Whether users other than the owner may read a file of this mode: all of them, or a group. A group may read what
+/// belongs to root (`owner` 0), as libpq has it: that is how a system gives a service its key.
 ///
 /// A file with a key or a password that others can read is worth a warning that names it. Source: persistence scenario 74.
 pub fn others_can_read(mode: u32, owner: u32) -> bool {

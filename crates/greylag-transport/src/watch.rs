@@ -59,7 +59,7 @@ pub struct Terminated {
 /// Why nothing is watched.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
-    /// The node is no member, so nobody would say when it is gone. Wait until it has joined.
+    /// The node is no member, so membership would not say when it is gone. Wait until it has joined.
     #[error("{0} is no member of the cluster")]
     NotAMember(UniqueAddress),
 }
@@ -92,10 +92,11 @@ pub enum WatchMessage {
     Rewatch,
 }
 
-/// What the machine is told.
+/// An input to a [`Watcher`]: watches that this node's users begin and end, messages of other watchers, and what
+/// happened to nodes and recipients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchInput {
-    /// Somebody here wants to know of an end.
+    /// A user of this node wants to know when the recipient ends.
     Watch {
         /// Names the watch; never used twice.
         id: u64,
@@ -104,7 +105,7 @@ pub enum WatchInput {
         /// Also if the node is no member.
         non_members: bool,
     },
-    /// Nobody waits for this any more.
+    /// The user does not wait for the end any more.
     Unwatch {
         /// The watch.
         id: u64,
@@ -329,7 +330,8 @@ impl Watcher {
         }
     }
 
-    /// A process that is no member is removed by nobody; its successor is the proof of its end.
+    /// Ends the watches of processes that the peer replaced. Membership never removes a process that is no member, so
+    /// only its successor at the address proves its end.
     fn on_handshake(&mut self, peer: &UniqueAddress, out: &mut Vec<WatchEffect>) {
         let is_replaced = |node: &UniqueAddress| node.address() == peer.address() && node != peer;
         let ended: Vec<Watched> = self

@@ -415,7 +415,7 @@ async fn countless_envelopes_of_few_bytes() {
     raw.say(&raw::empty_envelopes(5000)).await;
     until(|| scene.target.dropped(DeadLetterReason::NoSuchRecipient) == 5000).await;
     raw.say(&raw::bytes(3, &raw::bytes(1, &[]).repeat(60_000))).await;
-    scene.refused(Intrusion::Malformed, 1, &["127.0.0.1:4732", "an envelope for nobody"]).await;
+    scene.refused(Intrusion::Malformed, 1, &["127.0.0.1:4732", "an envelope without a recipient"]).await;
     assert_eq!(scene.target.dropped(DeadLetterReason::NoSuchRecipient), 5000);
     scene.goes_on().await;
 }

@@ -29,7 +29,7 @@ pub(super) enum Answer {
     Slate(StateAnswer),
 }
 
-/// What a machine is told.
+/// An input to an entity machine, whichever kind of entity it runs.
 pub(super) enum Told {
     Order(Order),
     Permit(Incarnation),

@@ -1,4 +1,4 @@
-//! What the membership machine is told, and what it asks for.
+//! The inputs and effects of the membership machine.
 //!
 //! Local facts and wire messages are different inputs, so nobody on the network can forge "the
 //! host refused". Source: cluster C2, C3.
@@ -54,7 +54,8 @@ pub enum Command {
     Stop(ShutdownReason),
 }
 
-/// What the machine is told.
+/// An input to the membership machine: messages of other nodes, news of the transport and the failure detector, and
+/// commands of the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// A deadline may have come.

@@ -20,7 +20,7 @@ const FIRST_LINE: Duration = Duration::from_secs(3);
 /// Between two lines at most.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What the machine is told.
+/// An input to the record of the seed nodes: what each answered, and that time passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Input {
     /// A deadline may have come.

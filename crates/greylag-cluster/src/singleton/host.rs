@@ -12,7 +12,8 @@ use greylag_core::UniqueAddress;
 use super::ProxyMessage;
 use crate::view::MembershipView;
 
-/// What the machine is told.
+/// An input to the [`SingletonHost`]: the membership, questions of proxies, and when the singleton's instance starts
+/// and ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostInput {
     /// The membership, whenever it changed.

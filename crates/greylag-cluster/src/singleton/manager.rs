@@ -28,7 +28,8 @@ use crate::sabotage::Sabotage;
 use crate::settings::{ClusterSettings, ProofOfDeath, SingletonSettings};
 use crate::view::MembershipView;
 
-/// What the machine is told.
+/// An input to the [`SingletonManager`] of one node: the membership, messages of other managers, and what became of the
+/// instance and of the lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ManagerInput {
     /// The membership, whenever it changed. The first one is the state of things so far.

@@ -15,7 +15,7 @@ use super::ProxyMessage;
 use crate::settings::SingletonSettings;
 use crate::view::MembershipView;
 
-/// What the machine is told.
+/// An input to the [`SingletonProxy`]: the membership, messages for the singleton, and answers to its questions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProxyInput<M> {
     /// The membership, whenever it changed.

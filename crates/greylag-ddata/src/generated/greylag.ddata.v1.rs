@@ -275,7 +275,7 @@ pub struct PruningNews {
     #[prost(uint64, tag = "8")]
     pub number: u64,
 }
-/// The moment from which a history went on after everybody had stopped.
+/// The moment from which a history went on after all of its replicas had stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Start {
     #[prost(fixed64, tag = "1")]

@@ -165,7 +165,7 @@ pub mod health {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Calls {
-    /// Each an encoded Call: whoever calls encodes it once, however often it is sent.
+    /// Each an encoded Call: the caller encodes it once, however often it is sent.
     #[prost(bytes = "bytes", repeated, tag = "1")]
     pub calls: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
 }

@@ -17,7 +17,7 @@ pub struct Member {
     pub app_version: ::prost::alloc::string::String,
     #[prost(string, tag = "7")]
     pub data_center: ::prost::alloc::string::String,
-    /// Somebody finds it unreachable.
+    /// Another member finds it unreachable.
     #[prost(bool, tag = "8")]
     pub unreachable: bool,
     /// Who does, as `host:port#uid`.

@@ -1,4 +1,4 @@
-//! What an entity machine is told, and what it asks its host to do.
+//! The inputs of an entity machine, and the actions that it asks of its host.
 //!
 //! ```text
 //! host --Input::Command--> EntityCore --Action::Store(call)--> host: call.perform(&stores).await
@@ -33,7 +33,8 @@ impl fmt::Display for Incarnation {
     }
 }
 
-/// What an entity machine is told: of an event-sourced entity, unless another `Answer` is named.
+/// An input to an entity machine: commands, answers of stores and host, and that time passed. The entity is an
+/// event-sourced one, unless another `Answer` is named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input<C, Answer = StoreAnswer> {
     /// A command arrived.

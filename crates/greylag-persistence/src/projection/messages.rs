@@ -6,7 +6,8 @@ use crate::journal::{Page, ReadRange};
 use crate::offset::{OwnedSlices, Position, Processed};
 use crate::query::{Envelope, EventPage, PageQuery, SharedAnswer};
 
-/// What the machine is told. Answers to what an earlier run asked are dropped.
+/// An input to a projection: answers of stores and handler, commands of its user, and that time passed. Answers to what
+/// an earlier run asked are dropped.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ProjectionInput {
     /// An answer to what the run of this number asked.

@@ -27,7 +27,7 @@ pub(super) struct Claims {
 /// What a process that names itself with the address is to the holders of the address.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Claim<'a> {
-    /// One of them, or nobody holds the address.
+    /// It is one of the holders, or no member holds the address.
     Rightful,
     /// It can have replaced every one of them; its answer to a dial decides.
     Heir,
@@ -79,7 +79,7 @@ impl Claims {
 }
 
 impl Association {
-    /// Dials the address anew: whoever listens there says who it is. A control stream that is open stays,
+    /// Dials the address anew: the process that listens there names itself. A control stream that is open stays,
     /// since what is under way in it would be lost; then the lane of large messages, which mostly rests,
     /// asks in its stead, and where that is open too, it does so only if `even_if_open`.
     pub(super) fn ask(&mut self, now: Instant, even_if_open: bool, out: &mut Vec<Effect>) {

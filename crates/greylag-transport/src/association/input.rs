@@ -8,7 +8,8 @@ use crate::holder::Holder;
 use crate::lane::Lane;
 use crate::remoting::{QuarantineReason, RejectCode};
 
-/// What the machine is told.
+/// An input to the [`Association`](super::Association) with one address: what happened to its streams and dials, what
+/// the peer says in them, and what layers above say of the processes there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// Something waits in the queue of a lane at rest.
@@ -73,7 +74,7 @@ pub enum Input {
         /// All of them: mostly one or none.
         holders: Vec<Holder>,
     },
-    /// Dial the address anew, so that whoever listens there says who it is (cluster M10, M25). At most
+    /// Dial the address anew, so that the process that listens there names itself (cluster M10, M25). At most
     /// once a second.
     Ask,
     /// The incarnation that said Hello last is no member, and was never reached at its address: it is not dialled to

@@ -31,7 +31,7 @@ fn of_the_dead_the_oldest_is_forgotten_first() {
     assert!(!machine.is_dead(uid(1000)) && !machine.is_dead(uid(999)) && machine.is_dead(uid(998)));
 }
 
-/// Cluster T19, T21: a caller that nobody vouches for is not probed; once it was reached it is.
+/// Cluster T19, T21: a caller that is known only by its own Hello is not probed; once it was reached it is.
 #[test]
 fn a_caller_is_not_dialled_on_its_own_word() {
     let mut machine = association();

@@ -318,7 +318,7 @@ impl MemoryNode {
         self.quarantined.lock().expect(NO_PANIC)
     }
 
-    /// Puts a parcel into the inbox of whoever runs at the address, after a handshake if needed.
+    /// Puts a parcel into the inbox of the process that runs at the address, after a handshake if needed.
     /// What a cut swallows counts as carried: its sender cannot know.
     fn carry(
         &self,
@@ -531,7 +531,7 @@ impl Remoting for MemoryNode {
     }
 
     fn reply_port(&self) -> Arc<dyn ReplyPort> {
-        self.this.upgrade().expect("whoever calls this holds the node")
+        self.this.upgrade().expect("the caller holds the node")
     }
 
     fn open_ask(&self, timeout: Duration) -> OpenAsk {

@@ -67,7 +67,7 @@ pub struct Hello {
     pub to_host: ::prost::alloc::string::String,
     #[prost(uint32, tag = "6")]
     pub to_port: u32,
-    /// 0: whoever runs there.
+    /// 0: any process that runs there.
     #[prost(fixed64, tag = "7")]
     pub expected_uid: u64,
     #[prost(enumeration = "LaneKind", tag = "8")]
@@ -157,10 +157,10 @@ pub struct Envelope {
     pub path: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub sub_path: ::prost::alloc::string::String,
-    /// 0: whoever is registered.
+    /// 0: the instance that is registered when the message arrives.
     #[prost(uint64, tag = "3")]
     pub instance: u64,
-    /// 0: whoever runs at the address.
+    /// 0: any process that runs at the address.
     #[prost(fixed64, tag = "4")]
     pub target_uid: u64,
     #[prost(uint32, tag = "5")]

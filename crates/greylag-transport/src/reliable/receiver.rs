@@ -6,7 +6,7 @@ use greylag_core::Uid;
 
 use super::MAX_FORMER;
 
-/// What the machine is told.
+/// An input to a [`ReliableReceiver`]: the peer's numbered messages, and which incarnation of it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReceiverInput<M> {
     /// This incarnation runs at the peer's address from now on: numbers begin again.
@@ -52,7 +52,7 @@ pub struct ReliableReceiver {
 }
 
 impl ReliableReceiver {
-    /// Has heard of nobody yet.
+    /// A receiver that knows no incarnation of the peer yet.
     pub fn new() -> Self {
         Self::default()
     }

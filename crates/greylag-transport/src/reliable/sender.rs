@@ -8,7 +8,7 @@ use greylag_core::{DeadLetterReason, Uid};
 use super::MAX_FORMER;
 use crate::settings::TransportSettings;
 
-/// What the machine is told.
+/// An input to a [`ReliableSender`]: messages to send, the peer's acknowledgements, and what happened to the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SenderInput<M> {
     /// A message for this incarnation and no other.
@@ -127,7 +127,7 @@ struct Former {
 }
 
 impl<M: Clone> ReliableSender<M> {
-    /// Has met nobody yet.
+    /// A sender that knows no incarnation of the peer yet.
     pub fn new(settings: &TransportSettings) -> Self {
         Self {
             buffer_size: settings.reliable_buffer_size,
@@ -195,7 +195,7 @@ impl<M: Clone> ReliableSender<M> {
         } else if self.peer == Some(target) {
             self.number(message, out);
         } else if self.stream.is_some() {
-            // Somebody else answers there; whoever was meant is gone or has never been.
+            // Another incarnation answers at the address; the one that was meant is gone or never ran there.
             self.count_dropped(target);
             out.push(SenderEffect::Drop { message, reason: DeadLetterReason::StaleIncarnation });
         } else {

@@ -9,8 +9,8 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, SignatureScheme};
 
-/// Believes anybody, whom an authority vouches for, or whom it vouches for as the host that was dialled.
-/// Whoever is believed has the key of the certificate that it shows.
+/// Judges the certificate of a server that was dialled: any is believed, or one that an authority signed, or one that
+/// it signed for the host that was dialled. A server that is believed has proven that it has its certificate's key.
 #[derive(Debug)]
 pub struct HostVerifier {
     chain: Option<Arc<WebPkiServerVerifier>>,
@@ -19,7 +19,7 @@ pub struct HostVerifier {
 }
 
 impl HostVerifier {
-    /// Believes everybody: the connection is encrypted, to whomever.
+    /// Believes every server: the connection is encrypted, but it is not known to which server.
     pub fn of_anybody(provider: Arc<CryptoProvider>) -> Self {
         Self { chain: None, checks_host: false, provider }
     }

@@ -36,7 +36,7 @@ pub(crate) fn write_envelope(
         }
     };
     let recipient = &envelope.recipient;
-    // What is for whoever runs there is the join protocol, which knows no tables (cluster T37).
+    // An envelope without a target uid is the join protocol's, which knows no tables (cluster T37).
     let may_number = envelope.target_uid.is_some();
     let (path, path_id) = spell(names, may_number, Role::Path, &recipient.path);
     let (manifest, manifest_id) = spell(names, may_number, Role::Manifest, &envelope.manifest);
@@ -359,7 +359,7 @@ fn read_envelope<T>(
         take(Arrived { target_uid, content })
     } else {
         if path.is_empty() {
-            return Err(Malformed("an envelope for nobody".to_owned()));
+            return Err(Malformed("an envelope without a recipient".to_owned()));
         }
         let sub_path = check_name(text(sub_path)?)?;
         let sub_path = (!sub_path.is_empty()).then(|| names.share(sub_path));

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use super::Malformed;
 use crate::envelope::MAX_NAME;
 
-/// Longer names are written out each time and kept by nobody: a table is bounded in bytes, too.
+/// The longest name, in bytes, that a table keeps. Longer ones are written out each time, so that a table is
+/// bounded in bytes, too.
 const MAX_KEPT: usize = 256;
 
 /// How a name is written.

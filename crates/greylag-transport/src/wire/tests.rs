@@ -126,7 +126,7 @@ fn the_compressed_vector_of_the_format_document_is_read() {
 }
 
 /// Cluster T37: an envelope for a known process gives its names numbers, the next one uses them; one
-/// for whoever runs there, as the join protocol sends, never does.
+/// for any process at an address, as the join protocol sends, never does.
 #[test]
 fn names_are_written_once_a_stream() {
     let (mut names, mut scratch, mut batch) = (NameWriter::new(16), BytesMut::new(), BytesMut::new());
@@ -191,7 +191,7 @@ fn a_hello_is_short() {
     assert!(read(pb::Hello { features: vec![String::new(); 33], ..good }).is_err());
 }
 
-/// Cluster T28: numbers never come to an end, so the last one is nobody's.
+/// Cluster T28: numbers never come to an end, so no message may have the last one.
 #[test]
 fn the_last_number_is_refused() {
     assert!(read_frame(write_skip(u64::MAX)).is_err());

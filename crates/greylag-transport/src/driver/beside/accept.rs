@@ -19,7 +19,7 @@ use crate::driver::grpc::{HandshakeError, TlsFiles};
 
 /// How long a caller has for its part of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Handshakes under way; one more takes the place of the oldest, so that callers that say nothing keep nobody out.
+/// Handshakes under way; one more takes the place of the oldest, so that silent callers keep no other caller out.
 const MAX_HANDSHAKES: usize = 256;
 /// After an accept that failed: the process may lack descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -34,8 +34,8 @@ pub struct Accepted {
     _place: OwnedSemaphorePermit,
 }
 
-/// Hands the callers of a service over, until nobody takes them any more. `service` is what the log calls it. A caller that
-/// is refused is told by its handshake, and logged; without certificates everybody is accepted.
+/// Hands the callers of a service over, until the service drops the receiver. `service` is its name in the log. A
+/// refused caller learns of it by its handshake, and is logged; without certificates every caller is accepted.
 pub async fn accept(
     service: &'static str,
     listener: TcpListener,
@@ -131,7 +131,7 @@ impl Listening {
             None => Box::pin(socket),
             Some(files) => match tokio::time::timeout(limits.handshake_timeout, files.accept(socket)).await {
                 Ok(Ok(tls)) => Box::pin(tls),
-                // It just hung up, as whoever looks whether somebody listens does.
+                // The caller just hung up, as a port check does.
                 Ok(Err(HandshakeError::Broken(error))) => {
                     return tracing::debug!(service, %address, %error, "a caller hung up");
                 }
@@ -139,7 +139,7 @@ impl Listening {
                 Err(_) => return tracing::warn!(service, %address, "a caller is refused: no TLS handshake in time"),
             },
         };
-        // Nobody takes it if the service ends.
+        // The send fails only if the service has ended, and then the connection is not wanted.
         let _ended = callers.send(Ok(Accepted { io, info, _place: place })).await;
     }
 }
@@ -203,8 +203,8 @@ mod tests {
         (0..crowd.len()).filter(|number| is_closed(&crowd[*number])).collect()
     }
 
-    /// Cluster §7, over sockets: 256 callers say nothing and have an hour for it. Nobody gives way for nobody; an honest
-    /// caller is heard, at the cost of the one that has been silent for longest; a few more cost one each.
+    /// Cluster §7, over sockets: 256 callers say nothing and have an hour for it. None of them is closed before another
+    /// caller comes; an honest caller is heard, at the cost of the one silent for longest; each more costs one more.
     #[tokio::test]
     async fn the_oldest_silent_caller_gives_way_to_one_more() {
         let hour = Duration::from_secs(3600);

@@ -1,8 +1,8 @@
 //! The handshakes that are under way at a listener, and which of them gives way when there are too many.
 //!
 //! A caller that says nothing costs a place among them until its time is up. So places are few, and one caller more
-//! takes the place of the caller that has had the most time: callers that say nothing keep nobody out, however many
-//! they are, as long as an honest caller is done before so many others have come.
+//! takes the place of the caller that has had the most time: silent callers, however many, keep no honest caller out
+//! that is done before as many others have come as there are places.
 
 use std::collections::VecDeque;
 
@@ -60,7 +60,7 @@ mod tests {
         assert_eq!((handshakes.begin(5), handshakes.begin(6), handshakes.begin(7)), (None, None, Some(4)));
     }
 
-    /// A caller is heard while fewer others come during its handshake than there are places, whoever came before.
+    /// A caller is heard while fewer others come during its handshake than there are places, however many came before.
     #[test]
     fn an_honest_caller_gets_through_a_crowd_that_says_nothing() {
         let mut handshakes = Handshakes::new(256);

@@ -32,7 +32,7 @@ use crate::doorkeeper::Intrusion;
 
 /// Between two attempts to accept, after one that failed: the process may lack descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
-/// Such pauses double up to this; whoever connects meanwhile waits in the system's backlog.
+/// Such pauses double up to this; callers that connect meanwhile wait in the system's backlog.
 const MAX_ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Calls on one connection: one stream, and a second one only while it takes the first one's place.
 const CALLS_PER_CONNECTION: u32 = 4;
@@ -102,8 +102,8 @@ fn is_lost(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(EBADF | EINVAL | ENOTSOCK))
 }
 
-/// Nobody may find this process alive behind a port that refuses: its kernel's refusals are proof
-/// of its death to others, who start elsewhere what still runs here (cluster T33, S20).
+/// Aborts the process, because it may not live on behind a port that refuses: to other nodes the kernel's
+/// refusals prove its death, and they start elsewhere what still runs here (cluster T33, S20).
 fn lost(error: &io::Error) -> ! {
     tracing::error!(%error, "the listening socket is lost; this process ends at once");
     std::process::abort()
@@ -137,7 +137,7 @@ async fn drive(
     true
 }
 
-/// Shakes hands if there is TLS, and speaks with whoever may be spoken with.
+/// Shakes hands if there is TLS, and speaks with the caller unless its certificate is refused.
 async fn welcome(
     shared: Arc<Shared>,
     socket: Socket,
@@ -173,8 +173,7 @@ async fn welcome(
     }
 }
 
-/// What a failed handshake says of the caller. `None`: it just hung up, as whoever looks whether
-/// somebody listens does.
+/// What a failed handshake says of the caller. `None`: the caller just hung up, as a port check does.
 fn classify(error: &io::Error) -> Option<Intrusion> {
     use rustls::Error::{AlertReceived, InvalidCertificate, NoCertificatesPresented};
     let cause = error.get_ref()?.downcast_ref::<rustls::Error>()?;
@@ -247,7 +246,7 @@ impl Socket {
         Ok(Pin::new(stream))
     }
 
-    /// Registers the socket where it is polled now; whoever polls it next leaves its waker there.
+    /// Registers the socket with the runtime that polls it now, where the next poll leaves its waker.
     fn change_poller(&mut self) -> io::Result<()> {
         if let Some(stream) = self.stream.take() {
             self.stream = Some(TcpStream::from_std(stream.into_std()?)?);

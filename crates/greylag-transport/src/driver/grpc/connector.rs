@@ -61,9 +61,10 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// A control lane that is silent makes its peer look dead, and after a cut of some seconds a kernel may take
-/// as many again before it repeats what was lost. So there a connection whose bytes nobody acknowledges is
-/// given up, and a fresh dial finds the peer as soon as the way is whole. On data lanes patience loses less.
+/// Sets the socket's options. On the control lane a connection is given up whose bytes the peer's kernel does not
+/// acknowledge: a silent control lane makes its peer look dead, and after a cut of some seconds a kernel may take as
+/// many again before it repeats what was lost, whereas a fresh dial finds the peer as soon as the network is whole.
+/// Data lanes wait, because that loses less.
 fn prepare(tcp: &TcpStream, lane: Lane, settings: &TransportSettings) -> io::Result<()> {
     tcp.set_nodelay(true)?;
     #[cfg(target_os = "linux")]

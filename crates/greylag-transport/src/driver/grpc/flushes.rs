@@ -35,7 +35,7 @@ struct Open {
     done: Done,
 }
 
-/// A flush whose mark was lost with a stream is forgotten after this; nobody waits so long.
+/// A flush whose mark was lost with a stream is forgotten after this; no caller waits so long.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
 impl Flushes {
@@ -65,8 +65,8 @@ impl Flushes {
     }
 }
 
-/// What follows messages through the workers; once it has passed all of them, its sender is answered.
-/// One that is lost on its way answers nobody.
+/// A mark that follows messages through the workers; once it has passed all of them, its sender is answered.
+/// A mark that is lost on its way is never answered.
 pub(super) struct Mark {
     to_pass: AtomicUsize,
     end: Mutex<Option<MarkEnd>>,

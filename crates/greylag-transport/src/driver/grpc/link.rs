@@ -259,7 +259,7 @@ async fn listen(
             Ok(Frame::FlushAck(id)) => shared.flushes.acked(from, lane, id),
             Ok(Frame::TerminatingAck) => shared.farewell_ended(&peer.address, Some(lane)),
             Ok(Frame::Quarantined { from, to, reason }) => {
-                // Nobody but the peer itself speaks for it; which of its incarnations, the machine knows.
+                // Only a process at the peer's address speaks for the peer; the machine judges which incarnation.
                 if to == shared.endpoint.self_address && from.address() == &peer.address {
                     peer.input(shared, Input::ToldQuarantined { by: from.uid(), reason });
                 }

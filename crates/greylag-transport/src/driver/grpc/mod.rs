@@ -126,7 +126,7 @@ struct Running {
     data: Runtime,
     stop_listening: oneshot::Sender<()>,
     server: tokio::task::JoinHandle<()>,
-    /// Bound for as long as anybody has it.
+    /// Bound for as long as a clone of it is left.
     port: Arc<TcpListener>,
 }
 
@@ -145,7 +145,7 @@ impl std::fmt::Debug for GrpcTransport {
 }
 
 impl GrpcTransport {
-    /// Binds the socket, draws the uid, and listens. Messages that arrive for a path nobody has
+    /// Binds the socket, draws the uid, and listens. Messages that arrive for a path that is not
     /// registered yet are dead letters, so register before telling others the address.
     ///
     /// # Errors
@@ -160,7 +160,7 @@ impl GrpcTransport {
             return Err(BindError::PlainText { address: target });
         }
         if settings.tls == Tls::None && host::is_public(target.ip(), &canonical_host) {
-            tracing::warn!(address = %target, "tls = none: anybody who reaches this address can speak as a node");
+            tracing::warn!(address = %target, "tls = none: any process that reaches this address can speak as a node");
         }
         let tls = match &settings.tls {
             Tls::Files(files) => Some(Arc::new(TlsFiles::open(files.clone(), &canonical_host)?)),

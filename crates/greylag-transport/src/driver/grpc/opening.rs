@@ -1,6 +1,6 @@
 //! The body of a call, which says nothing long before its Hello.
 //!
-//! tonic knows one limit for all messages of a call, and collects a message before anybody sees it. A
+//! tonic knows one limit for all messages of a call, and collects a whole message before it hands it over. A
 //! Hello is short, so a longer first message is refused when it is announced: what strangers can make
 //! this node hold is not what its lanes may carry. Source: cluster T36, §7.
 

@@ -58,7 +58,7 @@ pub(super) struct Outbound {
     seq: u64,
     hello: Option<Bytes>,
     line: Arc<Line>,
-    /// Made with the first frame: until then nobody knows what the reader understands.
+    /// Made with the first frame: before that it is not known which names the reader keeps.
     names: Option<NameWriter>,
     taken: VecDeque<Item>,
     scratch: BytesMut,
@@ -203,7 +203,7 @@ impl Outbound {
         let payload = match item {
             Item::Envelope(envelope) => {
                 if let Some(ask) = &mut envelope.ask {
-                    // What is left of it travels; a question that nobody asks any more does not.
+                    // The rest of the asker's time travels; a question whose asker has given up does not.
                     let left = self.shared.endpoint.asks.sent_to(ask.id, peer);
                     let deadline = left.ok_or(DeadLetterReason::Expired)?;
                     ask.budget = deadline.saturating_duration_since(Instant::now());

@@ -121,7 +121,7 @@ impl Peer {
         [Lane::CONTROL, Lane::LARGE].into_iter().chain((0..ordinary).map(Lane::ordinary))
     }
 
-    /// Queues an item and sees to it that somebody takes it. Returned: there is no room.
+    /// Queues an item, and has the lane dialled if no stream takes from it. The item comes back if there is no room.
     #[allow(clippy::result_large_err, reason = "the caller gets back what it gave")]
     pub(super) fn push(
         self: &Arc<Self>,
@@ -189,7 +189,7 @@ impl Peer {
         self.queue(lane).notify(wire::write_frame(&Frame::Hello(hello)));
     }
 
-    /// Breaks every stream to the peer, as a fault: nobody says why.
+    /// Breaks every stream to the peer, as a fault: the peer gets no reason.
     pub(super) fn kill_streams(&self) {
         self.links.lock().expect(NO_PANIC).values().for_each(|(_, end)| end.killed.notify_one());
     }

@@ -81,7 +81,7 @@ mod tests {
     use crate::remoting::Remoting;
     use crate::settings::TransportSettings;
 
-    /// Cluster T21, 79: names that nobody answers at cost this node nothing once their streams have ended, keep
+    /// Cluster T21, 79: names at which no process answers cost this node nothing once their streams have ended, keep
     /// no member out while they last, and are not dialled.
     #[tokio::test]
     async fn twenty_thousand_names_of_one_host() {

@@ -33,7 +33,7 @@ impl Shared {
         envelope: Envelope,
         deadline: Option<Duration>,
     ) -> Sending {
-        // Whoever waits need not run on a runtime with a clock, so this one's is used.
+        // The task that waits need not run on a runtime with a clock, so the control runtime's is used.
         let patience = deadline.map(|deadline| {
             let _context = self.control.enter();
             Box::pin(tokio::time::sleep(deadline))

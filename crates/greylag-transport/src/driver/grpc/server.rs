@@ -246,7 +246,8 @@ async fn greet(shared: &Arc<Shared>, hello: &Hello, caller: &Caller, replies: &R
         }
     }
     match shared.streams.supersede(&hello.from, hello.lane, hello.stream_seq, replies).await {
-        // Whoever was replaced before its stream counted had none that could be ended.
+        // The caller may have been replaced before its stream was entered here, where the replacement could
+        // have ended it.
         Ok(_) if admission == Admission::Known && !peer.is_current(hello.from.uid()) => Err(dead(None)),
         Ok(turn) => Ok(Greeted { version, turn, seat }),
         Err(NoTurn::Older) => Err(Rejected::new(RejectCode::NotReady, "a newer stream of this lane is open")),
@@ -294,7 +295,7 @@ struct News {
 enum End {
     /// The peer ended the stream in order.
     Finished,
-    /// The connection broke, or sent what nobody understands.
+    /// The connection broke, or sent a frame that cannot be read.
     Broken,
     /// A newer stream took over, or this node wants it ended.
     Superseded,
@@ -393,7 +394,7 @@ impl Reader {
         Ok(wire::read_frame_within(bytes, max)?)
     }
 
-    /// Nobody but the stream's own peer speaks on it (cluster T16).
+    /// Refuses a frame that names another speaker than the stream's own peer (cluster T16).
     fn check_speaker(&self, speaker: &UniqueAddress) -> Result<(), Violation> {
         if *speaker == self.hello.from {
             return Ok(());
@@ -444,8 +445,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether a numbered message is a stranger's, for a recipient that is none of a stranger's; it is counted.
-    /// Nobody acknowledges it, so it is sent again, and taken once its sender is known here as a member: a node
+    /// Whether a numbered message is a stranger's, for a recipient that is closed to strangers; it is counted. This
+    /// node does not acknowledge it, so it is sent again, and taken once its sender is known here as a member: a node
     /// that has just joined is known to others a moment later. Source: cluster T17, T28.
     fn is_unwelcome(&self, message: Option<&Letter>) -> bool {
         let shared = &self.shared;

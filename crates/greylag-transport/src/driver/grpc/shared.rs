@@ -90,7 +90,7 @@ const ANNOUNCED_STRANGERS: usize = 4096;
 /// are no members has [`ANNOUNCED_STRANGERS`] places: a process that found none says Hello again with its next stream.
 pub(super) enum Announcement {
     Event(TransportEvent),
-    /// `reason`: what becomes of those that nobody takes.
+    /// `reason`: why the envelopes that no listener takes are dead letters.
     HandBack {
         peer: UniqueAddress,
         unsent: Vec<Envelope>,
@@ -210,7 +210,7 @@ impl Shared {
         }
     }
 
-    /// Queues an item for whoever runs at an address; returned if there is no room.
+    /// Queues an item for the process that runs at an address; the item comes back if there is no room.
     #[allow(clippy::result_large_err, reason = "the caller gets back what it gave")]
     pub(super) fn push(
         self: &Arc<Self>,
@@ -252,7 +252,7 @@ impl Shared {
         }
     }
 
-    /// Whoever was let go is out of the table once this returns.
+    /// Waits until a peer that was let go is out of the table.
     pub(super) fn await_letting_go(&self) {
         drop(self.adding.lock().expect(NO_PANIC));
     }
@@ -276,7 +276,7 @@ impl Shared {
                 self.forget(&peer, graves);
                 true
             }
-            // This node has business of its own with whoever runs there.
+            // This node has business of its own with the process there.
             Some(Parting::Stays) => true,
             None => false,
         }
@@ -290,7 +290,7 @@ impl Shared {
         self.endpoint.forget_peer(&peer.address);
     }
 
-    /// From now on these members hold their addresses, and nobody else.
+    /// From now on exactly these members hold their addresses.
     pub(super) fn hold(self: &Arc<Self>, holders: Vec<Holder>) {
         let changed = {
             // A peer that is made meanwhile knows either what was said before and is told the difference
@@ -306,7 +306,7 @@ impl Shared {
         }
     }
 
-    /// From now on these processes are removed from the cluster, and nobody else.
+    /// From now on exactly these processes are removed from the cluster.
     pub(super) fn entomb(self: &Arc<Self>, tombstones: &BTreeSet<UniqueAddress>) {
         let changed = {
             // As with the holders: a peer that is made meanwhile misses nothing.
@@ -338,15 +338,15 @@ impl Shared {
         *self.cluster_id.lock().expect(NO_PANIC)
     }
 
-    /// From now on these are members, and nobody else. A node in untrusted mode that has no members yet
-    /// listens to everybody, because otherwise it could not join.
+    /// From now on exactly these processes are members. A node in untrusted mode that has no members yet
+    /// listens to every process, because otherwise it could not join.
     pub(super) fn trust(&self, members: &mut dyn Iterator<Item = &UniqueAddress>) {
         let members: HashSet<_> = members.cloned().collect();
         let listens_to_all = self.settings.untrusted_mode && members.is_empty();
         self.endpoint.strangers.set_members((!listens_to_all).then_some(members));
     }
 
-    /// Whether this process may only speak to the recipients that everybody may (cluster T17).
+    /// Whether this process may only speak to the recipients that are open to strangers (cluster T17).
     pub(super) fn is_stranger(&self, peer: &UniqueAddress) -> bool {
         self.endpoint.strangers.is_stranger(peer)
     }
@@ -467,7 +467,7 @@ impl Shared {
                 return;
             }
         }
-        // Nobody listens any more once the runtime is gone.
+        // The send fails once the runtime is gone, and then no listener is left.
         self.announcements.send((announcement, share)).ok();
     }
 

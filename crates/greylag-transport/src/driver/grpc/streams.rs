@@ -58,7 +58,7 @@ pub(super) struct Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut open = self.open.lock().expect(NO_PANIC);
-        // Given back under the lock: whoever ends next sees either a reader or none.
+        // The turn is given back under the lock, so that the next stream that ends sees either a reader or none.
         let has_read = self.reading.take().is_some();
         let Some(slot) = open.get_mut(&self.key) else { return };
         let is_last = if slot.seq == self.seq {

@@ -9,7 +9,7 @@ use greylag_core::UniqueAddress;
 use twox_hash::XxHash3_64;
 
 /// Hashes addresses, which are short: a fifth of what the standard hash costs. The seed is chance, so
-/// nobody can choose addresses that meet in one place.
+/// a peer cannot choose addresses that meet in one place.
 #[derive(Debug, Clone)]
 pub(super) struct RandomAddressHash {
     seed: u64,
@@ -57,7 +57,7 @@ impl Hasher for AddressHasher {
     }
 }
 
-/// The processes that nothing may be sent to. Mostly nobody, and that costs a look at a flag.
+/// The processes that nothing may be sent to. Mostly there are none, and then asking costs a look at a flag.
 #[derive(Debug, Default)]
 pub(super) struct Blocked {
     is_any: AtomicBool,

@@ -82,7 +82,7 @@ impl TlsFiles {
         Ok(files)
     }
 
-    /// The same for a program that calls others and listens nowhere: nobody looks for its host.
+    /// The same for a program that calls others and listens nowhere: no peer compares its host.
     ///
     /// # Errors
     /// [`TlsError`] names the file. Blocks on the disk.
@@ -144,8 +144,8 @@ impl TlsFiles {
         }
     }
 
-    /// Reads the files every `reload_interval`, for ever; after a failure sooner, because whoever
-    /// replaces two files does it one after the other.
+    /// Reads the files every `reload_interval`, for ever; after a failure sooner, because an operator or a
+    /// program that replaces two files does it one after the other.
     pub async fn keep_reading(self: Arc<Self>) {
         const RETRY: Duration = Duration::from_secs(10);
         let interval = self.settings.reload_interval;
@@ -163,13 +163,13 @@ impl TlsFiles {
     pub(super) fn server_name(&self, host: &str) -> Result<ServerName<'static>, NotBelieved> {
         match server_name(host) {
             Some(name) => Ok(name),
-            // Nobody compares it.
+            // The name is not compared, so any will do.
             None if !self.settings.verify_hostname => Ok(ServerName::IpAddress(IpAddr::from([0, 0, 0, 0]).into())),
             None => Err(NotBelieved(format!("{host:?} cannot stand in a certificate"))),
         }
     }
 
-    /// What the other end has shown, if it may speak to us at all. `None`: nothing, which is allowed.
+    /// The certificate that the other end has shown, if it may speak to us. `None`: it has shown none, and need not.
     pub(super) fn judge(&self, chain: Option<&[CertificateDer<'static>]>) -> Result<Option<Certificate>, NotBelieved> {
         let Some(leaf) = chain.and_then(<[_]>::first) else {
             return if self.settings.mutual {
@@ -223,7 +223,7 @@ impl Certificate {
         for (n, name) in self.names.iter().enumerate() {
             let _infallible = write!(text, "{}{name}", if n == 0 { "" } else { ", " });
         }
-        if text.is_empty() { "nobody".to_owned() } else { text }
+        if text.is_empty() { "no host".to_owned() } else { text }
     }
 }
 
@@ -338,7 +338,7 @@ fn server_config(
     Ok(server)
 }
 
-/// Without an identity the caller shows nothing, and is nobody to a listener that asks.
+/// Without an identity the caller shows no certificate, and a listener that asks for one refuses it.
 fn client_config(
     ca: &Path,
     roots: Arc<RootCertStore>,

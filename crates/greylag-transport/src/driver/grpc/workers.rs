@@ -102,8 +102,8 @@ impl Workers {
         self.data.len()
     }
 
-    /// Hands over what a frame brought for worker `index`; waits while that one is behind. Returned:
-    /// how many messages nobody takes any more, because that worker has ended.
+    /// Hands over what a frame brought for worker `index`; waits while that one is behind. Returns how
+    /// many messages were not taken, because that worker has ended.
     pub(super) async fn deliver(&self, index: usize, delivery: Delivery) -> u64 {
         let worker = if delivery.lane.kind() == LaneKind::Control { &self.control } else { &self.data[index] };
         worker.remote.send(delivery).await.map_or_else(|unsent| unsent.0.arrived.len() as u64, |()| 0)
@@ -143,7 +143,7 @@ impl Workers {
         })
     }
 
-    /// Nobody waits under this number any more.
+    /// Forgets the sender that waited under this number.
     pub(super) fn forget_waiting(&self, id: u64) {
         for worker in self.data.iter().chain([&self.control]) {
             worker.waiting.lock().expect(NO_PANIC).remove(&id);
@@ -329,7 +329,7 @@ mod tests {
         }
     }
 
-    /// Cluster T41, §7: what nobody takes any more is counted, and a mark behind it is not answered.
+    /// Cluster T41, §7: messages for a worker that has ended are counted, and a mark behind them is not answered.
     #[tokio::test]
     async fn a_worker_that_has_ended_takes_nothing_and_answers_nothing() {
         let (workers, desks) = Workers::new(2, 1 << 20);
