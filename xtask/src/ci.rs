@@ -24,8 +24,9 @@ pub(crate) fn ci() -> Result<(), Failure> {
     run_with("cargo", &["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     laws(GATE_HISTORIES, "")?;
     sim(&["--seeds".to_owned(), GATE_SEEDS.to_owned()])?;
-    netns(&["--quick".to_owned()])?;
-    short_attack()?;
+    let programs = Programs::as_tested()?;
+    programs.run("greylag-netns", &["--quick"])?;
+    short_attack(&programs)?;
     say("ci: green");
     Ok(())
 }
@@ -138,14 +139,26 @@ pub(crate) fn soak(seconds: u64, nodes: usize) -> Result<(), Failure> {
     release("greylag-soak", &["--seconds".to_owned(), seconds.to_string(), "--nodes".to_owned(), nodes.to_string()])
 }
 
-/// Attacks a storefront for a moment, with the programs as the tests have built them: whether the nodes stay up and
-/// lose nothing shows in a debug build too, and building them again takes longer than the attack.
-fn short_attack() -> Result<(), Failure> {
-    run("cargo", &["build", "--quiet", "--workspace", "--all-features", "--bins"])?;
-    let programs = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    let attack = programs.join("debug/greylag-attack").display().to_string();
+/// The programs of the workspace as the tests have built them. Whether nodes keep their promises shows in a debug build
+/// too, and an optimized one takes longer to build than the programs run.
+struct Programs(PathBuf);
+
+impl Programs {
+    fn as_tested() -> Result<Self, Failure> {
+        run("cargo", &["build", "--quiet", "--workspace", "--all-features", "--bins"])?;
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+        Ok(Self(target.join("debug")))
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<(), Failure> {
+        run(&self.0.join(program).display().to_string(), arguments)
+    }
+}
+
+/// Attacks a storefront for a moment.
+fn short_attack(programs: &Programs) -> Result<(), Failure> {
     for tls in [&["--tls"][..], &[]] {
-        run(&attack, &[&["--lenient", "--seconds", "10", "--purchases", "5000"], tls].concat())?;
+        programs.run("greylag-attack", &[&["--lenient", "--seconds", "10", "--purchases", "5000"], tls].concat())?;
     }
     Ok(())
 }
