@@ -1,11 +1,12 @@
 //! Founds one cluster among nodes that find each other by discovery, although its answers differ.
 //!
-//! A list of seed nodes is agreed on by whoever wrote it; an answer of discovery is not. Two nodes
-//! with different answers may each be the first of its own sorted list, and the majorities of two
-//! lists need not meet. So the first of a list does not found the cluster by itself: it asks the
-//! others for their votes. A process gives its vote to one at a time, to the first of its *own*
-//! list, and has it back only when that one says that it will never use it. Whoever holds
-//! `required_contacts` votes may found. More than half of all processes cannot vote for two.
+//! The operator who writes a list of seed nodes makes it the same on all nodes; answers of discovery
+//! differ. Two nodes with different answers may each be the first of its own sorted list, and the
+//! majorities of two lists need not meet. So the first of a list does not found the cluster by itself:
+//! it asks the others for their votes. A process gives its vote to one candidate at a time, to the
+//! first of its *own* list, and takes it back only when that candidate says that it will never use it.
+//! A candidate that holds `required_contacts` votes may found. More than half of all processes cannot
+//! vote for two.
 //!
 //! ```text
 //! first of its list ── Ask ──▶ every address it knows
@@ -15,7 +16,7 @@
 //!   voter ◀── Withdrawn{ballot} ── one that has not founded, and now never uses that ballot
 //! ```
 //!
-//! Meanwhile everybody tries to join whatever cluster exists already; who founds does so by the
+//! Meanwhile every process tries to join whatever cluster exists already; the founder uses the
 //! procedure of seed nodes, which asks once more whether there is one.
 //!
 //! Source: cluster M24, M25b. The argument and its limits: `docs/design/bootstrap.md`.
@@ -243,7 +244,7 @@ impl Bootstrap {
             && !self.founds
     }
 
-    /// This node's vote is with somebody who is not the first of its list any more.
+    /// This node's vote is with a candidate that is not the first of this node's list any more.
     fn wants_vote_back(&self) -> bool {
         self.vote.as_ref().is_some_and(|vote| Some(vote.candidate.address()) != self.first()) && !self.founds
     }
@@ -370,7 +371,7 @@ impl Bootstrap {
                 }
                 out.push(BootstrapEffect::Send { to: from.into(), message: BootstrapMessage::Withdrawn { ballot } });
             }
-            // Whoever voted for the founder joins it.
+            // A founder keeps the votes it has: their voters join it.
             BootstrapMessage::Withdraw { .. } => {}
             BootstrapMessage::Withdrawn { ballot } => {
                 if self.vote == Some(Given { candidate: from, ballot }) {

@@ -17,7 +17,7 @@ pub(crate) struct Choice<'a> {
 }
 
 impl<'a> Choice<'a> {
-    /// Everybody but these.
+    /// All members in `places` but `others`.
     pub(crate) fn all_but<'b>(places: &'a Places, others: impl Iterator<Item = &'b UniqueAddress>) -> Self {
         let mut bits = vec![u64::MAX; places.len().div_ceil(64)];
         if let Some(last) = bits.last_mut() {
@@ -32,19 +32,19 @@ impl<'a> Choice<'a> {
         Self { places, bits, len }
     }
 
-    /// Those of them who are not in `seen`, which stands in the same places.
+    /// Those of the chosen members that are not in `seen`, which stands in the same places.
     pub(crate) fn without(&self, seen: &Seen) -> Self {
         let bits: Vec<u64> = self.bits.iter().zip(seen.bits()).map(|(ours, theirs)| ours & !theirs).collect();
         let len = bits.iter().map(|word| word.count_ones() as usize).sum();
         Self { places: self.places, bits, len }
     }
 
-    /// Whether there is nobody.
+    /// Whether no member is chosen.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// One of them.
+    /// Draws one of the chosen members.
     pub(crate) fn draw(&self, rng: &mut impl Rng) -> Option<&'a UniqueAddress> {
         if self.is_empty() {
             return None;
@@ -82,7 +82,7 @@ mod tests {
         for members in [0, 1, 2, 63, 64, 65, 128, 200] {
             let places: Arc<Places> = Arc::new((0..members).map(node).collect());
             let but = [node(0), node(3), node(63), node(64), node(999)];
-            let mut seen = Seen::nobody(&places);
+            let mut seen = Seen::none_of(&places);
             seen.union(&(0..members).filter(|number| number % 3 == 0).map(node).collect());
             let all = Choice::all_but(&places, but.iter());
             let rest = all.without(&seen);

@@ -1,8 +1,9 @@
-//! A list of dead processes, one unique address a line, to which somebody appends.
+//! Parses a list of dead processes, one unique address a line, to which an operator or a tool appends.
 //!
 //! Bytes come in as they were appended, in pieces of any size; a line counts once its end is there,
-//! so a writer may be caught in the middle of it. A line that is no address is an error of its own
-//! and loses nothing of what follows. Empty lines and lines that begin with `#` are remarks.
+//! so a reader may meet a writer in the middle of a line. A line that is no address is an error of its
+//! own, and the lines after it are read all the same. Empty lines and lines that begin with `#` are
+//! remarks.
 //!
 //! ```text
 //! # host:port#uid, as the logs and `Cluster::self_address` write it

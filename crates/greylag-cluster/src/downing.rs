@@ -21,7 +21,7 @@ pub enum Verdict {
     DownUnreachable,
     /// The own side, self last.
     DownReachable,
-    /// Everybody.
+    /// All members.
     DownAll,
     /// Those that some reach and others do not, and then by the strategy.
     DownIndirectlyConnected,
@@ -98,7 +98,7 @@ pub struct DowningDecision {
     pub counted: BTreeSet<UniqueAddress>,
     /// Whom some reach and others do not.
     pub indirectly_connected: BTreeSet<UniqueAddress>,
-    /// Why, and why now: a sentence with the numbers, for whoever reads it at night.
+    /// Why, and why now: a sentence with the numbers, for the operator who reads it at night.
     pub reason: String,
 }
 

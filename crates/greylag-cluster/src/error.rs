@@ -160,7 +160,7 @@ pub enum JoinRejection {
     WrongCluster,
 }
 
-/// A command named nobody we know. Nothing changed.
+/// A command named a process that is no member. Nothing changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemberError {
     /// Not a member, in this node's view.

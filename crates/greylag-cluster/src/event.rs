@@ -20,9 +20,9 @@ use crate::view::MembershipView;
 /// How a death was proven. Source: cluster S20.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Proof {
-    /// Another process answers at its address.
+    /// Another process answers at the dead one's address.
     Restarted,
-    /// Its own host refused every dial, and says that nobody listens.
+    /// The process's own host refused every dial: no process listens at the address.
     Refused,
     /// A witness (an orchestrator, a supervisor) said so.
     Witnessed,
@@ -40,7 +40,7 @@ pub enum EventKind {
     Leader,
     /// Who has seen the state, and the table of who finds whom unreachable.
     Gossip,
-    /// This node itself: paused, suspect, trusted, declared dead, quarantined by somebody.
+    /// This node itself: paused, suspect, trusted, declared dead, quarantined by another node.
     Own,
     /// Decisions of the resolver and proofs of death.
     Downing,
@@ -117,9 +117,9 @@ pub enum ClusterEvent {
     MemberExited(Member),
     /// A member was declared dead.
     MemberDowned(Member),
-    /// Somebody finds a member unreachable. Never this node.
+    /// Some member finds another one unreachable. Never this node.
     UnreachableMember(Member),
-    /// Nobody finds the member unreachable any more.
+    /// No member finds this one unreachable any more.
     ReachableMember(Member),
     /// Another leader, or none.
     LeaderChanged(Option<UniqueAddress>),
@@ -147,9 +147,9 @@ pub enum ClusterEvent {
     SelfSuspect,
     /// This node is a member after all.
     SelfTrusted,
-    /// Somebody quarantined this node.
+    /// Another node quarantined this one.
     ThisNodeQuarantined {
-        /// Who.
+        /// The node that did.
         by: UniqueAddress,
         /// Why.
         reason: QuarantineReason,

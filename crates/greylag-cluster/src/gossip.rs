@@ -2,7 +2,7 @@
 //!
 //! A gossip state is an immutable value with a vector version. Of two states the newer replaces the
 //! older; concurrent ones are merged, and merging is commutative and idempotent in members,
-//! reachability and tombstones. A tombstone beats a member, so nobody who was removed comes back.
+//! reachability and tombstones. A tombstone beats a member, so a removed member never comes back.
 //!
 //! Source: cluster M4 to M9, M16 to M18, M20.
 
@@ -50,7 +50,7 @@ pub struct Blockers {
 /// Two states made into one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Merged {
-    /// The result. Nobody has seen it yet.
+    /// The result. No member has seen it yet.
     pub gossip: Gossip,
     /// The result is a state of its own that lost the version entry of a removed member. It must
     /// count as a local change, or two different states would bear one version (cluster M6).
@@ -58,10 +58,10 @@ pub struct Merged {
 }
 
 impl Gossip {
-    /// Marks a change by `node`: a new version, seen by nobody else. Source: cluster M5.
+    /// Marks a change by `node`: a new version, which no other member has seen. Source: cluster M5.
     pub fn touch(&mut self, node: &UniqueAddress, mark_seen: bool) {
         self.version.increment(node);
-        self.seen = Seen::nobody(self.members.places());
+        self.seen = Seen::none_of(self.members.places());
         if mark_seen {
             self.seen.insert(node.clone());
         }
@@ -147,9 +147,9 @@ impl Gossip {
             }
         }
         let mut members = self.members.merged(&other.members);
-        let everybody = members.len();
+        let all = members.len();
         if tombstones_count {
-            // Mostly nobody, and each tombstone is looked for a day long.
+            // Looked up first: mostly no member has a tombstone, and then the list need not be filtered.
             if tombstones.keys().any(|address| members.contains_key(address)) {
                 members.retain(|member| !tombstones.contains_key(&member.address));
             }
@@ -158,14 +158,14 @@ impl Gossip {
         }
         let mut reachability = Reachability::merged(&self.reachability, &other.reachability);
         let mut version = self.version.merged(&other.version);
-        // Neither side speaks of strangers: only a removal can leave words about somebody who is none.
+        // Each side's records and versions are of its own members: only a removal leaves some of a non-member.
         let mut dropped = false;
-        if members.len() < everybody {
+        if members.len() < all {
             reachability.retain(|address| members.contains_key(address));
             dropped = version.retain(|address| members.contains_key(address));
         }
         let gossip = Self {
-            seen: Seen::nobody(members.places()),
+            seen: Seen::none_of(members.places()),
             members,
             reachability,
             version: version.into(),
@@ -242,7 +242,7 @@ impl Gossip {
         best.map(|member| &member.address)
     }
 
-    /// Whether somebody who is not Down finds `subject` unreachable.
+    /// Whether a member that is not Down finds `subject` unreachable.
     pub fn accused_by_the_living(&self, subject: &UniqueAddress) -> bool {
         self.reachability.accusations().any(|(observer, accused, _)| {
             accused == subject && self.members.get(observer).is_some_and(|o| o.status != MemberStatus::Down)

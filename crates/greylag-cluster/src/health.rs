@@ -40,7 +40,7 @@ pub struct Health {
     pub dead_letters: BTreeMap<DeadLetterReason, u64>,
 }
 
-/// A member and another process at its address: the name has moved, or somebody uses it.
+/// A member and another process at its address: the name has moved, or another process claims it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldAddress {
     /// The member; it stays until it is removed.
@@ -59,7 +59,7 @@ pub struct ForeignCluster {
 }
 
 impl Health {
-    /// Nothing needs a human: joined, trusted, converged, everybody reachable, alone under its name, every
+    /// Nothing needs a human: joined, trusted, converged, every member reachable, alone under its name, every
     /// member alone at its address, with a certificate that lasts.
     pub fn is_good(&self) -> bool {
         let ends_soon = self.certificate_days_left.is_some_and(|days| days < DEGRADED_DAYS);

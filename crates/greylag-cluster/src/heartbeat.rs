@@ -20,17 +20,17 @@ use crate::ring::Ring;
 use crate::settings::FailureDetectorSettings;
 use crate::shared::Shared;
 
-/// Between two words about late responses.
+/// Between two log lines about late responses.
 const GROWING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// An input to the [`HeartbeatCore`]: who is monitored, answers of peers, and that time passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeartbeatInput {
-    /// The members, those that anybody finds unreachable, and those that this node does.
+    /// The members, those that any member finds unreachable, and those that this node does.
     Members {
         /// The members, this node among them or not.
         ring: Ring,
-        /// Found unreachable by anybody.
+        /// Found unreachable by any member.
         unreachable: Shared<BTreeSet<UniqueAddress>>,
         /// Found unreachable by this node.
         marked: BTreeSet<UniqueAddress>,
@@ -195,7 +195,7 @@ impl HeartbeatCore {
             reachable += usize::from(!silent);
             picked.insert(peer.clone());
         }
-        // Whoever finds all its receivers unreachable looks at everybody: it may be cut off itself.
+        // A node that finds all its receivers unreachable watches all members: it may be cut off itself.
         if picked.iter().all(|peer| self.marked.contains(peer)) {
             self.ring.after(&self.node).cloned().collect()
         } else {

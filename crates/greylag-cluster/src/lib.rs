@@ -47,7 +47,7 @@
 //! orders.tell(Orders::Place { item: "goose".into() })?;
 //! assert_eq!(orders.ask(|reply_to| Orders::Count { reply_to }, Duration::from_secs(5)).await?, 1);
 //!
-//! two.shutdown().await; // leaves in order; nobody has to find out
+//! two.shutdown().await; // leaves in order; no failure detector has to find out
 //! one.shutdown().await;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # })?;

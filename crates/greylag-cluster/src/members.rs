@@ -36,18 +36,18 @@ impl Clone for Inner {
     }
 }
 
-/// What is asked of all members at every step.
+/// What the machine asks of all members at every step.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
-    /// Those whose agreement convergence needs (cluster M17).
+    /// How many members' agreement convergence needs (cluster M17).
     pub(crate) settled: usize,
-    /// Somebody is Down.
+    /// Some member is Down.
     pub(crate) any_down: bool,
-    /// Somebody's death is proven.
+    /// Some member's death is proven.
     pub(crate) any_dead: bool,
-    /// Somebody prepares for the shutdown of the whole cluster, or is ready for it.
+    /// Some member prepares for the shutdown of the whole cluster, or is ready for it.
     pub(crate) any_preparing: bool,
-    /// Every role that somebody has.
+    /// Every role that some member has.
     pub(crate) roles: BTreeSet<String>,
 }
 
@@ -86,12 +86,12 @@ impl Members {
         }
     }
 
-    /// How many there are.
+    /// How many members there are.
     pub fn len(&self) -> usize {
         self.0.list.len()
     }
 
-    /// Whether there is nobody.
+    /// Whether there are no members.
     pub fn is_empty(&self) -> bool {
         self.0.list.is_empty()
     }

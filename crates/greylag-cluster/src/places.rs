@@ -116,7 +116,7 @@ impl Places {
         Self::of_residents(kept.collect())
     }
 
-    /// Who stands here or there. If these are all of one side, it is that one also in memory.
+    /// The addresses of both sides. If one side has them all, the result is that side also in memory.
     pub(crate) fn merged(one: &Arc<Self>, other: &Arc<Self>) -> Arc<Self> {
         if Arc::ptr_eq(one, other) {
             return one.clone();
@@ -139,7 +139,7 @@ impl Places {
         Arc::new(Self { residents, ring })
     }
 
-    /// For everybody who stands in both: where here, and where there.
+    /// The place here and the place there of each address that stands in both.
     pub(crate) fn moves_to<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (usize, usize)> + 'a {
         let (mut here, mut there) = (0, 0);
         walk(self, other).filter_map(move |(left, right)| {

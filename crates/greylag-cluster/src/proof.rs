@@ -37,7 +37,7 @@ pub enum ProofInput {
     Refused(UniqueAddress),
     /// A dial ended in any other way.
     Failed(UniqueAddress),
-    /// Somebody accepted the connection.
+    /// A process accepted the connection.
     Answered(UniqueAddress),
     /// A deadline may have come.
     Tick,

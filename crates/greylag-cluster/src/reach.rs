@@ -2,8 +2,8 @@
 //!
 //! The counters of a state only grow, and every member takes the larger of two. So one message with the largest
 //! number that fits would leave nothing to count up to. A number is therefore believed only as far as members could
-//! have counted since 1970: a bound that nobody reaches by honest work, and that moves on faster than anybody counts,
-//! so that what a liar was believed is counted on from. Source: cluster T17, 77.
+//! have counted since 1970. No member reaches this bound by honest work, and the bound grows faster than members count,
+//! so members can always count on from a forged number that was believed. Source: cluster T17, 77.
 
 use crate::gossip::Gossip;
 use crate::member::Member;

@@ -41,7 +41,7 @@ pub struct Reachability {
     /// A row is changed by its observer alone, and is one value in all tables that have taken it.
     rows: BTreeMap<UniqueAddress, Shared<Row>>,
     versions: BTreeMap<UniqueAddress, u64>,
-    /// Every subject that somebody accuses.
+    /// Every subject that some observer accuses.
     unreachable: OnceLock<Shared<BTreeSet<UniqueAddress>>>,
 }
 
@@ -108,13 +108,13 @@ impl Reachability {
         })
     }
 
-    /// Every subject that somebody accuses.
+    /// Every subject that some observer accuses.
     pub fn unreachable(&self) -> &Shared<BTreeSet<UniqueAddress>> {
         let subjects = || self.accusations().map(|(_, subject, _)| subject.clone()).collect::<BTreeSet<_>>();
         self.unreachable.get_or_init(|| subjects().into())
     }
 
-    /// Everybody whom `observer` accuses.
+    /// All subjects that `observer` accuses.
     pub fn accused_by(&self, observer: &UniqueAddress) -> impl Iterator<Item = &UniqueAddress> {
         let row = self.rows.get(observer).into_iter().flatten();
         row.filter(|(_, record)| record.status != Status::Reachable).map(|(subject, _)| subject)
@@ -138,9 +138,9 @@ impl Reachability {
         });
     }
 
-    /// Both tables made into one: per observer the whole row of the side with the higher version. If
-    /// that is one of the two, it is that one also in memory. Nobody's rows and records are left out;
-    /// see [`Reachability::retain`]. Source: cluster M8.
+    /// Merges two tables: per observer the whole row of the side with the higher version. If the result
+    /// is one of the two tables, it is that one also in memory. Rows and records of removed nodes stay
+    /// in; [`Reachability::retain`] forgets them. Source: cluster M8.
     #[must_use]
     pub fn merged(one: &Shared<Self>, other: &Shared<Self>) -> Shared<Self> {
         if Shared::is(one, other) {

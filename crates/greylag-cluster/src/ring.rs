@@ -19,17 +19,17 @@ impl Ring {
         Self(places.clone())
     }
 
-    /// How many there are.
+    /// How many members the ring has.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is nobody.
+    /// Whether the ring is empty.
     pub fn is_empty(&self) -> bool {
         self.0.len() == 0
     }
 
-    /// Whether it is on the ring.
+    /// Whether this address is on the ring.
     pub fn contains(&self, address: &UniqueAddress) -> bool {
         self.0.find(address).is_some()
     }

@@ -11,7 +11,7 @@
 pub enum Sabotage {
     /// A merge keeps a member that the other side has removed (cluster M9, M29).
     Tombstones,
-    /// The leader acts on states that not everybody has seen (cluster M17, M20).
+    /// The leader acts on states that not all members have seen (cluster M17, M20).
     Convergence,
     /// The resolver decides at the first look (cluster S4).
     StableAfter,

@@ -22,27 +22,27 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Nobody, of those who stand in `places`.
-    pub(crate) fn nobody(places: &Arc<Places>) -> Self {
+    /// The empty set, with room for the members that stand in `places`.
+    pub(crate) fn none_of(places: &Arc<Places>) -> Self {
         Self { places: places.clone(), bits: vec![0; places.len().div_ceil(64)], len: 0, digest: 0 }
     }
 
-    /// How many there are.
+    /// How many members have seen the state.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is nobody.
+    /// Whether no member has seen the state.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether it is among them.
+    /// Whether this member is in the set.
     pub fn contains(&self, address: &UniqueAddress) -> bool {
         self.places.find(address).is_some_and(|place| self.has(place))
     }
 
-    /// Adds one. True if it is new.
+    /// Adds a member. True if it is new.
     pub fn insert(&mut self, address: UniqueAddress) -> bool {
         let place = self.places.find(&address).unwrap_or_else(|| {
             let all = self.places.addresses().cloned().chain([address.clone()]).collect();
@@ -52,7 +52,7 @@ impl Seen {
         self.set(place)
     }
 
-    /// Takes one out. True if it was there.
+    /// Takes a member out. True if it was there.
     pub fn remove(&mut self, address: &UniqueAddress) -> bool {
         match self.places.find(address) {
             Some(place) if self.has(place) => {
@@ -65,7 +65,7 @@ impl Seen {
         }
     }
 
-    /// Adds everybody of another set.
+    /// Adds all members of another set.
     pub fn union(&mut self, other: &Self) {
         if !self.places.are(&other.places) {
             let places = Places::merged(&self.places, &other.places);
@@ -116,18 +116,18 @@ impl Seen {
         Arc::ptr_eq(&self.places, places)
     }
 
-    /// Whether all of them have a place there.
+    /// Whether all members of the set have a place in `places`.
     pub(crate) fn is_at_home_in(&self, places: &Places) -> bool {
         self.places.are(places) || self.places.moves_to(places).filter(|(here, _)| self.has(*here)).count() == self.len
     }
 
-    /// The same set in other places. Whoever has none there is dropped.
+    /// Moves the set to other places. Members without a place there are dropped.
     pub(crate) fn move_to(&mut self, places: Arc<Places>) {
         if self.places.are(&places) {
             self.places = places;
             return;
         }
-        let mut moved = Self::nobody(&places);
+        let mut moved = Self::none_of(&places);
         for (_, there) in self.places.moves_to(&places).filter(|(here, _)| self.has(*here)) {
             moved.set(there);
         }
@@ -139,7 +139,7 @@ impl Seen {
         &self.bits
     }
 
-    /// Whether who stands there is in the set.
+    /// Whether the member at this place is in the set.
     pub(crate) fn has(&self, place: usize) -> bool {
         self.bits[place / 64] & (1 << (place % 64)) != 0
     }
@@ -209,7 +209,7 @@ mod tests {
         /// Whatever is done to it, it is the set that an ordinary set would be, and so is its digest.
         #[test]
         fn it_is_a_set(steps in prop::collection::vec((0u8..4, 0u8..90), 0..60)) {
-            let mut seen = Seen::nobody(&Arc::new((0..40).map(node).collect()));
+            let mut seen = Seen::none_of(&Arc::new((0..40).map(node).collect()));
             let mut set = BTreeSet::new();
             for (what, number) in steps {
                 match what {

@@ -28,8 +28,8 @@ pub struct ClusterSettings {
     pub roles: BTreeSet<String>,
     /// The version of the application. Default `0.0.0`.
     pub app_version: AppVersion,
-    /// Through whom to join, for whoever starts the node, and whom its leader asks whether they belong
-    /// to another cluster. The list given when joining is added. Default none.
+    /// The seed nodes: the program that starts the node may join through them, and a leader asks them
+    /// whether they belong to another cluster. The list given when joining is added. Default none.
     pub seed_nodes: Vec<NodeAddress>,
     /// Where this node runs. Default `default`, and nothing else yet: several data centres are
     /// reserved for later (cluster M1).
@@ -38,13 +38,13 @@ pub struct ClusterSettings {
     pub seed_node_timeout: Duration,
     /// Without a Welcome for so long, joining starts over. Default 10 s.
     pub retry_unsuccessful_join_after: Duration,
-    /// How long to look for a seed node that lets this node in; then the join fails with what came back from each, and the
-    /// node ends. Default never.
+    /// How long to look for a seed node that lets this node in; then the join fails with what came back
+    /// from each, and the node ends. Default never.
     pub shutdown_after_unsuccessful_join_seed_nodes: Option<Duration>,
     /// The first seed node joins itself after `seed_node_timeout` even when too few others answer.
     /// Two clusters from one list become possible. Default off.
     pub self_join_alone: bool,
-    /// Nobody becomes Up before so many members are known. Default 1.
+    /// No member becomes Up before so many members are known. Default 1.
     pub min_number_of_members: usize,
     /// The same per role. Default none.
     pub role_min_number_of_members: BTreeMap<String, usize>,
@@ -88,7 +88,7 @@ pub struct ClusterSettings {
     pub sensitive_config_prefixes: Vec<String>,
     /// How peers are found unreachable.
     pub failure_detector: FailureDetectorSettings,
-    /// Who may declare unreachable members dead. Default nobody.
+    /// What may declare unreachable members dead. Default: only operators and proofs of death.
     pub downing: Downing,
     /// Which processes' deaths this node may prove. Default those of its own host.
     pub proof_of_death: ProofOfDeath,
@@ -208,8 +208,8 @@ impl ClusterSettings {
         self
     }
 
-    /// How long nothing must change before a decision, or a leaving node hears nobody before it
-    /// gives up; the resolver's setting, or its default without one.
+    /// How long nothing must change before a decision, and for how long a leaving node hears no member
+    /// before it gives up; the resolver's setting, or its default without one.
     pub fn stable_after(&self) -> Duration {
         match &self.downing {
             Downing::None => SbrSettings::default().stable_after,
@@ -251,7 +251,7 @@ pub struct FailureDetectorSettings {
     pub expected_response_after: Duration,
     /// How many peers each node watches. Default 9.
     pub monitored_by_nr_of_members: usize,
-    /// A tick so late means that this process stood still; it then accuses nobody. Default 2 s.
+    /// A tick so late means that this process stood still; it then accuses no peer. Default 2 s.
     pub local_pause_threshold: Duration,
 }
 
@@ -354,9 +354,9 @@ pub struct SingletonSettings {
 pub struct SingletonProxySettings {
     /// Between questions to the oldest member whether it runs the instance. Default 1 s.
     pub identification_interval: Duration,
-    /// Messages kept while nobody knows where the instance runs; 0 keeps none, 10 000 is the most.
-    /// When full, the oldest is dropped. More than a lane's queue takes may overflow that when they
-    /// leave at once. Default 1 000.
+    /// Messages that the proxy keeps while it does not know where the instance runs; 0 keeps none, 10 000
+    /// is the most. When full, the oldest is dropped. More messages than a lane's queue takes may
+    /// overflow that queue when they leave at once. Default 1 000.
     pub buffer_size: usize,
     /// The role whose oldest member hosts the singleton, on a node that only sends to it. `None`:
     /// [`SingletonSettings::role`]; where both are set they must be the same.

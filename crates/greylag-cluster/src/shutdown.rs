@@ -96,7 +96,7 @@ pub enum ShutdownReason {
     Left,
     /// The others declared this node dead (cluster M27).
     Downed,
-    /// While leaving it heard nobody for so long that the others may have removed it (cluster M26).
+    /// While leaving the node heard no member for so long that the others may have removed it (cluster M26).
     LeaveIsolated,
     /// The cluster refused the join.
     JoinFailed,

@@ -9,21 +9,21 @@ use std::collections::BTreeMap;
 pub enum IgnoredGossip {
     /// This node is no member.
     NotJoined,
-    /// It waited in the inbox for longer than `gossip_time_to_live`.
+    /// The gossip waited in the inbox for longer than `gossip_time_to_live`.
     TooOld,
-    /// It was for another incarnation.
+    /// The gossip was for another incarnation.
     NotForUs,
-    /// Its sender is no member.
+    /// The sender is no member.
     FromNonMember,
-    /// This node finds its sender unreachable.
+    /// This node finds the sender unreachable.
     FromUnreachable,
-    /// This node is not among the members of that state.
+    /// This node is not among the members of the state.
     WithoutUs,
-    /// It is the state of another cluster.
+    /// The state is that of another cluster.
     ForeignCluster,
-    /// A Welcome that nobody asked for, or for somebody else.
+    /// A Welcome that this node did not ask for, or that was for another node.
     UnaskedWelcome,
-    /// It bears numbers that no member can have counted up to.
+    /// The state bears numbers that no member can have counted up to.
     BeyondReach,
 }
 

@@ -1,6 +1,6 @@
 //! What a node knows of its cluster at one moment, for the layers above.
 //!
-//! A view is an immutable value: it is replaced as a whole, so whoever holds one sees one moment.
+//! A view is an immutable value: the node replaces it as a whole, so a holder of one sees one moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct MembershipView {
     pub self_address: UniqueAddress,
     /// All members, sorted by address. Empty until this node is a member itself.
     pub members: Members,
-    /// Members that somebody finds unreachable, this node never among them.
+    /// Members that any member finds unreachable, this node never among them.
     pub unreachable: Shared<BTreeSet<UniqueAddress>>,
     /// The leader, as far as this node can tell. A duty, not a lock: each side of a partition has one.
     pub leader: Option<UniqueAddress>,
@@ -42,7 +42,7 @@ pub struct MembershipView {
     pub tombstones: Shared<BTreeMap<UniqueAddress, Tombstone>>,
     /// Members that have seen this state.
     pub seen_by: Seen,
-    /// Everyone who matters has seen this state.
+    /// Every member whose agreement convergence needs (cluster M17) has seen this state.
     pub converged: bool,
     /// This node may have been removed without knowing it; single writers must wait. Source: cluster F9.
     pub self_suspect: bool,

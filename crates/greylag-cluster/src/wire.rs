@@ -334,7 +334,7 @@ fn read_status(status: pb::GossipStatus) -> Result<Message, Malformed> {
 
 // --- the state ----------------------------------------------------------------------------------
 
-/// The processes that a state names: its members in their order, then everybody else.
+/// The processes that a state names: its members in their order, then all others.
 struct Nodes<'a> {
     members: &'a Places,
     others: Table<UniqueAddress>,
@@ -483,11 +483,11 @@ fn read_gossip(gossip: Option<pb::Gossip>) -> Result<Arc<Gossip>, Malformed> {
         row_versions.insert(observer, row.version);
     }
     let members: Members = members.into();
-    let mut seen = Seen::nobody(members.places());
+    let mut seen = Seen::none_of(members.places());
     let mut strangers = Vec::new();
     for place in &gossip.seen {
         let address = at(&nodes, *place)?;
-        // They break an invariant, which is for the machine to mend and to count (cluster M4).
+        // Non-members among the seen break an invariant, which is for the machine to mend and to count (cluster M4).
         if members.contains_key(address) {
             seen.insert(address.clone());
         } else {

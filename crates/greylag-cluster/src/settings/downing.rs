@@ -95,7 +95,7 @@ pub enum Strategy {
         /// If the oldest is all alone against two or more, it goes. Default true.
         down_if_alone: bool,
     },
-    /// Nobody: every partition ends the whole cluster. Source: cluster S9.
+    /// No side: every partition ends the whole cluster. Source: cluster S9.
     DownAll,
     /// The side that gets a lease; the bigger one asks first. Source: cluster S10.
     LeaseMajority {
@@ -308,7 +308,7 @@ mod tests {
         assert!(Strategy::NAMES.iter().all(|name| error.contains(name)), "{error}");
     }
 
-    /// cluster S1: without a word of the operator or the program nobody is declared dead, least of all
+    /// cluster S1: without a word of the operator or the program no member is declared dead, least of all
     /// by a timeout; deaths on the own host are proven all the same.
     #[test]
     fn the_default_is_none() {
