@@ -133,7 +133,7 @@ pub(crate) enum Command {
     /// (without `schema`: public).
     #[command(subcommand)]
     Journal(Journal),
-    /// Prepare the whole cluster for its shutdown: nobody joins, nothing is handed over any more.
+    /// Prepare the whole cluster for its shutdown: no node joins, nothing is handed over any more.
     ///
     /// Stop the nodes once all members are ReadyForShutdown (--wait waits for it).
     PrepareForShutdown(Prepare),
@@ -148,11 +148,11 @@ pub(crate) enum Journal {
     Replay(Replay),
     /// Read everything and check it; with two stores, prove that they are equal, or name what differs.
     ///
-    /// Nobody may use the stores meanwhile. Exits with 5 if something is damaged or differs.
+    /// No other process may use the stores meanwhile. Exits with 5 if something is damaged or differs.
     Verify(Verify),
     /// Copy everything to another store: heads, events, snapshots, states, with numbers, times and writers.
     ///
-    /// Goes on where an earlier run ended. Nobody may use the stores meanwhile, and nobody the target before
+    /// Goes on where an earlier run ended. No other process may use the stores meanwhile, nor the target before
     /// the copy is done. Each id is compared after it was copied. Offsets of projections are not copied.
     Copy(Copy),
     /// Serve an embedded journal to the processes of this machine, until SIGTERM or Ctrl-C.

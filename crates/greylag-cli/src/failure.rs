@@ -14,13 +14,13 @@ pub(crate) enum Failure {
     Refused(String),
     /// The command line makes no sense. Exit code 2, as for everything that clap refuses.
     Usage(String),
-    /// Nobody answers there. Exit code 3.
+    /// No node answers at the address. Exit code 3.
     Unreachable(String),
     /// Not done in time; it may still be. Exit code 4.
     TimedOut(String),
-    /// Somebody answers there, and the two ends do not trust each other. Exit code 6.
+    /// A process answers at the address, and the two ends do not trust each other. Exit code 6.
     Untrusted(String),
-    /// Whoever reads the output has gone; nobody is left to tell. Exit code 0.
+    /// The reader of the output has closed it, so no message could be shown. Exit code 0.
     OutputClosed,
 }
 

@@ -104,8 +104,8 @@ pub(crate) fn health(reply: &v1::HealthReply) -> String {
     text
 }
 
-/// What was not delivered, by reason, the most first. A total alone would read like a loss, which a question to
-/// somebody who has just left and a queue that was full for a moment, and tried again, are not.
+/// How many messages were not delivered, by reason, the most first. A total alone would read like a loss, which a
+/// question to a node that has just left and a queue that was full for a moment, and tried again, are not.
 fn undelivered(by_reason: &HashMap<String, u64>) -> String {
     let mut reasons: Vec<_> = by_reason.iter().map(|(reason, count)| (*count, reason)).collect();
     reasons.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));

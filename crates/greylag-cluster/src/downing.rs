@@ -120,7 +120,7 @@ impl fmt::Display for DowningDecision {
     }
 }
 
-/// What a [`DowningProvider`] is told.
+/// An input to a [`DowningProvider`]: an event of the cluster, or that its deadline has come.
 #[derive(Debug, Clone, Copy)]
 pub enum DowningInput<'a> {
     /// Something happened. The first event is a [`ClusterEvent::Snapshot`].

@@ -107,7 +107,7 @@ impl<M: serde::Serialize + serde::de::DeserializeOwned + 'static> Codec<M> for J
     }
 }
 
-/// What is wrong, without words that quote the message: errors are logged, and messages are nobody's business.
+/// The text of the error without words that quote the message: errors are logged, and messages are confidential.
 #[cfg(feature = "json")]
 fn without_values(error: &serde_json::Error) -> String {
     let text = error.to_string();

@@ -94,7 +94,7 @@ pub enum EncodeError {
 /// Bytes could not be read as a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Nobody here knows this codec id.
+    /// No codec with this id is registered here.
     #[error("no codec with id {codec} is registered (manifest {manifest:?})")]
     UnknownCodec {
         /// The id found.

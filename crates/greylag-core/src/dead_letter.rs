@@ -21,7 +21,7 @@ pub enum DeadLetterReason {
     StaleIncarnation,
     /// The instance addressed has ended.
     StaleRecipient,
-    /// Nobody is registered under the recipient's path.
+    /// No receiver is registered under the recipient's path.
     NoSuchRecipient,
     /// The message encodes to more than its lane carries.
     TooLarge,
@@ -33,7 +33,7 @@ pub enum DeadLetterReason {
     SupersededStream,
     /// The recipient's mailbox was full.
     MailboxFull,
-    /// A reply that nobody waits for any more.
+    /// A reply whose asker waits no more.
     LateReply,
     /// The stream broke with the message in it; counted, its content is unknown.
     LostInFlight,

@@ -26,7 +26,7 @@ pub struct InvalidDuration {
 crate::debug_is_sentence!(InvalidDuration);
 
 /// Reads one or more numbers, each with its unit: ns, us, ms, s, m, h or d. A number without a unit
-/// is refused, since nobody can tell what it means.
+/// is refused, since its meaning cannot be known.
 ///
 /// # Errors
 /// [`InvalidDuration`].

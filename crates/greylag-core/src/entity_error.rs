@@ -43,7 +43,7 @@ pub enum NotStoredReason {
     /// The store could not be reached and certainly holds nothing of it.
     #[error("store unavailable: {0}")]
     Unavailable(String),
-    /// Somebody else owns this entity now.
+    /// Another process owns this entity now.
     #[error("fenced by a newer owner")]
     Fenced,
 }

@@ -6,7 +6,7 @@
 //! let address: NodeAddress = "Node-1.example:17355".parse()?;
 //! assert_eq!(address.to_string(), "node-1.example:17355");
 //!
-//! // A process is an address and the uid of one incarnation: a restart is somebody else.
+//! // A process is an address and the uid of one incarnation: after a restart it is another process.
 //! let before = UniqueAddress::new(address.clone(), Uid::new(7).expect("not zero"));
 //! let after = UniqueAddress::new(address, Uid::new(8).expect("not zero"));
 //! assert_ne!(before, after);

@@ -3,8 +3,8 @@
 //! A [`ReplyTo`] is a token that travels inside a message and is consumed by replying. It names the
 //! asking node and a correlation number, and carries the port of the node it is on, through which
 //! the answer leaves: to a waiting future on the same node, or over the wire. On the wire only the
-//! [`ReplyAddress`] travels; whoever decodes a message opens a [`ReplyScope`] with its own port
-//! first, so tokens inside come out bound to the node that decoded them.
+//! [`ReplyAddress`] travels; a node that decodes a message opens a [`ReplyScope`] with its own port
+//! first, so tokens inside come out bound to that node.
 //!
 //! ```text
 //! asker: ask(|reply_to| msg) --msg(ReplyAddress)--> entity: reply_to.reply(value)
@@ -52,8 +52,8 @@ impl fmt::Debug for ReplyOutcome {
     }
 }
 
-/// The way out for answers on one node. Never blocks and never fails: an answer that nobody waits
-/// for is counted as a dead letter.
+/// The way out for answers on one node. Never blocks and never fails: an answer whose asker waits no
+/// more is counted as a dead letter.
 pub trait ReplyPort: Send + Sync + 'static {
     /// Sends `outcome` on its way to `to`.
     fn reply(&self, to: &ReplyAddress, outcome: ReplyOutcome);
@@ -67,7 +67,7 @@ pub trait ReplyPort: Send + Sync + 'static {
 #[must_use = "dropping it answers the ask with EntityError::NoReply"]
 pub struct ReplyTo<R> {
     address: ReplyAddress,
-    /// Taken by the answer; `None` means that somebody else answers now.
+    /// Taken by the answer; `None` means that another token answers now.
     port: Option<Arc<dyn ReplyPort>>,
     /// Set when the token was written into bytes: the right then lives where they are read.
     written: AtomicBool,

@@ -80,7 +80,8 @@ pub struct DeliveryKey {
     pub attempt: u32,
 }
 
-/// What a link is told.
+/// An input to the consumer's side of a link: frames of the producer, what the application did with deliveries, and
+/// that time passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input<P> {
     /// Frames arrived.

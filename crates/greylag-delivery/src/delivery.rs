@@ -35,7 +35,7 @@ pub(crate) struct Outcomes(Mutex<Pending>);
 #[derive(Default)]
 struct Pending {
     queue: Vec<Outcome>,
-    /// Whoever waits for something to be queued from outside of a handler.
+    /// The controller's task, if it waits for an outcome that is queued outside of a handler.
     waker: Option<Waker>,
     /// Deliveries handed out and not confirmed.
     open: BTreeSet<(StreamId, SeqNr)>,

@@ -91,7 +91,7 @@
 //! - A message that was accepted is delivered, for as long as its producer lives.
 //! - At an event-sourced entity each message takes effect exactly once, *if* its effect is what the
 //!   entity persists. Replies, calls and other databases are outside of that.
-//! - A stuck entity holds up its own senders and nobody else.
+//! - A stuck entity holds up its own senders and no others.
 //!
 //! Source: delivery §5.
 

@@ -49,7 +49,7 @@ impl<T: 'static> Payload<T> {
         self.value.as_ref().map_err(|error| &**error)
     }
 
-    /// The value itself; `None` if there is none, or if somebody else holds it as well.
+    /// The value itself; `None` if there is none, or if another clone of its `Arc` is left.
     pub fn into_value(self) -> Option<T> {
         self.value.ok().and_then(Arc::into_inner)
     }

@@ -52,7 +52,8 @@ pub enum Frames<P> {
     Chunks(Vec<P>),
 }
 
-/// What a link is told.
+/// An input to the producer's side of a link: accepted messages, answers of the consumer controller, and that time
+/// passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input<P> {
     /// A message was accepted; its total is above every earlier one of this link.
@@ -61,7 +62,7 @@ pub enum Input<P> {
         total: SeqNr,
         /// Its pieces.
         frames: Frames<P>,
-        /// Somebody waits for its confirmation.
+        /// The sender waits for its confirmation.
         ack: bool,
     },
     /// A consumer controller spoke.
@@ -73,7 +74,7 @@ pub enum Input<P> {
         /// What it said.
         message: Upstream,
     },
-    /// The consumer is known to be gone or elsewhere: start over with whoever is there now (P10).
+    /// The consumer is known to be gone or elsewhere: start over with the consumer that is there now (P10).
     Reassociate,
     /// Whether frames leave for the consumer's node at present, or wait in the region's buffer.
     RouteChanged(bool),
@@ -224,7 +225,7 @@ impl<P: Clone> ProducerLink<P> {
         self.next_seq
     }
 
-    /// The consumer controller that attached last; if none did, whoever spoke last.
+    /// The consumer controller that attached last; if none did, the one that spoke last.
     pub fn consumer(&self) -> Option<&ControllerRef> {
         self.consumer.as_ref().or(self.speaker.as_ref())
     }
@@ -418,7 +419,7 @@ impl<P: Clone> ProducerLink<P> {
         }
         let mut up_to = up_to;
         if !support_resend && up_to <= self.next_seq {
-            // Everything granted was lost, and nobody will ask for it: grant as much anew.
+            // Everything granted was lost, and this consumer asks for no repeats: grant as much anew.
             up_to = self.next_seq.saturating_add(up_to.saturating_sub(confirmed));
         }
         self.grant(confirmed, up_to);

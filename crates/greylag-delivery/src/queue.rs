@@ -1,7 +1,7 @@
 //! What a durable producer keeps until it is confirmed, and the rules by which it changes.
 //!
 //! A producer that must survive its own death stores every message before it sends it. What it
-//! stores is a [`QueueState`]: the messages that nobody confirmed yet, the number of the next one,
+//! stores is a [`QueueState`]: the messages that no consumer confirmed yet, the number of the next one,
 //! and what was confirmed under each [`Qualifier`]. [`StoredQueue`] holds the rules, D1 to D5, as a
 //! value without any store; the trait that a producer sees is
 //! [`DurableProducerQueue`](crate::DurableProducerQueue).
@@ -46,7 +46,7 @@ pub struct MessageSent<T> {
     pub seq_nr: SeqNr,
     /// The message.
     pub message: T,
-    /// Whether somebody waits for its confirmation.
+    /// Whether its sender waits for its confirmation.
     pub ack: bool,
     /// To whom it goes.
     pub qualifier: Qualifier,
@@ -129,7 +129,7 @@ pub enum QueueError {
     /// repeat it.
     #[error("nothing was stored: {0}")]
     NotStored(String),
-    /// Nobody can tell whether it is stored: load again, then repeat it as it was, which writes what
+    /// It cannot be known whether the call was stored: load again, then repeat the same call, which writes what
     /// is missing.
     #[error("it is unknown whether the queue stored this")]
     OutcomeUnknown,
@@ -163,7 +163,7 @@ pub enum QueueError {
 
 impl Confirmation {
     /// The same confirmations in the fewest words: of each qualifier the highest number only, and
-    /// all exact numbers as one. For whoever collects confirmations before writing them.
+    /// all exact numbers as one. For programs that collect confirmations before writing them.
     ///
     /// ```
     /// use greylag_delivery::{SeqNr, queue::Confirmation};

@@ -51,7 +51,8 @@ pub struct DeliveryHandle {
     pub key: DeliveryKey,
 }
 
-/// What the controller is told.
+/// An input to the consumer controller of one entity: frames of producers, what the entity did with deliveries, and
+/// that time passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input<P> {
     /// Frames arrived.

@@ -53,10 +53,11 @@ pub struct ShardingProducerSettings {
     pub cleanup_unused_after: Duration,
 }
 
-/// What the controller is told.
+/// An input to the producer controller of one entity type: messages to send, answers of consumer controllers, moves of
+/// shards, and that time passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input<P> {
-    /// Somebody wants to send.
+    /// A sender wants to send a message.
     Admit {
         /// The sender's number; every later one is larger.
         ticket: u64,
@@ -68,7 +69,7 @@ pub enum Input<P> {
         frames: Frames<P>,
         /// Its size.
         bytes: usize,
-        /// Somebody waits for the confirmation.
+        /// The sender waits for the confirmation.
         ack: bool,
     },
     /// A sender gave up while it waited for room; nothing was sent.
@@ -449,7 +450,7 @@ impl<P: Clone> ShardingProducer<P> {
         self.demand.buffered_for_entities_without_demand.remove(&state.entity);
         if let Some(links) = self.shards.get_mut(&state.shard) {
             links.instances.remove(&instance);
-            // What is known of the route is kept, since nobody tells it again.
+            // A shard without a route keeps its entry, since the region does not tell again that it has none.
             if links.instances.is_empty() && !links.unrouted {
                 self.shards.remove(&state.shard);
             }

@@ -58,7 +58,7 @@ pub(crate) struct Request {
     pub(crate) bytes: usize,
 }
 
-/// What the lane is told.
+/// An input to a lane of appends: requests, what became of the connection and of statements, and that time passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Input {
     /// Appends that came together.

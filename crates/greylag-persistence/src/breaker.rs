@@ -130,7 +130,7 @@ pub enum CallOutcome {
     Abandoned,
 }
 
-/// What a breaker is told.
+/// An input to a [`Breaker`]: how calls and probes ended, and that time passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BreakerInput {
     /// A call that was admitted has ended.

@@ -117,7 +117,7 @@ impl fmt::Display for DeliveryId {
     }
 }
 
-/// What a tracker is told of its entity.
+/// An input to a [`DeliveryTracker`]: how far its entity has recovered and stored, and that time passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TrackerInput {
     /// The state is complete: everything in it is stored, and nothing of it was sent in this life.

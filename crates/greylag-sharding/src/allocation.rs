@@ -98,7 +98,7 @@ fn suitability(region: &RegionView) -> (bool, bool, Reverse<&[u64]>, usize, &Reg
     (leaving, !region.reachable, Reverse(&region.app_version), region.shards.len(), &region.region)
 }
 
-/// No mixed versions, nobody unreachable, nobody joining.
+/// Whether shards may be moved now: no mixed versions, no unreachable region, and no member joining.
 fn is_good_time(view: &View) -> bool {
     let same = view.regions.windows(2).all(|pair| pair[0].app_version == pair[1].app_version);
     !view.regions.is_empty() && !view.unsettled && same && view.regions.iter().all(|region| region.reachable)

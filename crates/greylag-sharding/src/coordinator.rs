@@ -2,7 +2,7 @@
 //!
 //! One coordinator runs per type, as a singleton on the oldest node; an *incarnation* chooses an epoch
 //! above all that it can learn of, makes it durable, and takes stock of what every node hosts before
-//! it allocates anything. A shard is given to somebody else only with proof that nobody has it.
+//! it allocates anything. A shard is given to another region only with proof that no region has it.
 //! Nothing is announced before it is durable, and everything is said again until it is answered.
 //!
 //! ```text
@@ -60,7 +60,7 @@ pub enum CoordinatorState {
     Reading,
     /// Makes its epoch durable.
     CommittingEpoch,
-    /// Reads once more: somebody may have chosen the same epoch.
+    /// Reads once more: another incarnation may have chosen the same epoch.
     ReadingAgain,
     /// Takes stock: confirmed homes are answered, nothing is decided.
     Reconciling,
@@ -136,7 +136,7 @@ pub struct Coordinator {
     next_attempt: u64,
     /// Who waits for which shard's home.
     requested: BTreeMap<ShardId, BTreeSet<RegionId>>,
-    /// Shards to be allocated although nobody asks: they came out of a handoff.
+    /// Shards to be allocated although no region asks: they came out of a handoff.
     eager: BTreeSet<ShardId>,
     /// Asked of the strategy, under the number of the call.
     asked: Option<(u64, BTreeSet<ShardId>)>,

@@ -152,7 +152,7 @@ mod tests {
         assert!(inbox.poll_take(&cx, &mut batch).is_pending());
         inbox.push('a').unwrap();
         inbox.push('b').unwrap();
-        assert_eq!(count.0.load(std::sync::atomic::Ordering::Relaxed), 1, "the second push finds nobody waiting");
+        assert_eq!(count.0.load(std::sync::atomic::Ordering::Relaxed), 1, "the second push finds no task waiting");
         assert!(inbox.poll_take(&cx, &mut batch).is_ready());
         assert_eq!(batch, ['a', 'b']);
     }

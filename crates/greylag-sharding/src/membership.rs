@@ -32,7 +32,7 @@ pub struct MemberFacts {
     pub phase: Phase,
     /// Its age: smaller is older; `u32::MAX` until `Up`.
     pub up_number: u32,
-    /// Seen by the failure detector of everybody who watches it.
+    /// No failure detector of a node that watches it finds it unreachable.
     pub reachable: bool,
     /// Its roles.
     pub roles: BTreeSet<String>,
@@ -80,7 +80,7 @@ impl Members {
 }
 
 impl MemberFacts {
-    /// Whether it has the role; everybody has the empty one.
+    /// Whether it has the role; every member has the empty one.
     pub fn has_role(&self, role: &str) -> bool {
         role.is_empty() || self.roles.contains(role)
     }

@@ -280,7 +280,7 @@ pub enum CoordinatorMessage {
         /// The generation that lost.
         generation: Generation,
     },
-    /// Nobody else can host: stop your shards with their stop messages, then yourself.
+    /// No other region can host: stop your shards with their stop messages, then yourself.
     StopHere,
     /// Answer to `RegionStopped`.
     RegionStoppedAck,

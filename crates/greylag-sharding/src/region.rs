@@ -316,8 +316,8 @@ impl Region {
         false
     }
 
-    /// Ends the wait of an entry that is in no buffer any more. A probe vanishes silently: whoever
-    /// sent it has a timeout.
+    /// Ends the wait of an entry that is in no buffer any more. A probe vanishes silently: the region
+    /// that sent it has a timeout.
     fn drop_waiting(&mut self, shard: &ShardId, waiting: &Waiting, reason: DeadLetterReason, out: &mut Vec<Effect>) {
         if let Content::Message { token, .. } = waiting.content {
             self.counters.dead_lettered += 1;

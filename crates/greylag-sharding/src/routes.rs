@@ -1,4 +1,4 @@
-//! The published route table: where a sender puts a message for a shard, without asking anybody.
+//! The published route table: where a sender puts a message for a shard, without asking the region.
 //!
 //! The region publishes, every sender reads: one array cell per shard, one atomic load, no lock that
 //! two shards share. Without an open route a message goes through the region's machine, which

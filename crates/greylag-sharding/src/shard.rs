@@ -235,7 +235,8 @@ impl<E, P> Shard<E, P> {
         self.begin_start(at, Some(payload), out);
     }
 
-    /// An entity that has handled its share while others wait must queue up like everybody.
+    /// Whether an entity may run straight from the inbox. One that has handled its share while others wait must queue
+    /// up like them.
     fn may_run_at_once(&mut self, at: u32) -> bool {
         if self.direct_run.0 != at {
             self.direct_run = (at, 1);
@@ -292,7 +293,7 @@ impl<E, P> Shard<E, P> {
                 None => return,
             },
         };
-        // Whoever had the turn may run straight from the inbox again.
+        // The entity that had the turn may run straight from the inbox again.
         self.direct_run = (u32::MAX, 0);
         self.run_next(now, at, out);
         let slot = self.slots.get_mut(at);
@@ -496,7 +497,7 @@ impl<E, P> Shard<E, P> {
 
     fn begin_stop(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
         let timeout = match self.life {
-            // The shard's own deadline covers everybody.
+            // The shard's own deadline covers all its entities.
             Life::Stopping { .. } => Duration::ZERO,
             _ => self.settings.passivation_stop_timeout,
         };
@@ -647,7 +648,7 @@ impl<E, P> Shard<E, P> {
     }
 
     /// The incarnation ends; its messages wait until the region has had time to learn who owns the
-    /// shard. If that is somebody else, the shard is killed and they travel.
+    /// shard. If that is another region, the shard is killed and the messages travel there.
     fn on_fenced(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
         if self.life != Life::Serving {
             return self.end(at, Ended::Fenced, out);

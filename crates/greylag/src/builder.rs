@@ -67,7 +67,7 @@ impl NodeBuilder {
         self.configure(move |settings| settings.cluster.roles = roles)
     }
 
-    /// Through whom to join. The first of the list starts the cluster if nobody has; give every node
+    /// The nodes through which to join. The first of the list starts the cluster if none runs; give every node
     /// the same list.
     pub fn seed_nodes<A: AsRef<str>>(mut self, seeds: impl IntoIterator<Item = A>) -> Self {
         self.seeds = Some(seeds.into_iter().map(|seed| seed.as_ref().parse()).collect());

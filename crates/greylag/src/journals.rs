@@ -297,7 +297,7 @@ struct Opened {
 }
 
 /// Opens what the settings name. A database that is away is waited for in the background; a directory that another
-/// process has, or a service that nobody answers for, is an error.
+/// process has, or a service that does not answer, is an error.
 pub(crate) async fn open(settings: &NodeSettings) -> Result<Option<NodeJournal>, JournalError> {
     let opened = match settings.journal.kind {
         JournalKind::Program => return Ok(None),

@@ -131,9 +131,9 @@ impl Node {
         &self.sharding
     }
 
-    /// Starts the replicator that `ddata.*` describes, fed by this node's cluster; it hands over what nobody
-    /// has yet when the node leaves. `types` lists the types that peers may send before this node has used
-    /// them.
+    /// Starts the replicator that `ddata.*` describes, fed by this node's cluster. When the node leaves, the replicator
+    /// hands over the changes that no other replicator has yet. `types` lists the types that peers may send before
+    /// this node has used them.
     ///
     /// # Errors
     /// [`greylag_ddata::StartError`]: one of that name runs here already, or this node lacks a role of

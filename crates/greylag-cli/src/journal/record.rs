@@ -8,7 +8,7 @@ use greylag_persistence::{EncodedValue, EventKind, Head, Snapshot, StoredEvent, 
 use serde::Serialize;
 use serde_json::Value;
 
-/// Codecs whose payloads anybody can read.
+/// The codecs whose payloads can be read without the types of the program that wrote them.
 const JSON: u32 = 2;
 const CBOR: u32 = 3;
 
@@ -93,7 +93,7 @@ impl HeadView {
         }
     }
 
-    /// Whether nobody ever claimed it.
+    /// Whether no writer ever claimed the id.
     pub(crate) fn is_none(&self) -> bool {
         self.epoch == 0 && self.highest == 0
     }

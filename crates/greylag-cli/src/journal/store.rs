@@ -12,7 +12,7 @@ use crate::failure::Failure;
 pub(crate) enum Access {
     /// Read beside others, where the store can be shared.
     Shared,
-    /// Nobody else meanwhile.
+    /// No other process may have the store open meanwhile.
     Alone,
     /// The same, and it is made if it does not exist.
     AloneOrNew,

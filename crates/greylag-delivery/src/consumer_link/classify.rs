@@ -223,7 +223,7 @@ impl<P: Clone> ConsumerLink<P> {
         self.deliver(now, watermarks, out);
     }
 
-    /// An earlier consumer confirmed what is missing here; nobody holds it any more.
+    /// Skips numbers that an earlier consumer confirmed: no producer holds these messages any more.
     fn skip_to(&mut self, now: Instant, lowest: u64, out: &mut Vec<Effect<P>>) {
         while self.buffer.pop_front_if(|message| message.frame.seq_nr < lowest).is_some() {}
         self.assembly = None;
@@ -267,7 +267,7 @@ impl<P: Clone> ConsumerLink<P> {
     }
 }
 
-/// Answers whoever sent the frame, which need not be the producer listened to.
+/// Answers the controller that sent the frame, which need not be the producer listened to.
 fn answer<P>(header: &BatchHeader, message: Upstream, out: &mut Vec<Effect<P>>) {
     let epoch: Option<Epoch> = Some(header.epoch);
     out.push(Effect::Reply { to: header.controller.clone(), epoch, message });

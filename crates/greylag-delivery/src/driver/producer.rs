@@ -118,7 +118,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     ) -> Result<Self, StartError> {
         settings.validate()?;
         let remoting = sharding.remoting().clone();
-        // Never given to another controller, so what is meant for this one finds it or nobody.
+        // The path is never given to another controller, so a message for this one cannot reach another.
         let path: Arc<str> = format!("{PATHS}{}", uuid::Uuid::new_v4().simple()).into();
         let node = remoting.self_address().clone();
         let machine = Machine::new(settings.sharding_producer(), identity, node, path.clone());
@@ -310,7 +310,7 @@ struct Upstream {
 impl Receiver for Upstream {
     fn receive(&self, message: Inbound) {
         match wire::read_upstream(message.payload.clone()) {
-            // Whoever speaks must be where the stream comes from.
+            // The controller that the message names must be at the node that sent it.
             Ok(upstream) if upstream.from.node == message.from => {
                 if self.inbox.try_send(upstream).is_err() {
                     self.remoting.refuse(&message, DeadLetterReason::MailboxFull);
@@ -384,7 +384,7 @@ impl<T: Send + Sync + 'static> Task<T> {
         self.tell(Input::Close);
         self.carry_out();
         self.remoting.unregister(&self.path);
-        // The answer comes last, so that whoever closed the producer finds everything settled.
+        // The answer comes last, so that the task that closed the producer finds everything settled.
         commands.close();
         while let Ok(command) = commands.try_recv() {
             drop(self.on_command(command));
@@ -393,7 +393,8 @@ impl<T: Send + Sync + 'static> Task<T> {
         drop(closed);
     }
 
-    /// Nobody sends any more, and nothing is left to deliver, or it took too long; or fenced.
+    /// Whether the task may end: the producer is closed and nothing is left to deliver, or that took too long; or it is
+    /// fenced.
     fn is_over(&self, gives_up_at: Option<Instant>) -> bool {
         let now = Instant::now();
         let drained = || {

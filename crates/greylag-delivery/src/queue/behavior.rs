@@ -1,6 +1,6 @@
 //! The queue as an event-sourced entity: commands of its producer in, events out.
 //!
-//! One entity is one incarnation of the queue in one process. Whoever loads it becomes its writer:
+//! One entity is one incarnation of the queue in one process. The controller that loads it becomes its writer:
 //! the load stores a start with a raised epoch, and a command under another epoch is refused. When
 //! the entity itself begins anew, after a failure of its store, it waits for the next load: its
 //! producer has to take up what is stored before it goes on.
@@ -11,7 +11,7 @@
 //!     └───────── the store failed: restart ────────┘   refused until the next Load
 //! ```
 //!
-//! That somebody else took over is known in two ways. The journal fences the writer whose claim is
+//! That another writer took over is known in two ways. The journal fences the writer whose claim is
 //! not the newest (persistence J4), and a restart looks at the head before it claims. Where that
 //! leaves a doubt, because a claim was never answered, the newest start in the history decides.
 //!
@@ -51,7 +51,7 @@ pub(crate) enum QueueCommand {
         /// The numbering space, if the queue has none yet.
         stream_id: StreamId,
         now_ms: TimestampMillis,
-        /// Gone when nobody waits for the answer any more; the load then changes nothing.
+        /// Gone when the controller does not wait for the answer any more; the load then changes nothing.
         wanted: Weak<()>,
         reply_to: Answer<QueueState<Encoded>>,
     },
@@ -316,14 +316,14 @@ mod tests {
     }
 
     /// Of delivery §4.2, and scenario delivery 87: a controller that found its own start in the
-    /// history is fenced by a newer one of somebody else; one whose start was never stored is not.
+    /// history is fenced by a newer one of another controller; one whose start was never stored is not.
     #[test]
     fn scenario_87_a_newer_start_fences_whoever_started_before() {
         let mut first = behavior();
         assert_eq!(load(&mut first, &started_by(2)), 1, "a dead predecessor's");
         assert_eq!(load(&mut first, &started_by(2)), 1, "it was not stored the first time");
         assert_eq!(load(&mut first, &started_by(1)), 1, "its own");
-        assert_eq!(load(&mut first, &started_by(2)), 0, "somebody started since");
+        assert_eq!(load(&mut first, &started_by(2)), 0, "the other one started since");
     }
 
     /// The same when its start is known because the store said so.

@@ -126,7 +126,7 @@ impl<M> StoredQueue<M> {
     ///
     /// # Errors
     /// [`QueueError::OutOfOrder`] if the batch begins above the end of the queue or has a gap;
-    /// [`QueueError::Fenced`] if it repeats a number that somebody else gave.
+    /// [`QueueError::Fenced`] if it repeats a number that another controller gave.
     pub fn judge_batch<T>(
         &self,
         mut batch: Vec<MessageSent<T>>,

@@ -2,7 +2,7 @@
 //!
 //! Slots are messages in buffers, and return when a message leaves its buffer; bytes return when it
 //! is confirmed, as do in-flight messages where they are limited. Senders to one entity are served in their order. The last tenth of the whole is kept
-//! for entities with demand, so that stuck entities block their own senders and nobody else's.
+//! for entities with demand, so that stuck entities block their own senders and no others.
 //!
 //! Source: delivery S3.
 
@@ -92,7 +92,7 @@ impl<P: Clone> ShardingProducer<P> {
         let Some(state) = self.links.get_mut(&instance) else { return };
         let Some(index) = state.waiters.iter().position(|waiter| waiter.ticket == ticket) else { return };
         if let Some(waiter) = state.waiters.remove(index) {
-            // Its number is given to nobody else, so the numbers of the others stay what they are.
+            // The waiter's number is not given out again, so the numbers of the others stay what they are.
             self.contiguous.insert(waiter.total.get());
         }
         self.stats.waiting -= 1;
@@ -114,7 +114,7 @@ impl<P: Clone> ShardingProducer<P> {
             self.admission.messages += 1;
             state.bytes += waiter.bytes;
             // Where confirmations make room they must come at once, and not with the next request:
-            // while there is plenty of room for bytes, nobody waits for theirs.
+            // while there is plenty of room for bytes, no sender waits for the bytes of others.
             let is_short = self.admission.bytes > self.settings.max_in_flight_bytes / 2
                 || state.bytes > self.settings.max_in_flight_bytes_per_entity / 2;
             let ack = waiter.ack || self.settings.max_in_flight_messages.is_some() || is_short;

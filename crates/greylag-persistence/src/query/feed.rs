@@ -28,7 +28,7 @@ const IDLE_POLLS: u32 = 5;
 /// Pages of rows, before one goes back.
 const PAGES: usize = 3;
 
-/// What a feed is told.
+/// An input to a [`Feed`]: its consumer's demand, answers of the journal, and that time passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FeedInput {
     /// The consumer wants more.

@@ -32,7 +32,7 @@ use crate::persistence_id::PersistenceId;
 /// Ids whose numbers are remembered while both feed; those of others may come twice.
 const REMEMBERED: usize = 10_000;
 
-/// What a follower is told.
+/// An input to a [`Follower`]: its consumer's demand, pages of the journal and the shared reader, and that time passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FollowerInput {
     /// The consumer wants more.

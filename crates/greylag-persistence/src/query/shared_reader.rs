@@ -25,7 +25,7 @@ use crate::persistence_id::SLICES;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConsumerId(pub u64);
 
-/// What a shared reader is told.
+/// An input to a [`SharedReader`]: its consumers' demands, answers of the journal, and that time passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SharedReaderInput {
     /// The answer to [`SharedReaderEffect::AskNewest`].

@@ -35,7 +35,7 @@ impl Coordinator {
             && self.members.contains(&entry.stored.region.node)
     }
 
-    /// Answers whoever waits for homes that may be told now.
+    /// Answers the regions that wait for homes that may be told now.
     pub(super) fn answer_requests(&mut self, out: &mut Vec<Effect>) {
         let told: Vec<_> = self.requested.keys().filter(|shard| self.is_told(shard)).cloned().collect();
         let mut answers: BTreeMap<RegionId, Vec<ShardId>> = BTreeMap::new();

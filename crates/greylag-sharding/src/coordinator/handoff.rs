@@ -1,4 +1,4 @@
-//! Moving a shard: everybody stops sending, the owner stops it, and only then is it given away.
+//! Moving a shard: all regions stop sending to it, the owner stops it, and only then does another region get it.
 //!
 //! ```text
 //! AwaitAcks --all acked, gone, or proxies late--> AwaitStopped --ShardStopped(generation)--> Deallocated
@@ -169,7 +169,7 @@ impl Coordinator {
         self.tick_handoff(now, shard, out);
     }
 
-    /// Whoever was waited for last is gone.
+    /// Goes on with handoffs whose last awaited region is gone.
     pub(super) fn go_on_without_gone(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let acked = self.handoffs.iter().filter(|(_, handoff)| handoff.is_acked());
         for shard in acked.map(|(shard, _)| shard.clone()).collect::<Vec<_>>() {
@@ -236,7 +236,7 @@ impl Coordinator {
         }
     }
 
-    /// Somebody did not stop sending in time: the shard stays where it is.
+    /// Ends a handoff because a region did not stop sending in time: the shard stays where it is.
     fn abandon(&mut self, shard: &ShardId, out: &mut Vec<Effect>) {
         let Some(handoff) = self.handoffs.remove(shard) else { return };
         let phase = HandOffPhase::AwaitAcks;

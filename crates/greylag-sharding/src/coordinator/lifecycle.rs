@@ -31,7 +31,7 @@ impl Coordinator {
         }
     }
 
-    /// Above everything that anybody is known to have seen; the wall clock is only a floor, for state
+    /// Chooses an epoch above all that any node is known to have seen; the wall clock is only a floor, for state
     /// that was lost while journals kept larger generations.
     fn choose_epoch(&mut self, state: StoredState, wall_secs: u64) {
         let stored = state.meta.as_ref().map_or(0, |meta| meta.epoch);
@@ -111,7 +111,7 @@ impl Coordinator {
         }
     }
 
-    /// A decision is durable: only now does anybody hear of it.
+    /// Carries out a decision that is durable: regions hear of none before that.
     fn apply(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! What a coordinator is told, what it asks for, and what it keeps.
+//! The inputs and effects of a coordinator, and the state that it keeps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -68,7 +68,8 @@ pub enum StateEvent {
     },
 }
 
-/// What a coordinator is told.
+/// An input to the [`Coordinator`](super::Coordinator): answers of its store and strategy, messages of regions, the
+/// membership, and that time passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// Answer to [`Effect::Read`], by a majority.

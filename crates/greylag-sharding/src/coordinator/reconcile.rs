@@ -23,7 +23,7 @@ impl Coordinator {
         if !matches!(self.state, CoordinatorState::Reconciling | CoordinatorState::Active) {
             return;
         }
-        // Somebody has obeyed a newer coordinator, or another one of the same epoch.
+        // The region's node has obeyed a newer coordinator, or another one of the same epoch.
         let foreign = highest_epoch == self.epoch && !self.answered.contains(&region.node);
         if highest_epoch > self.epoch || foreign {
             return self.stop(StopReason::Fenced { by: highest_epoch }, out);
@@ -127,8 +127,8 @@ impl Coordinator {
         }
     }
 
-    /// A claim lost: told again until the region says that nothing of it lives. Until then the shard
-    /// is given to nobody.
+    /// Tells a region that its claim lost, again until it says that nothing of the shard lives there. Until then the
+    /// shard is not allocated.
     pub(super) fn drop_claim(
         &mut self,
         now: Instant,

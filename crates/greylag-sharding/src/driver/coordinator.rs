@@ -87,7 +87,7 @@ impl Host {
         let job = Singleton::job(singleton, move |context, stop| instance.clone().run(context.instance_id, stop));
         cluster
             .singleton(job.settings(SingletonSettings { role, ..SingletonSettings::default() }))
-            .expect("the settings are the defaults, and nobody else takes this name");
+            .expect("the settings are the defaults, and no other singleton takes this name");
         host
     }
 
@@ -267,7 +267,7 @@ impl Host {
         let recipient = Recipient::new(control_path(&self.name));
         let mut envelope = Envelope::new(recipient, CodecId::INTERNAL, manifest, bytes).to_uid(to.uid());
         if message.message == CoordinatorMessage::RegionInquiry {
-            // As a question, because "nobody receives here" is an answer: no region of the type.
+            // As a question, because "no such recipient" is an answer: no region of the type is there.
             let budget = self.settings.retry_interval;
             let ask = self.remoting.open_ask(budget);
             envelope.ask = Some(AskHeader { id: ask.address.ask_id, budget });

@@ -86,7 +86,7 @@ impl<M: Send + 'static> Region<M> {
     }
 
     /// Sends a message to one incarnation of an entity, wherever its node is. It skips routing and
-    /// wakes nobody. Source: sharding §4.11.
+    /// starts no entity. Source: sharding §4.11.
     ///
     /// # Errors
     /// [`SendError`]: the message was not taken. That the incarnation has ended is known only on its

@@ -19,7 +19,7 @@ pub(crate) struct Node {
     pub(crate) recoveries: RecoveryPermits,
     /// What runs here keeps the node's port bound (cluster T33).
     pub(crate) running: RunningHere,
-    /// What the cluster's tick says; `None` where there is no cluster, and so nobody to take anything over.
+    /// What the cluster's tick says; `None` where there is no cluster, and so no other node to take anything over.
     pulse: Option<Pulse>,
     shards_started: AtomicU32,
 }

@@ -288,7 +288,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
         }
         let (answered, answer) = oneshot::channel();
         tokio::spawn(async move {
-            // Nobody listens once the entity has ended; the call itself goes on to its end.
+            // The receiver is gone once the entity has ended; the call itself goes on to its end.
             answered.send((incarnation, M::perform(store, call).await)).ok();
         });
         cx.spawn_for(async move {

@@ -67,7 +67,7 @@ enum Letter<M> {
 }
 
 impl<M> Letter<M> {
-    /// A message that an entity took and did not handle. Whoever asked waits for its token alone.
+    /// A message that an entity took and did not handle. Its asker, if any, waits for the reply token alone.
     fn given_back(message: M) -> Self {
         Self::User { message, ask: None, origin: None }
     }
@@ -240,7 +240,7 @@ impl<M: Send + 'static> ShardTask<M> {
         let Parcel { id, content, ask, origin } = parcel;
         let Content::Value(message) = content else { return };
         if ask.as_ref().is_some_and(|ask| ask.deadline <= self.now) {
-            // Nobody waits for the answer any more, and the message said that it is a question.
+            // The asker does not wait any more, and the message is known to be a question.
             let parcel = Parcel { id, content: Content::Value(message), ask, origin };
             return self.shared.dead_letter(parcel, DeadLetterReason::Expired);
         }
@@ -470,7 +470,7 @@ impl<M: Send + 'static> ShardTask<M> {
 
     fn signal(&mut self, entity: &mut BoxedEntity<M>, id: &EntityId, incarnation: u64, signal: Signal) {
         let mut cx = Ctx::new(&self.scope, id, incarnation, self.now, &mut self.requests);
-        // It ends in any case; a failure here has nobody to go to.
+        // The incarnation ends in any case, so no supervisor is left that could judge a failure here.
         let _ = catch_unwind(AssertUnwindSafe(|| entity.on_signal(signal, &mut cx)));
         self.requests = Requests::default();
     }

@@ -342,7 +342,7 @@ impl Inner {
         }
     }
 
-    /// Connects a new region with whoever coordinates its type here.
+    /// Connects a new region with the coordination of its type on this node.
     fn coordinate<M: Send + 'static>(
         &self,
         state: &mut State,

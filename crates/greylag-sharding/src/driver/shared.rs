@@ -1,6 +1,6 @@
 //! One entity type on one node: the region's machine, its route table, and the hot path around it.
 //!
-//! Senders and decode workers take an open route without asking anybody. Whoever finds none locks
+//! Senders and decode workers take an open route without a lock. A task that finds no open route locks
 //! the machine, gives it the input and executes its effects in order, as `region::protocol` asks.
 //! What an effect must not do under that lock is put aside for the region's task.
 
@@ -52,8 +52,8 @@ pub(crate) enum Deferred {
     Rearm,
 }
 
-/// Whoever may coordinate an entity type on this node: takes what regions say to the coordinator,
-/// also while it runs none (sharding §2.13). Never waits.
+/// The part of this node that may coordinate an entity type: takes what regions say to the coordinator,
+/// also while none runs here (sharding §2.13). Never waits.
 pub(crate) trait Coordination: Send + Sync {
     /// A region's message, from the node at the other end of the link.
     fn tell(&self, node: UniqueAddress, message: RegionMessage);

@@ -3,7 +3,7 @@
 //! One register says which incarnation wrote last with authority; 64 maps hold the homes, so a commit
 //! ships only what it touched. Both are clocked by epochs and generations, never by the wall clock. A
 //! commit counts only when a read made after it still shows the own incarnation: either a newer one
-//! sees what was written, or this one learns that it is fenced before anybody hears of its decision.
+//! sees what was written, or this one learns that it is fenced before any region hears of its decision.
 //!
 //! Source: sharding §2.15.
 
@@ -117,7 +117,7 @@ impl Store {
         homes.iter().filter_map(read).collect()
     }
 
-    /// Writes until a majority has it; then looks whether somebody newer has come. False: fenced.
+    /// Writes until a majority has it; then looks whether a newer incarnation has come. False: fenced.
     pub(crate) async fn commit(&self, events: Vec<StateEvent>) -> bool {
         let mut buckets: BTreeMap<u64, BTreeMap<ShardId, StoredHome>> = BTreeMap::new();
         let mut started = None;

@@ -1,4 +1,4 @@
-//! Who decides homes: the seam for strategies that have to ask somebody.
+//! How homes are decided: the trait for strategies that have to ask another service.
 //!
 //! The decisions of the default strategy are pure and live in [`crate::allocation`]; a strategy of
 //! one's own may wait for a database, so the trait is asynchronous and lives with the drivers.
@@ -15,7 +15,7 @@ use crate::ids::{RegionId, ShardId};
 /// Decides homes. Called on the coordinator's node only; one instance per type.
 #[async_trait]
 pub trait AllocationStrategy: Send + Sync + 'static {
-    /// Chooses a region of `view` for a shard that `requester` asked for (or nobody, after a handoff).
+    /// Chooses a region of `view` for a shard that `requester` asked for (`None` after a handoff).
     ///
     /// # Errors
     /// [`AllocationFailed`]; so counts a region outside of the view.

@@ -120,12 +120,12 @@ async fn an_ask_ends_whatever_becomes_of_it() {
     let one = counters.entity_ref("one");
     assert_eq!(one.ask(Command::Silence, PATIENCE).await, Err(AskError::Entity(EntityError::NoReply)));
     assert_eq!(one.ask(Command::Get, Duration::ZERO).await, Err(AskError::InvalidTimeout));
-    let nobody = counters.entity_ref("");
-    assert_eq!(nobody.ask(Command::Get, PATIENCE).await, Err(AskError::Send(SendError::EmptyEntityId)));
+    let nameless = counters.entity_ref("");
+    assert_eq!(nameless.ask(Command::Get, PATIENCE).await, Err(AskError::Send(SendError::EmptyEntityId)));
     assert_eq!(counters.entity_ref("x".repeat(1025)).tell(Command::Add(1)), Err(SendError::EntityIdTooLong));
 }
 
-/// sharding 59: a failing entity starts anew and takes nobody with it.
+/// sharding 59: a failing entity starts anew, and no other entity fails with it.
 #[tokio::test]
 async fn failures_and_panics_stay_with_their_entity() {
     let sharding = alone(ShardingSettings { number_of_shards: 1, ..ShardingSettings::test() }).await;
@@ -371,7 +371,7 @@ async fn scenario_09_a_journal_that_cannot_serve_fails_the_entity_at_its_start()
 }
 
 /// A newer owner fences the entity; its messages wait for the home and are answered here again,
-/// because nobody took the shard away.
+/// because the shard was not taken away.
 #[tokio::test]
 async fn a_fenced_entity_ends_and_says_so() {
     let stores = Stores::in_memory();
@@ -476,7 +476,7 @@ async fn commands_wait_for_a_write_and_survive_its_failure() {
     assert_eq!(get(&gauges, "one").await, 101, "the refused one is lost, those behind it are not");
 }
 
-/// Somebody with a greater revision fences the entity; its shard confirms its home and starts it again.
+/// A writer with a greater revision fences the entity; its shard confirms its home and starts it again.
 #[tokio::test]
 async fn a_durable_state_that_is_fenced_ends_and_says_so() {
     let states = InMemoryStates::default();

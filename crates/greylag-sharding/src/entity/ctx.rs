@@ -116,7 +116,7 @@ pub(crate) struct CtxScope {
     pub(crate) node: Arc<Node>,
 }
 
-/// The address of one incarnation of one entity: what is sent to it skips routing and wakes nobody.
+/// The address of one incarnation of one entity: a message to it skips routing and starts no entity.
 ///
 /// A successor of the incarnation never gets what was meant for it (dead letter `StaleRecipient`).
 /// Source: sharding §4.11.

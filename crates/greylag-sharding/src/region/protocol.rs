@@ -1,7 +1,7 @@
-//! What a region is told and what it asks for. The contract between machine and driver is here.
+//! The inputs and effects of a region, and the contract between machine and driver.
 //!
 //! # Who holds the machine
-//! The driver keeps one [`Region`](super::Region) per entity type behind one mutex. Whoever has an
+//! The driver keeps one [`Region`](super::Region) per entity type behind one mutex. A task that has an
 //! input (a sending task whose route is closed, a decode worker, the driver's own task) locks, calls
 //! `handle`, executes the effects **in order** and unlocks. Effects never wait and must never call
 //! back into the same mutex: what would (a message to the own node, a refused send) is put into the
@@ -21,7 +21,7 @@
 //! what is sent after it is buffered. (Per slot: a sender raises a counter, reads the route, pushes,
 //! lowers the counter; the barrier swaps the route and spins until the counter is 0. A sender must
 //! lower the counter before it locks.) When a buffer is emptied, the `Deliver`/`SendData` effects
-//! come before the `RouteChange` that opens the route, all under the one lock: nobody can overtake.
+//! come before the `RouteChange` that opens the route, all under the one lock: no sender can overtake.
 //!
 //! # Tokens
 //! The machine never sees a message: the driver keeps it under a [`Token`]. A token given to the
@@ -79,7 +79,8 @@ pub struct Returned {
     pub expires_at: Option<Instant>,
 }
 
-/// What the region is told.
+/// An input to the [`Region`](super::Region) of one entity type: messages of senders and other regions, orders of the
+/// coordinator, what its shards did, the membership, and that time passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// A sender found no open route. If the message is refused at once, the effects of this very
@@ -115,7 +116,7 @@ pub enum Input {
         /// The mark.
         mark: Mark,
     },
-    /// A control message of somebody who claims to be the coordinator.
+    /// A control message of a node that claims to run the coordinator.
     FromCoordinator {
         /// The node at the other end of the link.
         node: UniqueAddress,

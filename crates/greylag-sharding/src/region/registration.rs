@@ -1,4 +1,4 @@
-//! Finding the coordinator, registering with it, and telling its orders from anybody else's.
+//! Finding the coordinator, registering with it, and telling its orders from those of other coordinators.
 //!
 //! ```text
 //! Unregistered --Register--> candidates ... --RegisterAck(epoch)--> Registered
@@ -407,7 +407,7 @@ impl Region {
             if stored.is_none_or(|stored| stored <= generation) {
                 return region.asks.push(shard.clone());
             }
-            // Under this number nothing can be claimed again, whoever the owner is. It may be the one that
+            // Under this number no owner can claim again. It may be the one that
             // the coordinator knows: a claim after numbering was lost keeps it through later epochs. So the
             // shard ends, and the coordinator allocates it anew.
             if let Some(stored) = stored.filter(|stored| stored.epoch() > region.registration.highest_epoch()) {

@@ -2,7 +2,7 @@
 //!
 //! A route is left and opened in one place each. Leaving closes the table, keeps the route as the
 //! old path and sends a probe along it unless a flush mark does that work; opening waits until the
-//! old path is known to be empty, then empties the buffer into the new route before anybody else
+//! old path is known to be empty, then empties the buffer into the new route before other senders
 //! can use it. So a timeout costs a gap, never a swap.
 //!
 //! Source: sharding §2.4, §2.6.
@@ -495,7 +495,7 @@ impl Region {
         self.ask_home(now, shard, slot);
     }
 
-    /// Takes one entry out of the buffer's count and passes it on, unless nobody waits for it any more.
+    /// Takes one entry out of the buffer's count and passes it on, unless its asker waits no more.
     fn empty(
         &mut self,
         now: Instant,

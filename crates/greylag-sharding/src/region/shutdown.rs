@@ -25,7 +25,8 @@ impl Region {
         self.counters.buffered == 0 && self.hosted().next().is_none()
     }
 
-    /// Nobody else can host: entities get their stop message, and what waits has nowhere to go.
+    /// Stops all shards here, since no other region can host: entities get their stop message, and waiting messages
+    /// become dead letters.
     pub(super) fn on_stop_here(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if self.state == RegionState::ShuttingDown {
             self.end_shards(now, DeadLetterReason::NoOtherRegion, false, out);
@@ -73,7 +74,7 @@ impl Region {
         }
     }
 
-    /// A region that hosts nothing and keeps nothing for anybody is over.
+    /// Ends a region that shuts down once it hosts no shard and buffers no message.
     pub(super) fn try_finish_shutdown(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if !matches!(self.state, RegionState::ShuttingDown | RegionState::Stopping) || !self.is_idle() {
             return;

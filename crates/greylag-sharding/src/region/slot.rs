@@ -141,7 +141,7 @@ pub(super) enum Ending {
     HandOff,
     /// By `DropShard` or a conflict: what is unhandled is routed anew.
     Dropped,
-    /// Nobody else can host, or the region stops at once: what is unhandled is dead.
+    /// No other region can host, or the region stops at once: unhandled messages are dead letters.
     RegionEnds,
 }
 

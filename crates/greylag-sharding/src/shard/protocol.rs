@@ -1,4 +1,4 @@
-//! What a shard is told and what it asks for.
+//! The inputs and effects of a shard.
 
 use std::time::{Duration, Instant};
 
@@ -81,7 +81,8 @@ impl<P> Outcome<P> {
     }
 }
 
-/// What the shard is told. `P` stands for a message that the shell keeps, or is it.
+/// An input to the [`Shard`](super::Shard): messages for its entities, what became of their handlers, and orders to
+/// stop. `P` stands for a message that the shell keeps, or is the message itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input<P> {
     /// A message that came through sharding.

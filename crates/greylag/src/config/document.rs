@@ -57,7 +57,7 @@ pub fn document() -> String {
         }
         if section == "cluster" {
             text.push_str(
-                "| `cluster.role.<role>.min_number_of_members` | whole number | none | Nobody becomes Up before so many members with this role are known. | cluster M22 |\n",
+                "| `cluster.role.<role>.min_number_of_members` | whole number | none | No node becomes Up before so many members with this role are known. | cluster M22 |\n",
             );
         }
     }

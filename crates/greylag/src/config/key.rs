@@ -121,7 +121,7 @@ impl Key {
 /// The known name that is nearest to an unknown one, if any is near.
 pub(super) fn nearest<'a>(unknown: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let score = |name: &str| {
-        // Somebody who forgot or mistook the section still wrote the last words right.
+        // An operator who forgot or mistook the section still wrote the last words right.
         let tails = unknown.rsplit('.').next() == name.rsplit('.').next();
         strsim::jaro_winkler(unknown, name) + if tails { 0.2 } else { 0.0 }
     };

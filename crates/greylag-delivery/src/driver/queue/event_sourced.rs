@@ -37,7 +37,7 @@ const EVENT_OVERHEAD: usize = 4 << 10;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// // An outbox of mails. What was handed to it is sent some day, whoever crashes meanwhile.
+/// // An outbox of mails. A mail that was handed to it is sent some day, whichever process crashes meanwhile.
 /// let stores = Stores::in_memory(); // a journal on disk, or in a database
 /// let open = || {
 ///     let id = PersistenceId::of("Outbox", "mails")?;

@@ -281,7 +281,7 @@ impl House {
         }
     }
 
-    /// Somebody else writes what the keeper keeps.
+    /// Another writer takes over what the keeper keeps.
     async fn fence(&self) {
         use greylag_persistence::Journal as _;
         let (id, writer_uuid) = (PersistenceId::of("Keeper", "one").unwrap(), WriterUuid::from_u128(1));
@@ -427,7 +427,7 @@ async fn a_panic_costs_an_entity_what_it_put_aside() {
     .await;
 }
 
-/// persistence §2.6: whoever ended without an answer may have stored it.
+/// persistence §2.6: a write that ended without an answer may have been stored.
 #[tokio::test]
 async fn a_write_that_ends_without_an_answer_has_an_unknown_outcome() {
     for_both(async |kept| {

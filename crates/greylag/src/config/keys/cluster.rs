@@ -58,7 +58,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "cluster.seed_nodes",
             "cluster M24",
-            "Through whom to join; the first starts the cluster if nobody has. The same list on all nodes.",
+            "The nodes through which to join; the first starts the cluster if none runs. The same list on all nodes.",
             |draft| &mut draft.settings.cluster.seed_nodes,
         ),
         Key::new(
@@ -100,7 +100,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "cluster.min_number_of_members",
             "cluster M22",
-            "Nobody becomes Up before so many members are known.",
+            "No node becomes Up before so many members are known.",
             |draft| &mut draft.settings.cluster.min_number_of_members,
         ),
         Key::new(
@@ -226,7 +226,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "cluster.failure_detector.local_pause_threshold",
             "cluster F9",
-            "A tick so late means that this process stood still; it then accuses nobody, and entities and singletons wait for the next tick. With `heartbeat_interval` at most `stable_after`.",
+            "A tick so late means that this process stood still; it then finds no member unreachable, and entities and singletons wait for the next tick. With `heartbeat_interval` at most `stable_after`.",
             |draft| &mut draft.settings.cluster.failure_detector.local_pause_threshold,
         ),
         Key::new(
@@ -338,7 +338,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "cluster.singleton_proxy.buffer_size",
             "cluster P8",
-            "Messages kept while nobody knows where the instance runs; 0 keeps none.",
+            "Messages kept while it is not known where the instance runs; 0 keeps none.",
             |draft| &mut draft.settings.singleton.proxy.buffer_size,
         ),
         Key::some(

@@ -148,7 +148,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "ddata.max_pruning_dissemination",
             "ddata Z3",
-            "How long anything takes to reach everybody at worst while all are healthy.",
+            "How long a change takes at worst to reach all replicas while all are healthy.",
             |draft| &mut draft.settings.ddata.max_pruning_dissemination,
         ),
         Key::new(
@@ -172,7 +172,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "ddata.expire_keys_after_inactivity",
             "ddata E1",
-            "Entries that nobody uses for so long are removed, by pattern, such as \"session-*=30m\".",
+            "Entries that no node uses for so long are removed, by pattern, such as \"session-*=30m\".",
             |draft| &mut draft.settings.ddata.expire_keys_after_inactivity,
         ),
         Key::new(

@@ -32,7 +32,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "cluster.downing",
             "cluster S1",
-            "Who may declare unreachable members dead: nobody but operators and proofs, or the split brain resolver.",
+            "Who may declare unreachable members dead: only operators and proofs, or the split brain resolver, too.",
             |draft| &mut draft.downing,
         ),
         Key::new(

@@ -20,7 +20,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "management.tls",
             "cluster T40",
-            "`on`: TLS with the files below. `none`: no encryption on any address; whoever reaches it may use it. `loopback_only`: nothing was chosen, so only loopback addresses may be bound.",
+            "`on`: TLS with the files below. `none`: no encryption on any address; every process that reaches it may use it. `loopback_only`: nothing was chosen, so only loopback addresses may be bound.",
             |draft| &mut draft.management_tls,
         ),
         Key::new("management.tls_key", "cluster T40", "The private key, PEM.", |draft| {
@@ -44,7 +44,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "management.tls_mutual",
             "cluster T40",
-            "Whether callers must present a certificate. Without it whoever reaches the address may use it.",
+            "Whether callers must present a certificate. Without it every process that reaches the address may use it.",
             |draft| &mut draft.management_tls_files.mutual,
         ),
         Key::new(

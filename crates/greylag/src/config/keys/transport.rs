@@ -272,7 +272,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "transport.trusted_recipients",
             "cluster T17",
-            "Recipients that anybody may write to in untrusted mode.",
+            "Recipients that every process may write to in untrusted mode.",
             |draft| &mut draft.settings.transport.trusted_recipients,
         ),
         Key::new(
