@@ -90,7 +90,7 @@ fn judge(world: &world::World) -> Result<Outcome, Violation> {
     let healthy: Vec<String> = healthy.map(|process| process.address.to_string()).collect();
     let lost = world.is_lost() && world.processes.iter().any(|process| downed(&process));
     if plan.promises.cluster_stays && lost {
-        return world.broken("the cluster survives (cluster S6, S11)", "everybody was downed".to_owned());
+        return world.broken("the cluster survives (cluster S6, S11)", "all members were downed".to_owned());
     }
     if plan.promises.healthy_stay && !healthy.is_empty() {
         let what = format!("{healthy:?} were downed, and no fault touched them");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     /// Cluster F9, G1, scenario 64: a singleton's host alone on the losing side stands still before
-    /// its decision. It is suspect when it wakes, since it exchanged gossip with nobody for long; the
+    /// its decision. It is suspect when it wakes, since it exchanged gossip with no other node for long; the
     /// verdict against itself is carried out all the same, before the winner's margin is over.
     #[test]
     fn scenario_64_a_lone_host_that_stood_still_downs_itself_before_the_margin_is_over() {

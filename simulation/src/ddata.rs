@@ -4,7 +4,7 @@
 //! model says what it must show ([`ledger`]). Checked after every step: what is shown is explained
 //! by what was done, nothing seen is lost, no update of an origin shows without its earlier ones
 //! (ddata L7, Z8, C3, C5). Checked at every acknowledgement: as many hold the update (C2). Checked
-//! once faults have stopped: all replicas are equal, byte by byte, name nobody who is gone, and serve
+//! once faults have stopped: all replicas are equal, byte by byte, name no replica that is gone, and serve
 //! (C1, Z8).
 //!
 //! Source: ddata O6, scenario 86.
@@ -71,12 +71,12 @@ pub(crate) fn worlds() -> Vec<World> {
         ),
         of(
             Some("fence"),
-            "coordinators of sharding over replicators: nobody hears of two decisions (sharding §2.15)",
+            "coordinators of sharding over replicators: no two decisions are announced (sharding §2.15)",
             &[Omission::FenceRead, Omission::BucketReRead],
         ),
         of(
             Some("gate"),
-            "stores of different ages after a full stop: what was forgotten stays so, and nobody stays closed",
+            "stores of different ages after a full stop: what was forgotten stays so, and no gate stays closed",
             &[Omission::StaleStore, Omission::OpenJudge, Omission::AnyJudge, Omission::EveryStart, Omission::Horizon],
         ),
         of(Some("catch-up"), "a new replica says that it has caught up: it holds everything", &[]),

@@ -20,6 +20,6 @@ pub(crate) fn run(seed: u64, without: Option<Omission>) -> Result<Outcome, Viola
     };
     let broken = |promise| move |what| Violation { promise, what };
     let tally = sharding::run(seed, sabotage).map_err(broken("every message is applied exactly once, in order"))?;
-    point_to_point::run(seed).map_err(broken("every message arrives in order, twice only where somebody died"))?;
+    point_to_point::run(seed).map_err(broken("every message arrives in order, twice only where a process died"))?;
     Ok(Outcome { steps: tally.events, faults: tally.deaths, checked: tally.applied, ..Outcome::default() })
 }

@@ -25,13 +25,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub enum Omission {
     /// Regions acknowledge a handoff without flushing the lane to the owner (sharding §2.9).
     FlushMark,
-    /// Nobody compares generations: not the region, not the receiver, not the journal.
+    /// Generations are compared nowhere: not by the region, nor by the receiver, nor by the journal.
     GenerationCheck,
     /// An entity's events carry no position of the delivery that caused them (delivery §7).
     DeliveryPosition,
     /// A merge keeps members that the other side has removed (cluster M9, M29).
     Tombstones,
-    /// The leader acts on states that not everybody has seen (cluster M17).
+    /// The leader acts on states that not all members have seen (cluster M17).
     Convergence,
     /// The resolver decides at the first look (cluster S4).
     StableAfter,
@@ -55,7 +55,7 @@ pub enum Omission {
     DurableFlush,
     /// Deltas carry no markers (ddata Z7).
     DeltaMarkers,
-    /// An owner performs before it has collected everybody (ddata Z4).
+    /// An owner performs before it has collected all members (ddata Z4).
     Collection,
     /// A member is collected that has not shown that it knows the round (ddata Z4).
     Shown,
@@ -75,11 +75,11 @@ pub enum Omission {
     Birth,
     /// A marker does not say to which slot of its owner an amount was moved (ddata Y4).
     MovedTo,
-    /// A store is judged by whoever is not gated itself (ddata Z11).
+    /// A store is judged by any replica that is not gated itself (ddata Z11).
     OpenJudge,
     /// A store is judged by members that are not current (ddata Z11).
     AnyJudge,
-    /// Everybody that has a store makes the start (ddata Z11).
+    /// Every replica that has a store makes the start (ddata Z11).
     EveryStart,
     /// Horizons are believed however far ahead they are (ddata Z9).
     Horizon,
@@ -114,7 +114,7 @@ pub struct Outcome {
     pub checked: u64,
     /// Members downed that no fault touched and that were on no losing side.
     pub healthy_downed: u64,
-    /// Clusters of which nobody was left.
+    /// Clusters of which no member was left.
     pub lost: u64,
     /// Overlaps and conflicts where the guarantee makes an exception.
     pub excused: u64,

@@ -3,7 +3,7 @@
 //! Event-sourced machines with a delivery tracker, and machines with a durable state: hosted by nodes one
 //! after another and at once, under generations or by what they saw, so that zombies write, claim, delete
 //! and snapshot late. Answers are lost, calls come twice, disks fill, breakers open, nodes crash, handlers
-//! panic. Then faults stop: somebody must get to write, every delivery is confirmed, everybody stops.
+//! panic. Then faults stop: of every entity one host must get to write, every delivery is confirmed, all hosts stop.
 //!
 //! A model that shares no code with the machines is told what the stores took. Checked against it at every
 //! step: what was recovered is the fold of what is stored, of what was acknowledged and of what was
@@ -83,7 +83,7 @@ pub(crate) fn run(seed: u64, without: Option<Omission>) -> Result<Outcome, Viola
     }
 }
 
-/// The faults end: of every entity somebody must get to write, and every delivery be confirmed.
+/// The faults end: of every entity one host must get to write, and every delivery be confirmed.
 fn heal(world: &mut World) {
     world.is_faulty = false;
     (world.disk_full_until, world.breaker_until) = (Duration::ZERO, Duration::ZERO);
@@ -110,12 +110,12 @@ fn heal(world: &mut World) {
         world.run_for(STEP);
     }
     world.fail(
-        "somebody can write once faults have stopped",
-        "not everybody is served, or not all is confirmed".to_owned(),
+        "every entity can be written once faults have stopped",
+        "an entity does not serve, or a delivery is not confirmed".to_owned(),
     );
 }
 
-/// Everybody stops; then each entity is recovered once more, and must be what is stored.
+/// All hosts stop; then each entity is recovered once more, and must be what is stored.
 fn end(world: &mut World) {
     stop_all(world);
     for entity in 0..world.entities() {

@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn scenario_36_a_hundred_members_form_one_cluster_within_the_budget() {
         let plan = Plan { members: 100, seed: 1, wire: Wire::Values, changes: 1, progress: None };
-        let report = measure(plan).expect("it forms, every age is given once, and nobody is missed");
+        let report = measure(plan).expect("it forms, every age is given once, and no living node is missed");
         assert!(report.slowest() <= report.budget().expect("there is one for a hundred"), "{report:?}");
     }
 

@@ -2,7 +2,7 @@
 //! --seeds 10000` plays many.
 //!
 //! What is checked at every step, and what at the end, is said by the world itself: cluster G1 (one
-//! singleton, one surviving side), G2 (all views equal after healing), G3 (nobody comes back, no
+//! singleton, one surviving side), G2 (all views equal after healing), G3 (no member comes back, no
 //! status goes backwards), M4, M6, T15, T23 and T24 over the real associations (cluster C6).
 
 use greylag_simulation::worlds;
@@ -43,7 +43,7 @@ fn scenario_66_one_sick_node_that_changes_is_downed_alone() {
     keeps("one-sick-node-changing", 1..4);
 }
 
-/// Scenario 66: two crashes 15 to 20 s apart; whoever survived them stays.
+/// Scenario 66: two crashes 15 to 20 s apart; the members that survived them stay.
 #[test]
 fn scenario_66_two_crashes_in_sequence_take_nobody_with_them() {
     keeps("crashes-in-sequence", 1..6);
@@ -71,7 +71,7 @@ fn scenario_71_all_nodes_suspended_together_go_on() {
     keeps("suspended-all", 1..6);
 }
 
-/// Scenario 71: some stand still for 22 to 60 s; one side lives at most, and nobody is left over.
+/// Scenario 71: some stand still for 22 to 60 s; one side lives at most, and no member outside of it.
 #[test]
 fn scenario_71_some_nodes_suspended_leave_one_side() {
     keeps("suspended-some", 1..6);

@@ -1,7 +1,7 @@
 //! What must never happen. Looked at where something changes, never at everything.
 //!
 //! Always: the invariants of M4; one version, one content (M6); statuses only go forward, an
-//! `up_number` never rises, whoever was removed stays removed (G3); nothing is delivered to another
+//! `up_number` never rises, a removed member stays removed (G3); nothing is delivered to another
 //! incarnation than it was meant for, and per sender and lane the order holds (T15, T23, T24).
 //!
 //! Where G1 promises it: never two instances of the singleton; never two decisions by which each
@@ -82,7 +82,7 @@ impl Checks {
         self.violation.get_or_insert(Violation { promise, what });
     }
 
-    /// Somebody or something that may has downed this process.
+    /// Notes that these processes were downed with reason: by a verdict, a proof or a command.
     pub(super) fn sanction(&mut self, downed: impl IntoIterator<Item = UniqueAddress>) {
         if let Some(sanctioned) = &mut self.sanctioned {
             sanctioned.extend(downed);
@@ -92,7 +92,7 @@ impl Checks {
     /// A death was proven.
     pub(super) fn on_proof(&mut self, processes: &[Process], proven: &UniqueAddress) {
         if processes.iter().any(|process| process.address == *proven && !process.gone) {
-            self.broken("nobody who lives is proven dead (cluster S20)", format!("{proven} lives"));
+            self.broken("no living process is proven dead (cluster S20)", format!("{proven} lives"));
         }
         self.sanction([proven.clone()]);
     }
@@ -157,10 +157,7 @@ impl Checks {
         let mut present = BTreeSet::new();
         for member in &view.members {
             if seen.removed.contains(&member.address) {
-                self.broken(
-                    "nobody who was removed comes back (cluster G3)",
-                    format!("{own} has {} again", member.address),
-                );
+                self.broken("no removed member comes back (cluster G3)", format!("{own} has {} again", member.address));
             }
             let now = (member.status, member.up_number);
             let before = *seen.members.entry(member.address.clone()).or_insert(now);
@@ -174,7 +171,7 @@ impl Checks {
                 }
                 if self.sanctioned.as_ref().is_some_and(|sanctioned| !sanctioned.contains(&member.address)) {
                     let what = format!("{own} sees {} Down", member.address);
-                    self.broken("nobody is Down without a verdict, a proof or a command (cluster M25)", what);
+                    self.broken("no member is Down without a verdict, a proof or a command (cluster M25)", what);
                 }
             }
             if now != before {

@@ -1,8 +1,8 @@
 //! The store of leases, which stands outside of all hosts, and what the driver of a process does with it.
 //!
-//! A request takes its way there and back, and may fail: then nobody knows whether it was granted. What
-//! is held is renewed for as long as the process runs, and ends by itself a while after the last renewal;
-//! a process that stands still does not renew. An owner is an address, so that whoever is restarted there
+//! A request takes time there and back, and may fail: then it is unknown whether the lease was granted. A
+//! lease is renewed for as long as its process runs, and ends by itself a while after the last renewal;
+//! a process that stands still does not renew. An owner is an address, so that a process restarted there
 //! gets the lease at once.
 //!
 //! Source: cluster S10, S16, P5.

@@ -37,12 +37,12 @@ impl Link {
 pub(crate) enum Fault {
     /// SIGKILL: the process is gone, and its kernel says so.
     Kill(Place),
-    /// The host is gone: nobody says anything.
+    /// The host is gone: no kernel is left that could refuse a connection.
     Crash(Place),
-    /// Whoever runs there is killed, and a new process starts.
+    /// The process there is killed, and a new one starts.
     Restart(Place),
-    /// The name leads to a process on another host from now on. Whoever had it is left as it is: cut off,
-    /// dead, or running on.
+    /// The name leads to a process on another host from now on. The process that had the name is left as it
+    /// is: cut off, dead, or running on.
     Move {
         /// Whose name.
         place: Place,
@@ -51,8 +51,8 @@ pub(crate) enum Fault {
         /// The new process names its host.
         told: bool,
     },
-    /// The processes that had the name before the one that has it now are gone with their hosts: nobody
-    /// says anything.
+    /// The processes that had the name before the one that has it now are gone with their hosts: no kernel
+    /// is left that could refuse a connection.
     EndOld(Place),
     /// An operator downs them.
     DownOld(Place),
@@ -109,7 +109,7 @@ pub(crate) struct Timed {
 /// What a run is promised to keep, beside what is always checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Promises {
-    /// Nobody is downed whom no fault touched, and who is not on the losing side of a cut.
+    /// No member is downed that no fault touched and that is not on the losing side of a cut.
     pub(crate) healthy_stay: bool,
     /// The cluster is not lost.
     pub(crate) cluster_stays: bool,
@@ -139,7 +139,7 @@ const UNSETTLED: Duration = Duration::from_secs(28);
 pub(crate) struct LeaseUse {
     /// An instance of the singleton runs only under a lease.
     pub(crate) singleton: bool,
-    /// The chance that a request fails, so that nobody knows what became of it.
+    /// The chance that a request fails, so that its outcome is unknown.
     pub(crate) failures: f64,
 }
 
@@ -216,7 +216,7 @@ impl Plan {
         }
     }
 
-    /// Whom a fault names, or leaves on the losing side of a cut: nobody promises that they stay.
+    /// The places that a fault names, or leaves on the losing side of a cut: their members need not stay.
     pub(crate) fn touched(&self) -> Vec<bool> {
         let mut touched = vec![false; self.places];
         for Timed { fault, .. } in &self.faults {
@@ -258,8 +258,12 @@ impl fmt::Display for Fault {
                 let host = if *told { "another host" } else { "a host that tells nothing of itself" };
                 write!(f, "the name of {} moves to {host}, beside {}", name(*place), name(*beside))
             }
-            Self::EndOld(place) => write!(f, "whoever had the name of {} before is gone with its host", name(*place)),
-            Self::DownOld(place) => write!(f, "an operator downs whoever had the name of {} before", name(*place)),
+            Self::EndOld(place) => {
+                write!(f, "the process that had the name of {} before is gone with its host", name(*place))
+            }
+            Self::DownOld(place) => {
+                write!(f, "an operator downs the process that had the name of {} before", name(*place))
+            }
             Self::Leave { place, by } => write!(f, "{} leaves, told at {}", name(*place), name(*by)),
             Self::Cut(side) => {
                 write!(f, "cut {} off from the rest", side.iter().map(|place| name(*place)).collect::<String>())

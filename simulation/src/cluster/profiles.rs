@@ -166,7 +166,7 @@ impl Draw {
         survives
     }
 
-    /// Now and then the singleton needs a lease, and the strategy is one that ends everybody or asks a
+    /// Now and then the singleton needs a lease, and the strategy is one that downs all members or asks a
     /// store. Drawn apart, so that nothing else of the plan depends on it.
     fn lease_use(&mut self, mut rng: ChaCha8Rng) {
         let failures = if rng.random_bool(0.2) { rng.random_range(0.01..0.3) } else { 0.0 };
@@ -192,8 +192,8 @@ impl Draw {
                 let big = self.plan.faults.iter().filter(|timed| is_big(&timed.fault)).count();
                 let cut = self.plan.faults.iter().any(|timed| matches!(timed.fault, Fault::Cut(_)));
                 *cluster_stays &= big <= 1 && failures == 0.0;
-                // A node that hears nobody takes itself for a side, and asks for a lease that nobody else
-                // thinks of.
+                // A node that hears no other node takes itself for a side of a partition, and asks for a lease
+                // that no other node wants.
                 let deaf = self.plan.faults.iter().any(|timed| matches!(timed.fault, Fault::Deaf { .. }));
                 *healthy_stay &= *cluster_stays && !cut && !deaf;
             }
@@ -272,7 +272,7 @@ fn moved_name(draw: &mut Draw) {
     }
     let rest: Vec<Place> = (0..places).filter(|other| !side.contains(other)).collect();
     let is_lost = draw.plan.strategy == Strategy::DownAll || draw.plan.loses(&rest, &side);
-    // A request for the lease that fails ends everybody (cluster S10).
+    // A request for the lease that fails downs all members (cluster S10).
     let asks = matches!(draw.plan.strategy, Strategy::LeaseMajority { .. });
     let cluster_stays = !draw.plan.resolver || (!heals && !is_lost && !asks);
     draw.plan.promises = Promises { healthy_stay: false, cluster_stays, excuse: None };
@@ -363,7 +363,7 @@ fn clean_cut(draw: &mut Draw) {
     draw.places(3, 7);
     draw.strategy();
     let side = draw.side();
-    // An even cut leaves nobody a quorum.
+    // An even cut leaves no side a quorum.
     draw.plan.promises.cluster_stays = draw.cut(side);
     draw.quiet_after(LASTING_MS);
 }

@@ -337,7 +337,7 @@ impl World {
         }
     }
 
-    /// Keep-alive has had its time since `since`: whoever is still silent is given up.
+    /// Keep-alive has had its time since `since`: the stream breaks if its other end is still silent.
     pub(super) fn on_suspicion(&mut self, stream: StreamId, since: Micros) {
         let (from, to) = (self.streams[stream].from, self.streams[stream].to);
         let (a, b) = (self.processes[from].spot, self.processes[to].spot);
@@ -611,7 +611,7 @@ impl World {
         let stream = self.streams.len();
         let timeout = self.now + micros(TransportSettings::default().connection_timeout);
         let Some(target) = self.at[place] else {
-            // Nobody has ever run there: the host refuses.
+            // No process has ever run there: the host refuses.
             let at = self.now + 1_000;
             return self.push(at, Happening::Refused { process, place, lane, seq });
         };
@@ -650,5 +650,5 @@ fn gossip_size(gossip: &Arc<greylag_cluster::Gossip>) -> u64 {
     90 * gossip.members.len() as u64 + 40 * gossip.tombstones.len() as u64
 }
 
-/// The deadline of a dial of a proof (cluster S20) that nobody answers.
+/// The deadline of a dial of a proof (cluster S20) that is not answered.
 pub(super) const DIAL_PATIENCE: Duration = Duration::from_secs(1);

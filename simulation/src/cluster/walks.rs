@@ -123,13 +123,13 @@ impl Walk {
                     return broken("no status goes backwards (cluster G3)", address.to_string());
                 }
                 None if !now.tombstones.contains_key(address) => {
-                    return broken("nobody vanishes without a tombstone (cluster M29)", address.to_string());
+                    return broken("no member vanishes without a tombstone (cluster M29)", address.to_string());
                 }
                 _ => {}
             }
         }
         if self.buried[at].iter().any(|address| now.members.contains_key(address)) {
-            return broken("nobody who was removed comes back (cluster G3)", format!("{now:?}"));
+            return broken("no removed member comes back (cluster G3)", format!("{now:?}"));
         }
         let version: Vec<_> = now.version.iter().map(|(node, count)| (node.clone(), count)).collect();
         let known = self.versions.entry(version).or_insert_with(|| now.clone());

@@ -295,7 +295,7 @@ impl World {
         self.link = Link::GOOD;
     }
 
-    /// After the faults: whoever lives belongs together, or nobody is left.
+    /// Runs after the faults until all living processes form one cluster, or no process is left.
     fn come_to_rest(&mut self) -> Result<(), Violation> {
         // The lease of a process that is gone ends by itself.
         let patience = if self.plan.leases.singleton { 300 } else { 150 };
@@ -864,7 +864,7 @@ impl World {
 
     /// What the kernel of the host says to a dial of a proof.
     fn dial_for_proof(&self, from: ProcessId, peer: UniqueAddress) -> (Duration, Input) {
-        // Where its last stream ended: at its host, whoever has its name now.
+        // A proof dials where the last stream ended: at the process's host, even if its name leads elsewhere now.
         let known = |process: &Process| process.address == peer && process.host_stands;
         let there = self.processes.iter().position(known).filter(|id| {
             let latest = self.at[self.processes[*id].place];
@@ -892,7 +892,7 @@ impl World {
         self.processes.iter().filter(|process| !process.gone && process.ended.is_none())
     }
 
-    /// Nobody is left who is or was a member: the cluster is lost, or everybody has left.
+    /// Whether no living process is or was a member: the cluster is lost, or all members have left.
     pub(super) fn is_lost(&self) -> bool {
         !self.living().any(|process| process.joined)
     }

@@ -213,7 +213,7 @@ impl World {
         None
     }
 
-    /// Somebody gone whom the data of a process name. Source: ddata Z8.
+    /// A replica that is gone, and that the data of a process still name. Source: ddata Z8.
     fn named_at(&self, index: usize) -> Option<String> {
         let lives = |replica: ReplicaId| self.living().iter().any(|own| replica == self.processes[*own].replica());
         let core = &self.processes[index].core;

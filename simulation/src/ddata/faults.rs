@@ -1,5 +1,5 @@
 //! Histories drawn from a seed: users act, everything that can go wrong does, then the faults stop
-//! and everybody must agree.
+//! and all replicas must agree.
 
 use std::time::Duration;
 
@@ -105,7 +105,7 @@ pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> 
         }
     }
     world.calm();
-    // Everybody agrees soon; nobody may take for ever.
+    // All replicas agree soon; none may take for ever.
     world.run_until(40 * Duration::from_secs(1), |world| world.news.is_empty() && world.unsettled().is_none());
     // Who stood still last has gone on by then, and told its subscribers.
     world.run_for(1_000 * MS);
@@ -159,7 +159,7 @@ impl World {
     fn fault(&mut self, traits: Traits) {
         self.faults += 1;
         let living = self.living();
-        // A cut that nobody notices would outlast what markers are made for.
+        // A cut that no failure detector notices would outlast what markers are made for.
         let is_noticed = traits.forgets || self.chance(0.5);
         let (Some(one), Some(other)) = (self.choose(&living), self.choose(&living)) else { return };
         match self.net.rng().random_range(0..16) {

@@ -1,7 +1,7 @@
 //! The fence that sharding builds on replicators: several coordinators, of which one may decide.
 //!
 //! Each reads everything, writes its epoch, reads everything again, writes its decision, and reads the
-//! epoch once more before anybody hears of the decision; every step by a majority-plus, and with chance
+//! epoch once more before the decision is announced; every step by a majority-plus, and with chance
 //! between the steps. A coordinator that knew of no home decides one: two that are announced are one too
 //! many. Source: sharding §2.15, ddata I4, scenario 86.
 
@@ -47,7 +47,7 @@ struct Coordinator {
     request: Option<u64>,
     /// When it goes on.
     at: Duration,
-    /// Somebody allocated the shard: with what epoch.
+    /// The epoch with which the shard was allocated, if it was.
     known: Option<i64>,
 }
 
@@ -73,7 +73,7 @@ pub(super) fn history(seed: u64, without: Option<Omission>) -> World {
         }
         if announced.len() > 1 {
             let what = format!("coordinators {announced:?} each announced a home of its own for one shard");
-            world.breaks("nobody hears of two decisions (sharding §2.15)", what);
+            world.breaks("no two decisions are announced (sharding §2.15)", what);
         }
         if world.broken.is_some() || coordinators.iter().all(|coordinator| coordinator.step == Step::Over) {
             break;
@@ -208,7 +208,7 @@ impl Coordinator {
                 let is_own =
                     meta.is_some_and(|meta| meta.value() == Some(&self.name) && meta.timestamp() == self.epoch);
                 if !is_own {
-                    // Fenced: nobody hears of what it decided.
+                    // Fenced: the decision is not announced.
                     self.known = None;
                 }
                 self.step = match self.step {

@@ -1,10 +1,10 @@
 //! Histories in which a whole cluster stops and is started again from stores of different ages: random schedules
 //! hardly reach them.
 //!
-//! Some stores are set aside early; then somebody is removed and pruned, things are removed, and all that is forgotten.
-//! Everything stops. Stores old and new, empty places and stores from the side return in a drawn order, while messages
-//! are lost and some members cannot be reached; in some histories everything stops again half-way. In the end nobody's
-//! gate is closed, all that are not refused hold the same, and nothing that was forgotten has come back.
+//! Some stores are set aside early; then a replica is removed and pruned, things are removed, and all that is
+//! forgotten. Everything stops. Stores old and new, empty places and stores from the side return in a drawn order, while messages
+//! are lost and some members cannot be reached; in some histories everything stops again half-way. In the end no
+//! replica's gate is closed, all that are not refused hold the same, and nothing that was forgotten has come back.
 //! Source: ddata Z9, Z11, scenario 90.
 
 use std::time::Duration;
@@ -35,7 +35,7 @@ struct Plan {
     prunes_by_wrong_clock: bool,
     /// Everything stops once more before all is settled.
     stops_twice: bool,
-    /// Some are members before anybody has loaded anything; else one joins after the other.
+    /// Some are members before any of them has loaded anything; else one joins after the other.
     joins_at_once: bool,
 }
 
@@ -152,7 +152,7 @@ impl World {
         aside
     }
 
-    /// Somebody writes, is removed, pruned, and forgotten; others remove what is there.
+    /// A replica writes, is removed, pruned, and forgotten; others remove what is there.
     fn prune_and_forget(&mut self, rng: &mut ChaCha8Rng, plan: Plan) {
         for index in self.living() {
             self.act_some(rng, index, 2);
@@ -282,10 +282,10 @@ impl World {
             let closed = self.living().into_iter().filter(|index| !self.is_refused(*index));
             let closed = closed.map(|index| (index, self.processes[index].core.pruning_news().standing));
             let what = format!("{:?}", closed.collect::<Vec<_>>());
-            return self.breaks("nobody's gate stays closed (ddata Z11)", what);
+            return self.breaks("no gate stays closed (ddata Z11)", what);
         }
         self.check_nobody_is_refused("after a full stop", nobody_is_refused);
-        // Refused ones were there all the time; now they go, and everybody else agrees.
+        // Refused replicas were there all the time; now they go, and all others agree.
         for index in self.living() {
             if self.is_refused(index) {
                 self.kill(index);

@@ -93,7 +93,7 @@ impl World {
         self.say_members(index);
     }
 
-    /// Somebody will hear something, some time soon, after everything else that is on its way to it.
+    /// Sends news to a process, which gets it soon, after all other news that is on its way to it.
     pub(super) fn send_news(&mut self, to: usize, news: News) {
         let lag = self.arrangement.lag;
         let lag = if lag.is_zero() { lag } else { self.net.rng().random_range(Duration::ZERO..=lag) };
@@ -159,7 +159,7 @@ impl World {
         self.cut(other, one, false);
     }
 
-    /// All cuts end, and everybody finds that out.
+    /// All cuts end, and every process finds that out.
     pub(super) fn mend(&mut self) {
         self.tell(|| "all cuts end".to_owned());
         self.net.heal();

@@ -1,6 +1,6 @@
 //! Histories of pruning, built on purpose: random schedules hardly reach them.
 //!
-//! Somebody writes, partly where few can hear it, and is removed. What happens while others take
+//! A replica writes, partly where few can hear it, and is removed. What happens while others take
 //! over what it left is drawn from a list of twists: owners die, members vanish before they were
 //! collected, others join, copies turn up late, two believe that they lead. Each history has one
 //! twist that its seed names and up to two more; their timing is drawn, too. Source: ddata §5.
@@ -21,7 +21,7 @@ use super::world::{Arrangement, World};
 
 const MS: Duration = Duration::from_millis(1);
 const GOSSIP: Duration = Duration::from_millis(100);
-/// How long it takes at worst, while all is well, until everybody has heard of something.
+/// How long a change takes at worst, while all is well, to reach all replicas.
 const SPREAD: Duration = Duration::from_millis(250);
 /// How long markers live in histories that outlive them.
 const LIFE: Duration = Duration::from_millis(1_500);
@@ -45,13 +45,13 @@ enum Twist {
     GoesOn,
     /// The owner changes an entry between reserving numbers and using them.
     ChangesBetween,
-    /// The owner, or somebody else, is removed once it is done.
+    /// The owner, or another replica, is removed once the round is done.
     Chain,
     /// A replicator starts anew in its process.
     StartsAnew,
-    /// Somebody is unreachable for longer than markers live.
+    /// A member is unreachable for longer than markers live.
     LongAway,
-    /// Somebody leaves links cut in one direction.
+    /// A link is cut in one direction.
     OneWay,
     /// The counter expires at some, the owner among them, is counted again there, and old copies return. Only in
     /// histories of births.
@@ -210,7 +210,7 @@ impl World {
         self.settle();
     }
 
-    /// Everybody writes something; of what the leaver writes last only some hear.
+    /// Every replica writes something; of what the leaver writes last only some hear.
     fn scatter(&mut self, rng: &mut ChaCha8Rng, leaver: usize, main: Twist) {
         for index in self.living() {
             let count = rng.random_range(0..=2);
@@ -273,8 +273,8 @@ impl World {
         }
     }
 
-    /// Whether markers are forgotten in this history: then a cut must be noticed in time, since nobody waits for
-    /// who seems to hear everything.
+    /// Whether markers are forgotten in this history: then a cut must be noticed in time, since no replica waits for
+    /// a member that is not known to be unreachable.
     fn forgets(&self) -> bool {
         self.arrangement.settings.pruning_marker_time_to_live == LIFE
     }
@@ -402,7 +402,7 @@ impl World {
         }
     }
 
-    /// Nobody, or not everybody, hears what the owner has performed.
+    /// The owner dies before any, or all, of the others hear what it has performed.
     fn owner_dies(&mut self, rng: &mut ChaCha8Rng) {
         self.mend();
         let some = rng.random_range(1..=2);
@@ -537,7 +537,7 @@ impl World {
         self.mend();
     }
 
-    /// Somebody is unreachable while markers grow old, and everybody knows.
+    /// A member is unreachable while markers grow old, and all others know it.
     fn long_away(&mut self, rng: &mut ChaCha8Rng) {
         let living = self.living();
         let Some(away) = self.choose(&living).filter(|_| living.len() > 2) else { return };
@@ -618,7 +618,7 @@ impl World {
         self.input(index, Input::Received { from, message });
     }
 
-    /// The faults end, and everybody agrees soon.
+    /// The faults end, and all replicas agree soon.
     fn settle(&mut self) {
         self.tell(|| "-- all is well".to_owned());
         self.net.set_default_link(Link::reliable(2 * MS));

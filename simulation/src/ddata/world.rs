@@ -108,7 +108,7 @@ pub(super) struct World {
     pub(super) ledger_keys: Vec<Key<Ledger>>,
     pub(super) tally_keys: Vec<Key<GCounter>>,
     pub(super) pending: BTreeMap<(usize, u64), Pending>,
-    /// Requests of which somebody wants the answer itself.
+    /// Requests whose answers are kept for the history that made them.
     pub(super) watched: BTreeMap<(usize, u64), Option<Reply>>,
     pub(super) next: u64,
     /// Whether deltas of one origin are joined in order.
@@ -120,7 +120,7 @@ pub(super) struct World {
     pub(super) steps: u64,
     /// Who is, or was lately, out of touch with all others: since when, and until when that counts.
     pub(super) alone: Option<(usize, Duration, Duration)>,
-    /// What happened that outsiders can tell, for whoever has to find out why.
+    /// What happened, in words, for the people who look for the cause of a failure.
     pub(super) story: Option<Vec<String>>,
 }
 
@@ -184,7 +184,7 @@ impl World {
         ReplicatorCore::new(settings, types, address.clone(), numbers.clone(), seed, self.now())
     }
 
-    /// Starts a process that nobody knows yet.
+    /// Starts a process that no other process knows yet.
     pub(super) fn start(&mut self, place: usize) -> usize {
         let index = self.processes.len();
         let address: UniqueAddress = format!("n{place}:1#{}", index + 1).parse().expect("an address");
@@ -291,10 +291,10 @@ impl World {
                 Effect::Store { ticket, ops } => self.store(index, ticket, ops),
                 Effect::LoadAnew => unreachable!("no store of a simulation loses its end"),
                 Effect::Load => self.due(Duration::from_millis(3), index, Due::Loaded),
-                // It says to others that it is too old as long as somebody lets it.
+                // The process goes on to tell others that its store is too old, for as long as the history lets it.
                 Effect::Lifecycle(Lifecycle::Stopped(StopReason::StoreTooOld { .. }))
                     if self.arrangement.refused_stay => {}
-                // It is too old, or nobody wants it any more.
+                // The store is too old, or the process is not wanted any more.
                 Effect::Lifecycle(Lifecycle::Stopped(_)) => self.due(Duration::ZERO, index, Due::Ended),
                 Effect::Lifecycle(_) | Effect::Event(_) => {}
             }

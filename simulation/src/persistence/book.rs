@@ -177,7 +177,7 @@ impl EventSourced for Book {
                 self.snapshot.into_iter().for_each(|covered| cx.delete_events_to(covered));
                 Effect::reply(to, count(state))
             }
-            // Without the hook, whose words nobody wants thousands of times.
+            // Without the panic hook, which would print its message thousands of times.
             Wish::Panic => std::panic::resume_unwind(Box::new("on purpose")),
             Wish::Mute => write(&[What::Note, What::Mute]).then_reply(to, count),
             Wish::Overtagged => write(&[What::Note, What::Overtagged]).then_reply(to, count),

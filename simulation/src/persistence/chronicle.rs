@@ -60,7 +60,7 @@ pub(super) struct Chronicle {
     numbers: BTreeSet<u64>,
     /// The entries that were delivered; the first has the delivery 1.
     deliveries: Vec<u64>,
-    /// Orders of which somebody heard that they are not stored and never will be.
+    /// Orders whose user was told that they are not stored and never will be.
     denied: BTreeSet<u64>,
 }
 
@@ -86,7 +86,7 @@ impl Chronicle {
                 return Err(format!("{entry:?} was taken twice"));
             }
             if self.denied.contains(&(entry.number / NUMBERS)) {
-                return Err(format!("{entry:?} was taken after somebody heard that it never would be"));
+                return Err(format!("{entry:?} was taken after its user was told that it never would be"));
             }
             if entry.what == What::Send {
                 self.deliveries.push(entry.number);
@@ -134,7 +134,7 @@ impl Chronicle {
         Err(format!("delivery {delivery} left for entry {entry}, and stored is {stored:?}"))
     }
 
-    /// Deliveries that nobody has confirmed.
+    /// How many deliveries are not confirmed.
     pub(super) fn open_deliveries(&self) -> usize {
         let confirms = self.entries.iter().filter(|entry| matches!(entry.what, What::Confirm(_)));
         self.deliveries.len() - confirms.count()

@@ -10,7 +10,7 @@ use greylag_core::{EntityError, ReplyAddress, ReplyOutcome, ReplyPort, ReplyTo};
 use super::book::Pages;
 use super::slate::Lines;
 
-/// What somebody wants of an entity.
+/// What a user wants of an entity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wish {
     /// As many entries, all or none.
@@ -53,7 +53,7 @@ impl Wish {
 /// Entries of one order are numbered from its own number times this.
 pub(super) const NUMBERS: u64 = 4;
 
-/// A wish with its number, and whoever wants to hear.
+/// A wish with its number, and where its answer goes.
 #[derive(Debug)]
 pub(super) struct Order {
     pub(super) number: u64,
@@ -72,7 +72,7 @@ pub(super) enum Line {
     Unstashes,
     /// A delivery left, with the number of its entry.
     Sent { delivery: u64, entry: u64 },
-    /// Somebody was answered.
+    /// A user was answered.
     Answered { number: u64, heard: Heard },
 }
 
@@ -83,7 +83,7 @@ pub(super) enum State {
     Slate(Lines),
 }
 
-/// What whoever gave an order heard.
+/// What the user who gave an order was answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Heard {
     Value(u64),

@@ -29,7 +29,7 @@ pub(super) struct Hosted {
 }
 
 impl World {
-    /// Starts an entity on a node, whoever else hosts it; answers the machine's key. A late host has a
+    /// Starts an entity on a node, also if other nodes host it; returns the machine's key. A late host has a
     /// generation that is not the newest any more.
     pub(super) fn start(&mut self, node: usize, entity: usize, is_late: bool) -> u64 {
         self.starts += 1;
@@ -199,7 +199,7 @@ impl World {
     }
 
     fn remove(&mut self, key: u64) {
-        // Permits that it keeps are found by whoever looks next.
+        // A permit that the machine has not returned is found by the next check of permits.
         drop(self.hosted.remove(&key));
     }
 

@@ -25,7 +25,7 @@ pub(super) struct Try {
     /// How often it was tried before, and whether one of these went unanswered.
     pub(super) before: u32,
     pub(super) unanswered: bool,
-    /// The network kept a copy; nobody waits for its answer.
+    /// The network kept a copy; no machine waits for its answer.
     pub(super) is_copy: bool,
 }
 
@@ -33,7 +33,7 @@ fn failure(cause: &str) -> StoreFailure {
     StoreFailure::new("store", cause)
 }
 
-/// What a call is answered that did not reach its store, or nobody knows.
+/// The answer to a call that did not reach its store, or of which that is unknown.
 fn unavailable(call: &Call, unanswered: bool, cause: &str) -> Answer {
     let cause = failure(cause);
     match call {
@@ -90,7 +90,7 @@ fn after_doubt(call: &Call, answer: Answer) -> Answer {
         Answer::Slate(StateAnswer::Written(Err(StateWriteError::Rejected(_) | StateWriteError::NotStored(_)))) => {
             Answer::Slate(StateAnswer::Written(Err(StateWriteError::Unknown(doubt()))))
         }
-        // What was stored by that try may be deleted since, by whoever fenced us too.
+        // The events that the unanswered try stored may be deleted since, also by the writer that fenced this one.
         Answer::Book(StoreAnswer::Appended(Err(AppendError::Fenced { current }))) if matches!(call, Call::Book(StoreCall::Append(append)) if append.last() <= Some(current.deleted_to)) => {
             Answer::Book(StoreAnswer::Appended(Err(AppendError::Unknown(doubt()))))
         }
@@ -153,7 +153,7 @@ impl World {
         self.answer(&tried, answer);
     }
 
-    /// The network keeps a copy, and delivers it when whoever sent it has gone on.
+    /// The network keeps a copy of a call, and delivers it when its sender has gone on.
     fn copy_late(&mut self, tried: &Try) {
         self.faults += 1;
         let delay = self.millis(5, 3_000);

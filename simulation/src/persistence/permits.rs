@@ -23,7 +23,7 @@ impl Permits {
         self.waiting.push_back(holder);
     }
 
-    /// Gives a permit to whoever waits longest, if one is left.
+    /// Gives a permit to the holder that waits longest, if one is left.
     pub(super) fn grant(&mut self) -> Option<Holder> {
         if self.held.len() >= self.count {
             return None;

@@ -85,7 +85,7 @@ impl DurableState for Slate {
             Wish::Look | Wish::LookOwned | Wish::Confirm(_) => StateEffect::reply(to, count(state)),
             Wish::Last => write(1, |_| {}).then_stop().then_reply(to, count),
             Wish::Clear => StateEffect::<Self>::delete().then_reply(to, count),
-            // Without the hook, whose words nobody wants thousands of times.
+            // Without the panic hook, which would print its message thousands of times.
             Wish::Panic => std::panic::resume_unwind(Box::new("on purpose")),
             Wish::Mute => write(1, |next| next.is_mute = true).then_reply(to, count),
             Wish::Overtagged => write(1, |next| next.is_overtagged = true).then_reply(to, count),

@@ -23,7 +23,7 @@ impl Expected {
         Self { capacity, waiting, aside, unstashed: 0, dropped }
     }
 
-    /// Somebody gave it an order.
+    /// The machine was given an order.
     pub(super) fn given(&mut self, number: u64) {
         if self.waiting.len() < self.capacity {
             self.waiting.push_back(number);
@@ -71,7 +71,7 @@ impl Expected {
             self.unstashed = 0;
             return Ok(());
         }
-        // Whoever is stopping has no room for anybody.
+        // A machine that is stopping drops every order, also those for which it had room.
         if from(&mut self.waiting) || from(&mut self.dropped) {
             Ok(())
         } else {

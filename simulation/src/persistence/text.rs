@@ -1,4 +1,4 @@
-//! Events and states as words, so that whoever looks for a cause can read what is stored.
+//! Events and states as words, so that a person who looks for a cause can read what is stored.
 
 use bytes::{Bytes, BytesMut};
 use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest};

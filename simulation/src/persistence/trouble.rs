@@ -49,7 +49,7 @@ impl World {
         }
     }
 
-    /// A process ends at once: what its machines asked still reaches the stores, and nobody hears.
+    /// A process ends at once: what its machines asked still reaches the stores, and the answers are lost.
     fn crash(&mut self, node: usize) {
         let keys: Vec<u64> =
             self.hosted.iter().filter(|(_, hosted)| hosted.node == node).map(|(key, _)| *key).collect();
@@ -57,7 +57,7 @@ impl World {
         self.permits[node] = Permits::new(self.setup.permits);
     }
 
-    /// What somebody may want next.
+    /// Draws what a user wants next.
     pub(super) fn draw_wish(&mut self) -> Wish {
         match self.rng.random_range(0..100) {
             0..30 => Wish::Write(self.rng.random_range(1..=3)),

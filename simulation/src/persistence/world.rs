@@ -39,7 +39,7 @@ pub(super) enum Due {
     Tick {
         machine: u64,
     },
-    /// Somebody wants something of the entity of this index.
+    /// A user wants something of the entity of this index.
     Wanted {
         entity: usize,
         wish: Wish,
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// Somebody asks one of those who host the entity.
+    /// A user asks one of the machines that host the entity.
     pub(super) fn want(&mut self, entity: usize, wish: Wish) {
         let hosts: Vec<u64> =
             self.hosted.iter().filter(|(_, hosted)| hosted.entity == entity).map(|(key, _)| *key).collect();

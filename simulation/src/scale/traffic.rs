@@ -10,8 +10,8 @@ use greylag_cluster::Message;
 const COMPRESS_ABOVE: usize = 4 << 10;
 /// The level it uses.
 const LEVEL: i32 = 1;
-/// Where nobody needs the bytes, one message in so many is encoded, and counts for so many; of more
-/// than a thousand nodes, which say as much more, fewer in proportion.
+/// Where the bytes are not needed, one message in so many is encoded, and counts for so many; of more
+/// than a thousand nodes, which send as much more, fewer in proportion.
 const SAMPLED: u64 = 64;
 /// Fewer nodes than this are counted in full.
 const FEW: usize = 200;

@@ -94,7 +94,7 @@ pub(super) struct World {
     /// the new state converged.
     before: Arc<Gossip>,
     converged_at: Option<Duration>,
-    /// Somebody was WeaklyUp then.
+    /// A member was WeaklyUp then.
     twofold: bool,
     progress: Option<fn(&str)>,
     tell_at: Duration,
@@ -160,7 +160,7 @@ impl World {
     }
 
     fn youngest(&self) -> usize {
-        self.nodes.iter().rposition(|node| node.lives).expect("somebody lives")
+        self.nodes.iter().rposition(|node| node.lives).expect("a node lives")
     }
 
     /// The youngest leaves.
@@ -210,7 +210,7 @@ impl World {
         if ages.len() == members.len() { Ok(()) } else { Err("two members have one age".into()) }
     }
 
-    /// Nobody was found unreachable who was not.
+    /// Checks that no member was found unreachable that was not.
     pub(super) fn check_alarms(&self) -> Result<(), String> {
         match self.alarms.first() {
             None => Ok(()),
