@@ -201,7 +201,7 @@ pub enum Signal {
     PersistRejected(RejectReason),
     /// The append failed; what is stored only the coming recovery can tell if it is unknown.
     PersistFailed(AppendError),
-    /// Somebody else owns this history now; the entity ends.
+    /// Another writer owns this history now; the entity ends.
     Fenced,
     /// A snapshot was saved.
     SnapshotCompleted(SeqNr),
@@ -222,7 +222,7 @@ pub enum Signal {
     /// Source: persistence 76.
     PreRestart,
     /// The entity has ended. After a graceful stop its state is the last one with its own number; of an entity that did
-    /// not run yet, that failed, that was stopped in the midst of an append or lost its history to somebody else, the
+    /// not run yet, that failed, that was stopped in the midst of an append or lost its history to another writer, the
     /// state is the empty one and the number 0. Source: persistence 76.
     PostStop,
 }
@@ -396,22 +396,22 @@ pub enum Failure {
     /// Too many commands wait, and the settings say to fail then.
     #[error("the stash is full")]
     StashFull,
-    /// A store call ended without an answer, so that nobody knows what it did.
+    /// A store call ended without an answer, so that its outcome is unknown.
     #[error("a store call panicked; what it did is unknown")]
     StoreLost,
 }
 
-/// Whom an entity lost its history to, as far as the journal told.
+/// The writer to which an entity lost its history, as far as the journal told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FencedBy {
     /// Another claim: its head.
     Head(Head),
-    /// Somebody appended under this very epoch, so that our number was taken.
+    /// Another append under this very epoch took the number that this entity was about to use.
     Conflict {
         /// The last number stored.
         highest: SeqNr,
     },
-    /// Somebody else wrote the durable state, or owns it under a greater generation.
+    /// Another writer wrote the durable state, or owns it under a greater generation.
     Revision(StateHead),
 }
 

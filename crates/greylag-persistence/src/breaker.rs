@@ -8,9 +8,9 @@
 //! ```
 //! Only what shows that the store does not answer counts as a failure: time-outs and I/O errors. A
 //! refusal (rejected, fenced, a conflict, not found, a damaged record) is an answer. While the breaker is not closed
-//! every call of a user is refused: the driver makes the probe, a read of a reserved id, so that nobody's message
-//! finds out whether the store is back. Time is an argument; the driver asks before each call ([`Breaker::admit`]),
-//! tells its outcome, and ticks. Source: persistence §4.1.
+//! every call of a user is refused: the driver makes the probe, a read of a reserved id, so that no user's message
+//! is spent to find out whether the store is back. Time is an argument; the driver asks before each call
+//! ([`Breaker::admit`]), tells its outcome, and ticks. Source: persistence §4.1.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -325,11 +325,11 @@ impl Breaker {
     }
 }
 
-/// The writes whose outcome nobody knows: what is asked again for one of them must not be answered
-/// as if it were known not to be stored. Source: persistence J10.
+/// The writes whose outcome is unknown: a repeat of one of them must not be answered as if the write
+/// were known not to be stored. Source: persistence J10.
 ///
-/// One for each id, the latest, for [`DOUBT_LASTS`]: nobody repeats a write for longer. Bounded: while
-/// there are too many, every write counts as doubtful, which is never wrong, only less helpful.
+/// Keeps the latest write of each id for [`DOUBT_LASTS`]: no caller repeats a write for longer. Bounded:
+/// while there are too many, every write counts as doubtful, which is never wrong, only less helpful.
 #[derive(Debug)]
 pub struct Unanswered {
     by_id: BTreeMap<PersistenceId, Doubt>,

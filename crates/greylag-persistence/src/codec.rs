@@ -283,7 +283,7 @@ impl<T: 'static> StoredCodec<T> {
             if stored.manifest == manifest && stored.schema_version <= from {
                 return Err(malformed(format!("the upcaster from version {from} does not raise it")));
             }
-            // and without this several that rename in a circle: who meets one twice meets it for ever.
+            // and without this several upcasters that rename in a circle would run for ever.
             if steps > self.0.upcasters.len() {
                 return Err(malformed(format!("the upcasters from version {from} rename it in a circle")));
             }
@@ -334,7 +334,7 @@ impl StoredDecodeError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot decode {id} at {seq_nr}: {error}")]
 pub struct UnreadableRecord {
-    /// Whose history.
+    /// The id that the history belongs to.
     pub id: PersistenceId,
     /// Which record.
     pub seq_nr: SeqNr,

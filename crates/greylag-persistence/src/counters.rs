@@ -1,4 +1,4 @@
-//! What the entities of a node have done with one journal or state store, for whoever watches them.
+//! Counts what the entities of a node have done with one journal or state store, for metrics.
 //!
 //! The machines tell by their actions what only they know, the hosts count it: each entity has an
 //! [`EntityTally`], which folds what a turn brought into the [`EntityCounters`] that all entities on
@@ -39,7 +39,7 @@ pub struct EntityStats {
     pub conflicts: u64,
     /// Writes that are certainly not stored, because the store was away or its breaker open.
     pub not_stored: u64,
-    /// Writes of which nobody knows whether they are stored.
+    /// Writes whose outcome is unknown: they may be stored.
     pub unknown: u64,
     /// Recoveries that came to their end: entities that then took commands.
     pub recoveries: u64,

@@ -162,14 +162,14 @@ pub enum StateSignal {
     PersistRejected(StateRejectReason),
     /// The write failed; what is stored only the coming recovery can tell if it is unknown.
     PersistFailed(StateWriteError),
-    /// Somebody else writes this state now; the entity ends.
+    /// Another writer writes this state now; the entity ends.
     Fenced,
     /// The entity is about to start anew. Its state is the last one with its own revision if it ran until now, else the
     /// empty one with revision 0. Source: persistence 76.
     PreRestart,
     /// The entity has ended. After a graceful stop its state is the last one with its own revision; of an entity that did
-    /// not run yet, that failed, that was stopped in the midst of a write or lost its state to somebody else, the state
-    /// is the empty one and the revision 0. Source: persistence 76.
+    /// not run yet, that failed, that was stopped in the midst of a write or lost its state to another writer, the
+    /// state is the empty one and the revision 0. Source: persistence 76.
     PostStop,
 }
 

@@ -22,7 +22,7 @@ macro_rules! chain_methods {
         ///
         /// What it promises: the answer rests on a state that was durable, and an entity that runs in a
         /// shard of a cluster answers nothing that was asked after its process, or its machine, woke from
-        /// a sleep before the node has made sure that nobody took the entity over meanwhile (cluster F9).
+        /// a sleep before the node has made sure that no other node took the entity over meanwhile (cluster F9).
         /// That rests on clocks: on the process's own, which goes on while it sleeps, and on the times
         /// after which others take over (`stable_after`, `down_removal_margin`). Where a bound of those
         /// is broken (a margin that is off, an operator who downs a node that lives, storage that was
@@ -156,7 +156,7 @@ impl<B: EventSourced> Effect<B> {
 
     /// Holds the chain of an effect that persists nothing until ownership is proved: by a later
     /// append of this incarnation, or by a look at the head. What the chain answers is then not older than
-    /// anything that another owner has answered, whatever clocks say. If somebody else owns the entity by
+    /// anything that another owner has answered, whatever clocks say. If another owner has the entity by
     /// then, the chain does not run. With events it changes nothing. A graceful stop waits for the look
     /// that is on its way, and for those that it begins; if one fails, the chain is refused
     /// ([`EntityError::Stopped`]). Costs one read of the head for all effects that wait for it; what a plain

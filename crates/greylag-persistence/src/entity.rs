@@ -609,7 +609,7 @@ impl<B: EventSourced> EntityCore<B> {
     fn on_stop(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
         match self.phase {
             Phase::Stopped => {}
-            // A verdict will not come any more: whoever stops a failed entity has given it.
+            // A stop of a failed entity is the host's verdict, so no other will come.
             Phase::Failed => self.stop_now(out),
             Phase::Running | Phase::Persisting(_) => {
                 self.stop_requested = true;
@@ -662,7 +662,7 @@ impl<B: EventSourced> EntityCore<B> {
         self.seq_nr = known;
     }
 
-    /// Ends for good, because somebody else owns the history. Waiting commands are left for
+    /// Ends for good, because another writer owns the history. Waiting commands are left for
     /// [`EntityCore::take_waiting`].
     fn become_fenced(&mut self, by: FencedBy, out: &mut Vec<Action<B::Command>>) {
         let fenced = || EntityError::NotStored(greylag_core::NotStoredReason::Fenced);

@@ -135,8 +135,8 @@ macro_rules! errand_methods {
             self.requests.push(Request::Work(Work::Blocking(Box::new(move || Some(map(run()))))));
         }
 
-        /// Answers `to` with what `future` resolves to. If the incarnation ends before, nobody answers it any more, and
-        /// the asker is told so.
+        /// Answers `to` with what `future` resolves to. If the incarnation ends before, the asker is told that no
+        /// answer will come.
         pub fn reply_when<R: Send + 'static>(
             &mut self,
             to: ReplyTo<R>,

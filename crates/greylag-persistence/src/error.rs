@@ -63,7 +63,7 @@ pub enum CorruptKind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("stored data of {id} is corrupt at {seq_nr}: {kind}")]
 pub struct Corrupt {
-    /// Whose data.
+    /// The id that the data belongs to.
     pub id: PersistenceId,
     /// The first number concerned; [`SeqNr::ZERO`] for the head; the revision of a durable state.
     pub seq_nr: SeqNr,
@@ -314,7 +314,7 @@ pub enum QueryError {
 /// Why offsets were not claimed, loaded or saved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OffsetError {
-    /// Somebody else has claimed the slice since; nothing was saved. The projection stops here.
+    /// Another owner has claimed the slice since; nothing was saved. The projection stops here.
     #[error("slice {slice} of projection {projection:?} was claimed at epoch {own}, and is owned at {current} now")]
     StaleOwner {
         /// The projection.

@@ -132,7 +132,7 @@ impl fmt::Display for Timestamp {
 pub struct WriterEpoch(u64);
 
 impl WriterEpoch {
-    /// Nobody claimed the history yet.
+    /// The history was never claimed.
     pub const NONE: Self = Self(0);
 
     /// From its stored form.
@@ -166,7 +166,7 @@ impl fmt::Display for WriterEpoch {
 pub struct WriterUuid(u128);
 
 impl WriterUuid {
-    /// The writer of what nobody wrote.
+    /// The writer of an id that was never written.
     pub const NONE: Self = Self(0);
 
     /// From its bits.
@@ -242,7 +242,7 @@ pub struct NewEvent {
 /// One event as a journal keeps and returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredEvent {
-    /// Whose event.
+    /// The id that the event belongs to.
     pub id: PersistenceId,
     /// Its number.
     pub seq_nr: SeqNr,

@@ -21,7 +21,7 @@ use crate::event::{
 };
 use crate::persistence_id::PersistenceId;
 
-/// Who reaches the data of a store. Source: persistence §1 (scope guard).
+/// Which nodes reach the data of a store. Source: persistence §1 (scope guard).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// This process; gone with it.
@@ -35,7 +35,7 @@ pub enum Scope {
 /// What a journal can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caps {
-    /// Who reaches the data.
+    /// Which nodes reach the data.
     pub scope: Scope,
     /// Largest payload of one event in bytes. Default 4 MiB.
     pub max_event_bytes: usize,
@@ -47,7 +47,7 @@ pub struct Caps {
     pub slices: bool,
     /// Whether metadata of events is kept. Entities under delivery need it.
     pub metadata: bool,
-    /// Whether claims fence. A journal without it protects nobody from two writers.
+    /// Whether claims fence. Without it, a journal does not protect a history from two writers.
     pub fencing: bool,
 }
 
@@ -91,7 +91,7 @@ pub struct Claim {
 /// What is stored about an id besides its events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Head {
-    /// Of the last claim; [`WriterEpoch::NONE`] if nobody ever claimed.
+    /// Of the last claim; [`WriterEpoch::NONE`] if the id was never claimed.
     pub epoch: WriterEpoch,
     /// Of the last claim.
     pub writer_uuid: WriterUuid,
@@ -143,7 +143,7 @@ impl Head {
 /// Events to be stored together, under one number range and one timestamp.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Append {
-    /// Whose events.
+    /// The id that the events belong to.
     pub id: PersistenceId,
     /// Of the writer's claim.
     pub epoch: WriterEpoch,
@@ -293,9 +293,9 @@ pub struct Page {
 pub enum Health {
     /// All is well.
     Up,
-    /// It works, but somebody should look: reasons.
+    /// The journal works, but an operator should look at it: reasons.
     Degraded(Vec<String>),
-    /// It refuses to work: reason.
+    /// The journal refuses to work: reason.
     Down(String),
 }
 

@@ -48,7 +48,7 @@ impl fmt::Debug for StreamId {
 /// One delivery, as the events that it caused name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
-    /// Who sent it, for people.
+    /// The producer's name, for people.
     pub producer_id: String,
     /// Which stream it belongs to.
     pub stream_id: StreamId,
@@ -129,7 +129,7 @@ impl Marks {
         }
     }
 
-    /// Drops the mark of a stream; only whoever knows that nothing of it can come again may.
+    /// Drops the mark of a stream; for callers that know that no message of the stream can come again.
     /// Source: delivery §7 (`dedupe_retention`).
     pub fn forget(&mut self, stream_id: StreamId) {
         self.0.remove(&stream_id);

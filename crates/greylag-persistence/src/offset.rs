@@ -1,7 +1,7 @@
 //! How far a reader of changes is: offsets of streams, and what a projection has processed.
 //!
 //! An [`Offset`] resumes a stream after a place. What a projection has processed is kept for each id
-//! in an [`OffsetStore`](crate::OffsetStore), under a fence: whoever starts a projection raises the
+//! in an [`OffsetStore`](crate::OffsetStore), under a fence: a projection that starts raises the
 //! [`OwnerEpoch`] of each of its slices, and what an earlier owner saves later is refused.
 //! Source: persistence §5.
 
@@ -78,7 +78,7 @@ impl Position {
 /// One change that a projection has processed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Processed {
-    /// Whose change.
+    /// The id that the change belongs to.
     pub id: PersistenceId,
     /// The number of the event, or the revision of the state.
     pub seq_nr: SeqNr,
@@ -111,7 +111,7 @@ impl Processed {
 pub struct OwnerEpoch(u64);
 
 impl OwnerEpoch {
-    /// Nobody owned the slice yet.
+    /// The slice never had an owner.
     pub const NONE: Self = Self(0);
 
     /// From its stored form.
@@ -140,7 +140,7 @@ impl fmt::Display for OwnerEpoch {
     }
 }
 
-/// The right to save offsets of some slices of one projection, until somebody else claims them.
+/// The right to save offsets of some slices of one projection, until another owner claims them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedSlices {
     /// The name of the projection.
@@ -152,7 +152,7 @@ pub struct OwnedSlices {
 /// What an offset store can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OffsetCaps {
-    /// Who reaches the data.
+    /// Which nodes reach the data.
     pub scope: Scope,
     /// Of which kind its positions are.
     pub kind: OffsetKind,

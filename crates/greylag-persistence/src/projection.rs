@@ -6,9 +6,9 @@
 //!   │                        ╰──▶ Read: the id itself, where a gap is to be filled
 //!   ╰── back off ◀── a store failed                a stale owner, a poisoned event ──▶ Ended
 //! ```
-//! Whoever starts claims every slice first; what an earlier owner saves later is refused, and it ends.
-//! A reset announces a start, forgets, confirms it, and reads on as if it had just claimed; one that
-//! somebody announced and did not confirm is finished by whoever loads it.
+//! A projection that starts claims every slice first; an earlier owner's later save is refused, and the
+//! earlier owner ends. A reset announces a start, forgets, confirms the start, and reads on as if it had
+//! just claimed; the next instance that loads an announced but unconfirmed reset finishes it.
 //! After a failure everything is read again from what was saved, so what was handled and not saved is
 //! handled twice, unless handler and offset are one step. The machine asks for one page at a time and
 //! for the next when that is handled; once it has caught up, it takes its events from the reader that the
@@ -46,7 +46,8 @@ pub use settings::{OnPoison, ProjectionSettings};
 pub struct ProjectionId {
     /// The name under which offsets are saved; all instances of one projection share it.
     pub name: String,
-    /// Whose events, or durable states: of which of both is said by the [`ReadJournal`](crate::ReadJournal).
+    /// The entity type whose events or durable states are read; the [`ReadJournal`](crate::ReadJournal) says which of
+    /// the two.
     pub entity_type: String,
     /// This instance's share; no two instances have slices in common.
     pub slices: RangeInclusive<u16>,
@@ -72,7 +73,7 @@ enum Phase {
     Ended,
 }
 
-/// How far a reset is. Whoever comes after the first step goes on with the second.
+/// How far a reset is. An instance that starts after the first step goes on with the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Resetting {
     /// The start of this number is announced, so that no other instance goes by older marks.
@@ -167,7 +168,7 @@ impl Projection {
                     _ => None,
                 };
                 let save_at = running.save_at.filter(|_| !running.saving);
-                // A feed that may not go on has no deadline that anybody meets.
+                // A feed that may not go on gets no tick, so its deadline does not count.
                 let feed_at = running.feed.next_deadline().filter(|_| !self.is_halting());
                 [retry_at, save_at, feed_at].into_iter().flatten().min()
             }
@@ -308,7 +309,7 @@ impl Projection {
     fn back_off(&mut self, now: Instant, why: &str, out: &mut Vec<ProjectionEffect>) {
         self.failures = self.failures.saturating_add(1);
         self.stats.restarts += 1;
-        // Whatever is still under way answers nobody.
+        // Answers to what is still under way are dropped, since they belong to the run that ends.
         self.leave(out);
         self.run += 1;
         let wait = self.settings.backoff.wait(self.failures, self.rng.random::<f64>());

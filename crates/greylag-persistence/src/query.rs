@@ -6,8 +6,8 @@
 //!
 //! Stores that order by [`OffsetKind::Ordinal`] show events in the order of their commits, without a
 //! gap. Databases order by the time of the commit, and a commit may become visible after a later one:
-//! there a feed goes back over what it has read ([`EventSource::Backtracking`]), and who needs every
-//! event once applies the gap rules, as a projection does.
+//! there a feed goes back over what it has read ([`EventSource::Backtracking`]), and a consumer that needs
+//! every event once applies the gap rules, as a projection does.
 //!
 //! Changes of durable states are read in the same way, by the queries of a state store: a change comes as
 //! a record whose number is the revision ([`StoredState::into_record`](crate::StoredState::into_record)).
@@ -36,7 +36,7 @@ pub use follower::{Follower, FollowerEffect, FollowerInput};
 pub use settings::{BacktrackingSettings, QuerySettings, SharingSettings};
 pub use shared_reader::{ConsumerId, SharedAnswer, SharedReader, SharedReaderEffect, SharedReaderInput};
 
-/// Whose events to follow.
+/// The histories whose events to follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventsOf {
     /// Those with this tag.
@@ -71,7 +71,7 @@ impl EventsOf {
 /// What the query side of a store can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueryCaps {
-    /// Who reaches the data.
+    /// Which nodes reach the data.
     pub scope: Scope,
     /// What it orders events by.
     pub kind: OffsetKind,
@@ -79,13 +79,13 @@ pub struct QueryCaps {
     pub shows: Shows,
 }
 
-/// Which numbers of an id a store shows. Who follows a store of the newest sees no gap where one is left out.
+/// Which numbers of an id a store shows. A reader of a store of the newest takes a left-out number for no gap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shows {
     /// Every one that is not deleted: events.
     Every,
-    /// The newest alone, which stands for those that it replaced: the revisions of durable states. What is changed
-    /// while a current stream runs stands beyond its end then, and is not in it.
+    /// The newest alone, which stands for those that it replaced: the revisions of durable states. A state that is
+    /// changed while a current stream runs then stands beyond the stream's end, and is not in it.
     Newest,
 }
 
@@ -159,7 +159,7 @@ pub enum Visible {
 /// What is asked of a store for one page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageQuery {
-    /// Whose events.
+    /// The histories to read.
     pub of: EventsOf,
     /// Where the page begins, exclusive.
     pub after: Cursor,
@@ -207,7 +207,7 @@ impl PageQuery {
 /// One event of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundEvent {
-    /// Whose event.
+    /// The id that the event belongs to.
     pub id: PersistenceId,
     /// Its number.
     pub seq_nr: SeqNr,
@@ -250,7 +250,7 @@ struct SeenAt {
 /// One event on its way to a reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envelope {
-    /// Whose event.
+    /// The id that the event belongs to.
     pub id: PersistenceId,
     /// Its number.
     pub seq_nr: SeqNr,
@@ -330,7 +330,7 @@ pub enum EnvelopeError {
     /// It came without its record; load it by `load_envelope`.
     #[error("event {seq_nr} of {id} was not loaded; load it by its number")]
     NotLoaded {
-        /// Whose event.
+        /// The id that the event belongs to.
         id: PersistenceId,
         /// Its number.
         seq_nr: SeqNr,
@@ -338,7 +338,7 @@ pub enum EnvelopeError {
     /// The codec does not read it.
     #[error("event {seq_nr} of {id} cannot be decoded")]
     Undecodable {
-        /// Whose event.
+        /// The id that the event belongs to.
         id: PersistenceId,
         /// Its number.
         seq_nr: SeqNr,

@@ -1,9 +1,9 @@
 //! Looks at who wrote the records of a replay, for histories that no fence protected.
 //!
 //! Two writers that ran at the same time leave records with overlapping numbers. Of those the ones of
-//! the newer writer count: whoever starts later has read what was there. A record is wrong if its
-//! writer was superseded by a later one, or if it does not follow its own; and the records of a
-//! superseded writer are wrong from the number on at which its successor began.
+//! the newer writer count: a writer that starts later has read what was there. A record is wrong if its
+//! writer was superseded by a later one, or if it does not follow its own writer's last record; and the
+//! records of a superseded writer are wrong from the number on at which its successor began.
 //!
 //! To repair, the filter holds records back in a window, so that it can drop those that a newer writer
 //! turns out to replace; the window survives the ends of pages. Other modes hold nothing back. The
@@ -24,7 +24,7 @@ pub enum ReplayFilterMode {
     RepairByDiscardOld,
     /// A warning; all records are passed on.
     Warn,
-    /// Nobody looks.
+    /// Records are passed on without a look at their writers.
     Off,
 }
 
@@ -63,9 +63,9 @@ impl ReplayFilterSettings {
 pub struct WritersOverlap {
     /// The record that does not belong there.
     pub seq_nr: SeqNr,
-    /// Who wrote it.
+    /// The writer of the record.
     pub writer: WriterUuid,
-    /// Whose record it overlaps.
+    /// The writer whose record it overlaps.
     pub other: WriterUuid,
 }
 

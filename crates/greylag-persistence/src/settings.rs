@@ -30,7 +30,7 @@ pub struct EventSourcedSettings {
     /// Stashed commands handled in one go before the executor gets its turn. Default 64.
     pub unstash_budget: NonZeroUsize,
     /// Saves a snapshot whenever an append crosses a multiple of this. Default off. A state that may lack
-    /// events is never saved, whoever asks for it: after [`Recovery::skip_replay`], after an event was
+    /// events is never saved, whatever asks for it: after [`Recovery::skip_replay`], after an event was
     /// skipped ([`OnUnknownEvent::Skip`]), or when the beginning of the history was missing
     /// ([`EventSourcedSettings::allow_partial_history`]). Nor does retention follow.
     pub snapshot_every: Option<NonZeroU64>,

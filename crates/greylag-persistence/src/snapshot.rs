@@ -13,7 +13,7 @@ use crate::persistence_id::PersistenceId;
 /// What a snapshot store can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotCaps {
-    /// Who reaches the data.
+    /// Which nodes reach the data.
     pub scope: Scope,
     /// Largest payload in bytes. Default 64 MiB.
     pub max_bytes: usize,
@@ -72,7 +72,7 @@ impl Default for SnapshotCriteria {
 /// A snapshot on its way into a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSnapshot {
-    /// Whose state.
+    /// The id that the state belongs to.
     pub id: PersistenceId,
     /// The last event that it reflects.
     pub seq_nr: SeqNr,
@@ -110,7 +110,7 @@ impl NewSnapshot {
 /// A snapshot as a store keeps and returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Whose state.
+    /// The id that the state belongs to.
     pub id: PersistenceId,
     /// The last event that it reflects.
     pub seq_nr: SeqNr,

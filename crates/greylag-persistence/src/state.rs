@@ -2,8 +2,8 @@
 //!
 //! A durable state is one row for each id: a value and a revision that every write raises by one. A
 //! write names the revision that it makes, so of two writers that read the same row only one can
-//! succeed. A deletion leaves a tombstone with its revision: nobody who read the state before can
-//! bring it back.
+//! succeed. A deletion leaves a tombstone with its revision, so that a writer that read the state before
+//! cannot bring it back.
 //!
 //! ```text
 //! get(id) --> StoredState { revision: n, value | tombstone, writer, generation }
@@ -89,7 +89,7 @@ impl fmt::Display for Revision {
 /// What a state store can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateCaps {
-    /// Who reaches the data.
+    /// Which nodes reach the data.
     pub scope: Scope,
     /// Largest payload of one state in bytes. Default 4 MiB.
     pub max_state_bytes: usize,
@@ -107,7 +107,7 @@ impl StateCaps {
 /// Which write of which state, and whose; the content goes beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateWrite {
-    /// Whose state.
+    /// The id that the state belongs to.
     pub id: PersistenceId,
     /// The revision that this write makes: one more than the writer knows to be stored.
     pub revision: Revision,
@@ -149,7 +149,7 @@ impl StateWrite {
 
     /// The row that this write makes of `before`, with its checksum. `content` is the new value and
     /// its tag; without it the row becomes a tombstone, which keeps the tag of the value deleted, so
-    /// that whoever follows the tag hears of the end.
+    /// that readers that follow the tag hear of the end.
     pub fn row(
         &self,
         before: &StoredState,
@@ -189,7 +189,7 @@ pub enum Verdict {
 /// What is stored about a state besides its value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StateHead {
-    /// Of the last write; [`Revision::NONE`] if nobody ever wrote.
+    /// Of the last write; [`Revision::NONE`] if the id was never written.
     pub revision: Revision,
     /// The greatest generation ever written with, if any.
     pub generation: Option<Generation>,
@@ -219,9 +219,9 @@ impl StateHead {
 /// One state as a store keeps and returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredState {
-    /// Whose state.
+    /// The id that the state belongs to.
     pub id: PersistenceId,
-    /// Of the last write; [`Revision::NONE`] if nobody ever wrote.
+    /// Of the last write; [`Revision::NONE`] if the id was never written.
     pub revision: Revision,
     /// The greatest generation ever written with, if any.
     pub generation: Option<Generation>,
@@ -238,7 +238,7 @@ pub struct StoredState {
 }
 
 impl StoredState {
-    /// The row of an id that nobody ever wrote.
+    /// The row of an id that was never written.
     pub fn absent(id: PersistenceId) -> Self {
         Self {
             id,
@@ -321,7 +321,7 @@ impl StoredState {
     }
 }
 
-/// Whose changes to follow.
+/// The states whose changes to follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChangesOf {
     /// States written with this tag, and their deletion.
@@ -415,7 +415,7 @@ mod tests {
         ] {
             assert_eq!(head.judge(&write, crc32c), verdict, "{what}");
         }
-        // Nobody's absent row is not a stored revision 0.
+        // An absent row does not count as a stored revision 0.
         assert_eq!(StateHead::default().judge(&write(0, None, 0), None), Verdict::Mismatch);
     }
 

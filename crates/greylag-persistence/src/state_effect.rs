@@ -72,9 +72,9 @@ impl<B: DurableState> StateEffect<B> {
     }
 
     /// Holds the chain of an effect that persists nothing until a look at the store, or a later write of
-    /// this incarnation, shows that nobody has stored a newer state. Then what the chain answers is not
-    /// older than anything that another owner has answered, whatever clocks say; if somebody has, the
-    /// chain does not run, and its reply tokens are answered
+    /// this incarnation, shows that no other owner has stored a newer state. Then what the chain answers is not
+    /// older than anything that another owner has answered, whatever clocks say. If another owner has stored a
+    /// newer state, the chain does not run, and its reply tokens are answered
     /// [`NotStored(Fenced)`](EntityError::NotStored). With a state or a deletion it changes nothing. A
     /// graceful stop waits for the look that is on its way; if that fails, the chain is refused
     /// ([`EntityError::Stopped`]). Costs one read of the store for all effects that wait for it.

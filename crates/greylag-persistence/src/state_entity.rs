@@ -5,9 +5,9 @@
 //!        ^    (a failure of either)            |
 //!        +---------- BackingOff <--------------+
 //! ```
-//! There is no claim: the revision is the fence. A write names the revision that it makes, so whoever
-//! wrote since this entity read makes its write a mismatch, and it ends as fenced. A new state is
-//! seen only after it is stored, so a refused write leaves nothing to repair.
+//! There is no claim: the revision is the fence. A write names the revision that it makes, so if another
+//! writer wrote since this entity read, this entity's write is a mismatch and the entity ends as fenced.
+//! A new state is seen only after it is stored, so a refused write leaves nothing to repair.
 //!
 //! Stash, failures and side effects are those of [`EntityCore`](crate::EntityCore), in the same parts.
 //! Source: persistence §3.
@@ -60,7 +60,7 @@ pub struct StateEntityInit {
 pub enum StateCall {
     /// [`StateStore::get`](crate::StateStore::get).
     Get {
-        /// Whose state.
+        /// The id that the state belongs to.
         id: PersistenceId,
     },
     /// [`StateStore::upsert`](crate::StateStore::upsert).
@@ -344,7 +344,7 @@ impl<B: DurableState> StateEntityCore<B> {
 
     fn on_permit(&mut self, now: Instant, granted: Incarnation, out: &mut Out<B>) {
         if granted != self.incarnation || !matches!(self.phase, Phase::AwaitingPermit) {
-            // A permit that nobody waits for any more must not leak.
+            // A permit that this incarnation no longer waits for goes back, so that it does not leak.
             return out.push(Action::ReturnPermit(granted));
         }
         self.phase = Phase::Loading { began: now, deadline: now + self.settings.recovery_timeout };
@@ -386,9 +386,9 @@ impl<B: DurableState> StateEntityCore<B> {
         self.drain(now, out);
     }
 
-    /// Whether somebody else has this state now. With a generation the stored one tells. Without one
-    /// a first start takes what it finds; a restart that finds a stranger's later write must not
-    /// write over it, which would fence its rightful successor.
+    /// Whether another writer has this state now. With a generation the stored one tells. Without one
+    /// a first start takes what it finds; a restart that finds another writer's later write must not
+    /// write over it, which would fence the rightful successor.
     fn is_superseded(&self, row: &StoredState) -> bool {
         match (self.generation, self.known) {
             (Some(_), _) => row.generation > self.generation,
@@ -601,7 +601,7 @@ impl<B: DurableState> StateEntityCore<B> {
                 if !self.own_writers.contains(&current.writer_uuid) {
                     return self.become_fenced(FencedBy::Revision(*current), out);
                 }
-                // A late write of our own: nobody else is there, so recover again.
+                // A late write of our own: there is no other writer, so recover again.
                 self.back_off(now, Failure::Write(error), out);
                 if matches!(self.phase, Phase::BackingOff { .. }) {
                     self.restart_now(now, out);

@@ -67,7 +67,7 @@
 //! let mut shop = EntityTestKit::new(Instant::now(), move || Shop { id: id.clone(), warehouse: warehouse.clone() });
 //! shop.run(Command::Order { item: "book".into() });
 //! assert_eq!(received.try_recv()?, (DeliveryId::new(1), "book".into()));
-//! shop.advance(Duration::from_secs(10)); // nobody answered, so it goes out again
+//! shop.advance(Duration::from_secs(10)); // no answer came, so it goes out again
 //! assert_eq!(received.try_iter().collect::<BTreeSet<_>>(), [(DeliveryId::new(1), "book".into())].into());
 //! shop.restart(); // and again: what is not confirmed survives
 //! assert_eq!(received.try_recv()?, (DeliveryId::new(1), "book".into()));
@@ -184,7 +184,7 @@ impl<D, M> DeliveryTracker<D, M> {
     /// Records a delivery and gives it the next id; it leaves when its event is stored. Call it from
     /// `apply` only, so that replay gives the same ids. It never refuses.
     pub fn deliver(&mut self, dest: D, message: impl FnOnce(DeliveryId) -> M) -> DeliveryId {
-        let id = self.current_id.0.checked_add(1).map(DeliveryId).expect("nobody delivers 2^64 times");
+        let id = self.current_id.0.checked_add(1).map(DeliveryId).expect("no entity delivers 2^64 times");
         let message = message(id);
         self.unconfirmed.insert(id, Unconfirmed { dest, message, attempts: 0, sent_at: None });
         self.current_id = id;
@@ -333,7 +333,7 @@ impl<D, M> Default for DeliveryTracker<D, M> {
     }
 }
 
-/// By what is persisted; when something was sent is nobody's business.
+/// Compares what is persisted; the times at which deliveries were sent do not count.
 impl<D: PartialEq, M: PartialEq> PartialEq for DeliveryTracker<D, M> {
     fn eq(&self, other: &Self) -> bool {
         self.current_id == other.current_id && self.unconfirmed().eq(other.unconfirmed())

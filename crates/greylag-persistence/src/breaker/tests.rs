@@ -31,7 +31,7 @@ fn a_write_is_doubtful_from_its_lost_answer_to_the_next_known_one() {
     for (id, writer, number) in [(&other, writer, 7), (&id, stranger, 7), (&id, writer, 8)] {
         assert!(!unanswered.is_doubtful(now, id, writer, number));
     }
-    assert!(!unanswered.is_doubtful(now + DOUBT_LASTS, &id, writer, 7), "nobody asks again that late");
+    assert!(!unanswered.is_doubtful(now + DOUBT_LASTS, &id, writer, 7), "no caller repeats a write that late");
     unanswered.settle(&id);
     assert!(!unanswered.is_doubtful(now, &id, writer, 7));
     // Past the bound nothing is certain, until what is not remembered is past.

@@ -15,7 +15,7 @@ struct OneAnswer(Mutex<Option<oneshot::Sender<ReplyOutcome>>>);
 impl ReplyPort for OneAnswer {
     fn reply(&self, _: &ReplyAddress, outcome: ReplyOutcome) {
         let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Whoever waits no longer does not want to know.
+        // The send fails only when the caller has stopped waiting, which is not an error.
         let _ = waiting.map(|waiting| waiting.send(outcome));
     }
 }
@@ -33,7 +33,7 @@ pub(super) async fn answer<R: Send + 'static>(coming: oneshot::Receiver<ReplyOut
     match coming.await {
         Ok(ReplyOutcome::Value { value, .. }) => Ok(*value.downcast::<R>().expect("the token answers its own type")),
         Ok(ReplyOutcome::Failed(error)) => Err(error),
-        // The token was written into bytes, and nobody here can know what became of them.
+        // The token was written into bytes and its answer port is gone, so no answer can come to this process.
         Err(_) => Err(EntityError::NoReply),
     }
 }

@@ -10,8 +10,8 @@
 //! for each id:  compare ─ equal ─▶ next
 //!                  └ head, events, snapshots, state that are missing ─▶ compare again
 //! ```
-//! Neither store may be used by anybody else meanwhile, and the target not before `copy` has answered: an
-//! interrupted copy looks like a store of younger days. Several sources may go into one target, one after
+//! No other process may use either store meanwhile, nor the target before `copy` has answered: an
+//! interrupted copy looks like an older state of the store. Several sources may go into one target, one after
 //! the other, if no id is in two of them. Offsets of projections are not moved, see [`Export`].
 //! Source: persistence §4.6.
 
@@ -59,9 +59,9 @@ pub struct Copied {
 /// text says, and copy again: it goes on there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CopyError {
-    /// Somebody else uses one of the stores, or that cannot be told. Of the id in hand, some may be
+    /// Another process uses one of the stores, or the store cannot tell. Part of the id in hand may be
     /// copied.
-    #[error("{0}; stop whoever uses it, then run this again")]
+    #[error("{0}; stop the processes that use it, then run this again")]
     InUse(StoreFailure),
     /// A store cannot be read.
     #[error("reading stopped at {at}: {cause}", at = id.as_ref().map_or("the list of ids", PersistenceId::as_str))]
@@ -81,7 +81,7 @@ pub enum CopyError {
     /// The target did not take a record.
     #[error("{id} was not taken over: {cause}")]
     NotTaken {
-        /// Whose record.
+        /// The id that the record belongs to.
         id: PersistenceId,
         /// Why.
         cause: ImportError,

@@ -3,7 +3,7 @@
 //! [`Guarded`] wraps a journal, a snapshot, state or offset store: each call has `call_timeout`, writes
 //! and reads have a breaker each, and while one is open its calls are answered at once. A call that
 //! was never sent is not stored, unless the same write went out before and was not answered: then it
-//! is unknown. An open breaker is probed by a read of an id that nobody else uses, `gl.probe|breaker`.
+//! is unknown. An open breaker is probed by a read of a reserved id, `gl.probe|breaker`.
 //! Source: persistence §4.1 (timeouts and breaker), J10.
 
 mod journal;
@@ -138,7 +138,7 @@ impl NoAnswer {
     }
 }
 
-/// A write: what stays doubtful while nobody hears how it ended.
+/// A write, whose outcome stays in doubt until an answer comes.
 #[derive(Debug, Clone, Copy)]
 struct Attempt<'a> {
     id: &'a PersistenceId,
@@ -206,7 +206,7 @@ impl Guard {
         }
     }
 
-    /// The store is being closed: it is asked nothing any more that nobody waits for.
+    /// Ends the probes, because the store is being closed; only calls that a caller waits for still go out.
     fn end_probes(&self) {
         self.writes.end_probes();
         self.reads.end_probes();

@@ -1,7 +1,7 @@
 //! Tells the readers of a node what its entities have stored, so that they look at once.
 //!
-//! A hint carries no event: whoever hears it reads, and gets what is there in the order of the store. So a
-//! hint that is lost costs a rest, and nothing else. It is heard when the store shows what was written
+//! A hint carries no event: a reader that hears it asks the store, and gets what is there in the store's order. So a
+//! hint that is lost costs a rest, and nothing else. A hint is heard when the store shows what was written
 //! ([`EventQueries::settles_after`](crate::EventQueries::settles_after)), and at most every 10 ms, so
 //! that many small appends become one page. Source: persistence §2.8 (event publishing).
 
@@ -25,7 +25,7 @@ const GAP: Duration = Duration::from_millis(10);
 ///
 /// Entities that run over one [`Stores`](crate::Stores) announce their appends here, and readers made by
 /// [`Stores::read_journal`](crate::Stores::read_journal) listen. Costs a lookup for each append, and nothing while
-/// nobody listens.
+/// no reader listens.
 #[derive(Clone, Default)]
 pub struct Hints {
     topics: Arc<RwLock<Topics>>,
@@ -38,7 +38,7 @@ impl fmt::Debug for Hints {
     }
 }
 
-/// Only what somebody listens to.
+/// The topics that have a listener, and no others.
 #[derive(Default)]
 struct Topics {
     new_ids: HashMap<Option<String>, watch::Sender<()>>,
@@ -50,8 +50,8 @@ struct Topics {
 /// What a reader wants to hear of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Topic {
-    /// The first event of an id, of one entity type if it is given. Who lists ids looks through them all,
-    /// so it is not woken by every append.
+    /// The first event of an id, of one entity type if it is given. A reader that lists ids looks through all
+    /// ids, so not every append wakes it.
     NewId(Option<String>),
     /// Entities of this type.
     EntityType(String),
@@ -74,7 +74,7 @@ impl Topics {
         }
     }
 
-    /// Forgets the topic if nobody listens to it any more.
+    /// Forgets the topic if its last listener has gone.
     fn forget(&mut self, topic: &Topic) {
         fn of<K: Hash + Eq>(topics: &mut HashMap<K, watch::Sender<()>>, key: &K) {
             if topics.get(key).is_some_and(|sender| sender.receiver_count() == 0) {
@@ -152,7 +152,7 @@ impl Listener {
         {
             return;
         }
-        // Not reached: who listens keeps the sender alive.
+        // Not reached: a listener keeps the sender alive.
         std::future::pending::<()>().await;
     }
 }
@@ -175,7 +175,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Rule persistence §2.8 (event publishing): each hears what concerns it, and nobody else is woken.
+    /// Rule persistence §2.8 (event publishing): a hint wakes the listeners whom it concerns, and no others.
     #[tokio::test(start_paused = true)]
     async fn a_hint_is_heard_by_those_whom_it_concerns() {
         let hints = Hints::default();

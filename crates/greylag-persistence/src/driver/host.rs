@@ -46,9 +46,9 @@ pub fn random_seed() -> [u8; 32] {
 pub enum Ended {
     /// It was stopped, or stopped itself.
     Stopped,
-    /// Somebody else owns its history.
+    /// Another writer owns its history.
     Fenced(FencedBy),
-    /// It failed, and nobody restarts it.
+    /// It failed, and is not restarted.
     Failed(Failure),
 }
 
@@ -169,7 +169,7 @@ fn run<M: Machine>(
     let commands = Mailbox { commands, own: VecDeque::new(), outside_first: false };
     let host = Host { core, call, watch, permits, permit: None, commands, work, dropped, tally };
     tokio::spawn(async move {
-        // Whoever does not wait for the end does not want to know.
+        // The send fails only when the receiver of the end was dropped, which is not an error.
         let _ = ended.send(host.run(out).await);
     });
     (EntityHandle { inbox }, end)
@@ -248,7 +248,7 @@ impl StoreWatch {
     }
 }
 
-/// Commands that nobody will handle: told in the log, but not each of a flood.
+/// Commands that no entity will handle: told in the log, but not each of a flood.
 #[derive(Default)]
 struct Dropped {
     untold: u64,
@@ -331,7 +331,7 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
         self.tally.turn(self.core.persistence_id(), out, self.core.waiting_count(), took);
     }
 
-    /// Nobody starts this entity again, so whoever waits for it hears why.
+    /// Tells the callers that still wait why the entity ended, since it is not started again.
     fn clean_up(&mut self, ended: &Ended) {
         let mut out = Vec::new();
         self.turn(Input::StopNow, &mut out);

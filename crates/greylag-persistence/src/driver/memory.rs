@@ -55,7 +55,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// One thing that goes wrong with the next try of an append; see [`InMemoryJournal::script_append`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AppendFault {
-    /// The try is stored or not, and nobody hears; the journal then tries again by itself (J10).
+    /// The try is stored or not, and its answer is lost; the journal then tries again by itself (J10).
     LoseAnswer {
         /// Whether it is stored.
         stored: bool,
@@ -79,8 +79,8 @@ struct History {
 #[derive(Default)]
 struct Histories {
     by_id: BTreeMap<PersistenceId, History>,
-    /// Every event ever stored, in the order of commits; the first has the ordinal 1. What was deleted
-    /// since is skipped by those who read it.
+    /// Every event ever stored, in the order of commits; the first has the ordinal 1. Readers skip what was
+    /// deleted since.
     commits: Vec<(PersistenceId, SeqNr)>,
     closed: bool,
 }
@@ -161,7 +161,7 @@ impl InMemoryJournal {
         if histories.closed { Err(refuse(closed())) } else { Ok(histories) }
     }
 
-    /// One try; `None` means that nobody heard its answer.
+    /// One try; `None` means that its answer was lost.
     fn try_append(&self, append: &Append, unanswered: bool) -> Option<Result<Appended, AppendError>> {
         let mut histories = match self.open(AppendError::NotStored) {
             Ok(histories) => histories,
@@ -210,7 +210,7 @@ impl History {
     fn append(&mut self, append: &Append, caps: &Caps, clock: &Clock) -> Result<Appended, AppendError> {
         append.check(caps).map_err(AppendError::Rejected)?;
         let last = append.last().ok_or(AppendError::Rejected(RejectReason::SeqNrOverflow))?;
-        // Before the fence: what an earlier try stored is stored, whoever claimed since.
+        // Before the fence: what an earlier try stored is stored, even if another writer has claimed since.
         if let Some(stored) = self.events.get(&last).filter(|stored| append.was_stored_as(stored)) {
             return Ok(Appended { timestamp: stored.timestamp });
         }

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// The recovery permits of a node, one set for all its stores, handed out first come first served. Cheap to clone.
 ///
 /// A node that takes over many shards would otherwise read all their histories at once and starve
-/// everything else. Waiting is outside of every time-out; who waits long is told of in the log.
+/// everything else. Waiting is outside of every time-out; the log tells of an entity that waits long.
 /// Source: persistence §2.5.1.
 #[derive(Clone)]
 pub struct RecoveryPermits {
@@ -74,7 +74,7 @@ impl RecoveryPermits {
     }
 }
 
-/// One that waits; dropping it, as whoever gives up waiting does, takes it out of the count.
+/// Counts one entity that waits. Dropping it, as happens when the entity gives up waiting, ends the count.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use futures::FutureExt;
 
-    /// Persistence §10.16: permits in use and waiting; also when who waits gives up.
+    /// Persistence §10.16: permits in use and entities waiting are counted, also when one gives up waiting.
     #[tokio::test]
     async fn who_recovers_and_who_waits_is_counted() {
         let permits = RecoveryPermits::new(2);

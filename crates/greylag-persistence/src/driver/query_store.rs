@@ -26,8 +26,8 @@ pub trait EventQueries: Send + Sync + 'static {
     /// What this store can do; the same at every call.
     fn caps(&self) -> QueryCaps;
 
-    /// How old an event must be to show in a page that asks for what is settled, so that nobody who hears
-    /// of one looks too early. Default: it shows at once.
+    /// How old an event must be to show in a page that asks for what is settled, so that a reader that hears
+    /// of an event does not look too early. Default: it shows at once.
     fn settles_after(&self) -> Duration {
         Duration::ZERO
     }

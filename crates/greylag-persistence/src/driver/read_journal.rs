@@ -19,7 +19,7 @@ use crate::offset::Offset;
 use crate::persistence_id::PersistenceId;
 use crate::query::{Envelope, EventsOf, Feed, FeedEffect, FeedInput, QuerySettings};
 
-/// Envelopes as they come. An error of a live stream is not its end: whoever asks on gets what
+/// Envelopes as they come. An error of a live stream is not its end: a consumer that polls on gets what
 /// follows, after a rest.
 pub type Events = BoxStream<'static, Result<Envelope, QueryError>>;
 
@@ -50,7 +50,7 @@ pub type Ids = BoxStream<'static, Result<PersistenceId, ReadError>>;
 /// # Ok::<(), greylag_persistence::QueryError>(())
 /// # }).unwrap().unwrap();
 /// ```
-/// A stream reads a page when somebody asks for its first event, and no further. Live streams look for
+/// A stream reads a page when its consumer asks for the first event of it, and no further. Live streams look for
 /// more every [`QuerySettings::refresh_interval`], also for a tag, slice or id that does not exist yet; and
 /// at once when an entity of this node has appended what concerns them, if the `ReadJournal` was made by
 /// [`Stores::read_journal`](crate::Stores::read_journal).
@@ -129,7 +129,7 @@ impl fmt::Debug for ReadJournal {
 }
 
 impl ReadJournal {
-    /// Streams over the query side of a store that nobody on this node writes to; otherwise
+    /// Streams over the query side of a store that no entity of this node writes to; otherwise
     /// [`Stores::read_journal`](crate::Stores::read_journal) sees sooner what is written.
     pub fn new(queries: Arc<dyn EventQueries>, settings: QuerySettings) -> Self {
         Self::hinted(queries, settings, Hints::default())
@@ -341,7 +341,7 @@ impl Walk {
             let page = match self.page().await {
                 Ok(page) => page,
                 Err(error) => {
-                    // Whoever asks on is not answered the same at once.
+                    // The rest keeps a consumer that polls on from getting the same error at once.
                     self.rest().await;
                     return Some(Err(error));
                 }

@@ -73,7 +73,7 @@ impl Sharing {
         static CONSUMERS: AtomicU64 = AtomicU64::new(1);
         let id = ConsumerId(CONSUMERS.fetch_add(1, Ordering::Relaxed));
         let (answers, receiver) = mpsc::unbounded_channel();
-        // Under the lock, so that a reader that ends for want of consumers sees this one at the door.
+        // Under the lock, so that a reader that is about to end for want of consumers finds this one's letter.
         let mut readers = self.lock();
         let known = readers.get(entity_type).filter(|reader| !reader.is_closed()).cloned();
         let reader = known.unwrap_or_else(|| {
@@ -178,7 +178,7 @@ impl Reader {
                     tracing::debug!(entity_type, consumer = id.0, "a projection goes on reading by itself");
                 }
                 if let Some(consumer) = self.consumers.get(&id) {
-                    // Who is gone has left, and the letter is on its way.
+                    // The send fails if the consumer is gone; its `Leave` is then on its way.
                     let _ = consumer.send(answer);
                 }
                 if is_last {
@@ -188,7 +188,7 @@ impl Reader {
             SharedReaderEffect::Trouble(cause) => {
                 tracing::warn!(entity_type, cause, "the shared reader does not get on; trying again");
             }
-            SharedReaderEffect::Idle => return self.end_if_nobody_comes(),
+            SharedReaderEffect::Idle => return self.end_unless_a_letter_came(),
             SharedReaderEffect::Broken(error) => {
                 tracing::warn!(entity_type, %error, "the shared reader ends; projections read by themselves");
                 self.sharing.lock().remove(entity_type);
@@ -198,7 +198,7 @@ impl Reader {
         Next::GoOn
     }
 
-    fn end_if_nobody_comes(&mut self) -> Next {
+    fn end_unless_a_letter_came(&mut self) -> Next {
         let mut readers = self.sharing.lock();
         match self.inbox.try_recv() {
             Ok(letter) => Next::Take(letter),
@@ -213,7 +213,7 @@ impl Reader {
 /// What a reader does after an effect.
 enum Next {
     GoOn,
-    /// Somebody was at the door.
+    /// A consumer's letter came while the reader was about to end.
     Take(Letter),
     End,
 }

@@ -22,7 +22,7 @@ pub trait StateStore: Send + Sync + 'static {
     /// What this store can do; the same at every call.
     fn caps(&self) -> StateCaps;
 
-    /// The row of `id`; [`StoredState::absent`] if nobody ever wrote it, a tombstone (no value, but
+    /// The row of `id`; [`StoredState::absent`] if it was never written, a tombstone (no value, but
     /// a revision) if it was deleted.
     ///
     /// # Errors
@@ -60,8 +60,8 @@ pub trait StateStore: Send + Sync + 'static {
     /// visible yet.
     ///
     /// On a store that orders by time ([`OffsetKind::Timestamp`](crate::OffsetKind::Timestamp)) a change whose commit
-    /// came late may lie before an offset that was given already. Who must miss none follows the query side of the
-    /// store instead ([`ReadJournal`](crate::ReadJournal)), as projections do.
+    /// came late may lie before an offset that was given already. A caller that must miss none follows the query side
+    /// of the store instead ([`ReadJournal`](crate::ReadJournal)), as projections do.
     ///
     /// # Errors
     /// [`QueryError`], for a foreign offset too.

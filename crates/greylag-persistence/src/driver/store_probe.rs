@@ -117,7 +117,7 @@ impl<E: 'static> StoreProbe<E> {
     }
 
     /// Forgets all events and snapshots. With `keep_numbers` histories go on where they were, as if
-    /// their events had been deleted; else it is as if nobody had ever been there.
+    /// their events had been deleted; else the store is as if it had never been written to.
     ///
     /// # Panics
     /// If the journal was closed.

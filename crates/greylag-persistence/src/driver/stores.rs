@@ -64,7 +64,7 @@ pub trait Journal: Send + Sync + 'static {
     /// [`ReadError::Corrupt`] in place of wrong or partial data.
     async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError>;
 
-    /// The head of `id`; [`Head::default`] if nobody claimed it. Writes nothing.
+    /// The head of `id`; [`Head::default`] if it was never claimed. Writes nothing.
     ///
     /// # Errors
     /// [`ReadError`] if it cannot be read.
@@ -362,7 +362,7 @@ impl Stores {
     pub fn select(&self, journal_plugin_id: &str, snapshot_plugin_id: &str) -> Result<Self, SettingsError> {
         let Self { journal, hints, counters, .. } = self.plugin("journal_plugin_id", journal_plugin_id)?.clone();
         let snapshots = self.plugin("snapshot_plugin_id", snapshot_plugin_id)?.snapshots.clone();
-        // Whoever reads that journal is to hear of it.
+        // With that journal go its hints, so that the journal's readers hear of appends to it.
         Ok(Self { journal, hints, counters, snapshots, ..self.clone() })
     }
 
@@ -386,8 +386,8 @@ impl Stores {
         })
     }
 
-    /// Whether every node reaches this journal. Whoever moves entities between nodes must refuse
-    /// another one, because a moved entity would come up empty and look healthy. Source: persistence §1.
+    /// Whether every node reaches this journal. Code that moves entities between nodes must refuse a
+    /// journal that is not shared, because a moved entity would come up empty and look healthy. Source: persistence §1.
     pub fn is_shared(&self) -> bool {
         self.journal.caps().scope == Scope::Shared
     }

@@ -1,9 +1,9 @@
 //! What moving a store to another backend takes beyond its own traits: the list of everything that it
 //! holds, and records taken over as they are.
 //!
-//! The ordinary traits let nobody choose a timestamp, an epoch or a writer, and rightly so. A copy
+//! The ordinary traits let no caller choose a timestamp, an epoch or a writer, and rightly so. A copy
 //! must: a history that moves keeps its numbers, times, writers and checksums. So [`Import`] stands
-//! beside them, for [`copy`](crate::copy) alone, and asks that nobody else uses the store meanwhile.
+//! beside them, for [`copy`](crate::copy) alone, and asks that no other process uses the store meanwhile.
 //!
 //! ```text
 //! Export: ids, last_append, and reading by the ordinary traits (stores)
@@ -46,7 +46,8 @@ pub trait Export: Send + Sync + 'static {
     /// know.
     ///
     /// # Errors
-    /// Who else uses it, or why that is not known, and what helps.
+    /// If another process uses the store, or if that cannot be told: the error says which process or why, and what
+    /// helps.
     async fn reserved(&self) -> Result<(), StoreFailure>;
 }
 
@@ -80,7 +81,7 @@ pub trait Import: Export {
 /// Some events of a history on their way into another store, and the head that they end at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryPart {
-    /// Whose history.
+    /// The id that the history belongs to.
     pub id: PersistenceId,
     /// What is stored afterwards. `highest` is the number of the last of `events`, or what it was if
     /// there are none; everything else is as the store has it where it comes from.

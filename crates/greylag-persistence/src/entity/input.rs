@@ -96,7 +96,7 @@ pub enum Action<C, Call = StoreCall> {
     ToSelf {
         /// For the answer.
         incarnation: Incarnation,
-        /// Whose turn it is.
+        /// The number of the work whose turn it is.
         work: WorkNo,
     },
     /// The state is complete: the entity takes commands now. For hosts that suspend their mailbox; count it.
@@ -114,8 +114,8 @@ pub enum Action<C, Call = StoreCall> {
     Passivate,
     /// The behaviour had no answer to a command; count it.
     Unhandled,
-    /// Something was to be stored and did not reach a store; count it. The behaviour hears why, and whoever
-    /// waits for an answer.
+    /// An event, state or snapshot was to be stored and did not reach a store; count it. The behaviour hears why, and
+    /// so do the callers that wait for an answer.
     Withheld(Withheld),
     /// A command was dropped; count and report it, then [`DroppedCommand::discard`] it.
     DeadLetter(DroppedCommand<C>),
@@ -176,21 +176,21 @@ pub enum StoreCall {
     /// [`Journal::head`](crate::Journal::head); before every claim without a generation, and to
     /// prove ownership.
     ReadHead {
-        /// Whose head.
+        /// The id that the head belongs to.
         id: PersistenceId,
     },
     /// [`Journal::claim`](crate::Journal::claim).
     Claim {
         /// What to claim.
         id: PersistenceId,
-        /// For whom.
+        /// The writer that claims.
         writer_uuid: WriterUuid,
         /// By what right.
         under: Under,
     },
     /// [`Journal::advance`](crate::Journal::advance).
     Advance {
-        /// Whose history.
+        /// The id that the history belongs to.
         id: PersistenceId,
         /// Of the claim.
         epoch: WriterEpoch,
@@ -199,14 +199,14 @@ pub enum StoreCall {
     },
     /// [`SnapshotStore::load`](crate::SnapshotStore::load).
     LoadSnapshot {
-        /// Whose snapshot.
+        /// The id that the snapshot belongs to.
         id: PersistenceId,
         /// Which one.
         criteria: SnapshotCriteria,
     },
     /// [`Journal::read`](crate::Journal::read).
     ReadPage {
-        /// Whose events.
+        /// The id that the events belong to.
         id: PersistenceId,
         /// Which ones.
         range: ReadRange,
@@ -215,20 +215,20 @@ pub enum StoreCall {
     Append(Append),
     /// [`Journal::delete_to`](crate::Journal::delete_to).
     DeleteEvents {
-        /// Whose events.
+        /// The id that the events belong to.
         id: PersistenceId,
         /// Of the claim.
         epoch: WriterEpoch,
         /// The last number to delete.
         to: SeqNr,
-        /// Who wants it.
+        /// What wants it.
         by: DeletedBy,
     },
     /// [`SnapshotStore::save`](crate::SnapshotStore::save).
     SaveSnapshot(NewSnapshot),
     /// [`SnapshotStore::delete_matching`](crate::SnapshotStore::delete_matching).
     DeleteSnapshots {
-        /// Whose snapshots.
+        /// The id that the snapshots belong to.
         id: PersistenceId,
         /// Which ones.
         criteria: SnapshotCriteria,
@@ -249,7 +249,7 @@ impl EntityCall for StoreCall {
     }
 }
 
-/// Who wanted events deleted.
+/// What wanted events deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeletedBy {
     /// The settings.

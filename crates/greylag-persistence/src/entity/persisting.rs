@@ -264,7 +264,7 @@ impl<B: EventSourced> EntityCore<B> {
             AppendError::Fenced { current } => {
                 pending.chain.refuse(fenced());
                 if self.own_writers.contains(&current.writer_uuid) {
-                    // A late copy of our own claim: nobody else is there, so recover again.
+                    // A late copy of our own claim: there is no other writer, so recover again.
                     self.deliver_lost(out);
                     return self.restart_at_once(now, Failure::Persist(AppendError::Fenced { current }), out);
                 }

@@ -75,7 +75,7 @@ impl<B: EventSourced> EntityCore<B> {
 
     pub(super) fn on_permit(&mut self, now: Instant, granted: Incarnation, out: &mut Vec<Action<B::Command>>) {
         if granted != self.incarnation || !matches!(self.phase, Phase::AwaitingPermit) {
-            // A permit that nobody waits for any more must not leak.
+            // A permit that this incarnation no longer waits for goes back, so that it does not leak.
             return out.push(Action::ReturnPermit(granted));
         }
         self.permit_at = Some(now);
@@ -134,7 +134,7 @@ impl<B: EventSourced> EntityCore<B> {
                 self.epoch = claim.epoch;
                 self.begin_snapshot(now, claim, out);
             }
-            // Somebody claimed between our look and our claim: look again, and judge again.
+            // Another writer claimed between our look at the head and our claim: look again, and judge again.
             Err(ClaimError::Fenced { .. }) if self.generation.is_none() => self.read_head(now, out),
             Err(ClaimError::Fenced { current }) => self.become_fenced(FencedBy::Head(current), out),
             Err(error) => self.recovery_failed(now, RecoveryFailure::Claim(error), out),
@@ -470,7 +470,7 @@ impl<B: EventSourced> EntityCore<B> {
         failure: RecoveryFailure,
         out: &mut Vec<Action<B::Command>>,
     ) {
-        // A half-built state is nobody's business.
+        // The behaviour must not see a half-built state.
         self.state = B::State::default();
         self.signal(Signal::RecoveryFailed(failure.clone()), out);
         if !matches!(self.phase, Phase::Claiming(_) | Phase::LoadingSnapshot(_) | Phase::Replaying(_)) {

@@ -84,7 +84,7 @@ pub enum ProjectionEffect {
     Commit(u64, Vec<Envelope>, OwnedSlices, Vec<Processed>),
     /// Save these.
     Save(u64, OwnedSlices, Vec<Processed>),
-    /// Forget what stands before; nobody waits for the answer.
+    /// Forget what stands before this position; the machine does not wait for the answer.
     Forget(OwnedSlices, Position),
     /// Forget everything saved.
     Reset(u64, OwnedSlices),
@@ -92,7 +92,7 @@ pub enum ProjectionEffect {
     Skipped(Box<Envelope>, String),
     /// Tell the operator: something fails, and is tried again.
     Trouble(String),
-    /// It has ended. What was asked before is to be finished, and answers nobody.
+    /// The projection has ended. Finish what was asked before, and drop the answers.
     Ended(ProjectionEnd),
 }
 
@@ -102,13 +102,13 @@ pub enum ProjectionEnd {
     /// It was stopped.
     #[error("stopped")]
     Stopped,
-    /// Somebody else owns a slice now.
+    /// Another owner has a slice now.
     #[error(transparent)]
     Fenced(OffsetError),
     /// The handler cannot process this event.
     #[error("event {seq_nr} of {id} cannot be processed: {cause}")]
     Poisoned {
-        /// Whose event.
+        /// The id that the event belongs to.
         id: crate::PersistenceId,
         /// Its number.
         seq_nr: SeqNr,

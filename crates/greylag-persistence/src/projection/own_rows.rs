@@ -5,7 +5,7 @@
 //! gl.projection|512-1023@2/4    mark, by an instance that knew of the second start
 //! gl.projection|!512-1023/9     start: these slices were reset, its number says how often
 //! ```
-//! Marks of ranges that were cut anew stay in the store, under slices that somebody else may own by
+//! Marks of ranges that were cut anew stay in the store, under slices that another instance may own by
 //! now, and still tell how far their slices were. A reset of a part must not be bound by them, and can
 //! not remove them. So it numbers a *start* of its slices, and from then on only those marks count for
 //! them that were saved in knowledge of it. Starts are kept by the store for good, at most one for each
@@ -25,7 +25,7 @@ pub(crate) enum OwnRow {
     Start { slices: RangeInclusive<u16> },
 }
 
-/// The id under which the progress of these slices is saved, by who knows of this start of theirs.
+/// The id under which an instance that knows of this start of these slices saves their progress.
 pub(crate) fn marker(slices: &RangeInclusive<u16>, start: u64) -> PersistenceId {
     let (first, last) = (slices.start(), slices.end());
     match start {
@@ -63,8 +63,8 @@ fn parse_range(text: &str) -> Option<RangeInclusive<u16>> {
     Some(first.parse().ok()?..=last.parse().ok()?)
 }
 
-/// One start of a range. It is announced before anything is forgotten and confirmed afterwards, so
-/// whoever comes in between can finish it. Its number is even once it is confirmed.
+/// One start of a range. It is announced before anything is forgotten and confirmed afterwards, so that
+/// an instance that starts in between can finish it. Its number is even once it is confirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Start {
     slices: RangeInclusive<u16>,
@@ -104,7 +104,7 @@ impl Starts {
         self.0.iter().map(|start| start.number).max().unwrap_or(0) + 1
     }
 
-    /// Whether a start of some of these slices was announced and nobody confirmed it.
+    /// Whether a start of some of these slices was announced and never confirmed.
     pub(crate) fn is_unfinished(&self, slices: &RangeInclusive<u16>) -> bool {
         slices.clone().any(|slice| {
             let newest = self.of_slice(slice);

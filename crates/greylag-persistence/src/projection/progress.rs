@@ -7,9 +7,9 @@
 //! one dropped.
 //!
 //! How far *everything* was processed is kept as one more row of the offset store, a [`marker`] of the
-//! range: an id of ours that falls into the range's first slice. Without it nobody could tell a slice that
-//! is quiet from one that was never read, and ranges could not be cut anew. Marks from before a reset
-//! of a slice say nothing of it.
+//! range: an id of ours that falls into the range's first slice. Without this row a slice that is quiet
+//! could not be told from one that was never read, and ranges could not be cut anew. Marks from before
+//! a reset of a slice do not count for that slice.
 //! Source: persistence §5 (gap handling at the consumer).
 
 use std::collections::BTreeMap;
@@ -65,8 +65,8 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Goes on from what was saved, of all slices of the projection, whoever owned them. Answers where
-    /// to read on.
+    /// Goes on from what was saved, of all slices of the projection, under any earlier owner. Answers
+    /// where to read on.
     pub(crate) fn resume(
         shows: Shows,
         slices: RangeInclusive<u16>,
@@ -204,8 +204,8 @@ impl Progress {
         self.reread_to = to;
     }
 
-    /// Where to read on if it ended here, as a row to save: not past anything that was left, and so that whoever
-    /// resumes there goes back over everything that was not read a second time.
+    /// The row to save so that an instance that resumes from it reads on at the right place: not past anything
+    /// that was left, and back over everything that was not read a second time.
     pub(crate) fn mark(&self, reached: Option<Position>) -> Option<Processed> {
         let (number, position) = match self.reached.max(reached)? {
             Position::Ordinal(ordinal) => (ordinal.saturating_add(1), Position::Ordinal(ordinal)),
@@ -227,12 +227,12 @@ impl Progress {
         places.min().unwrap_or(Timestamp::from_micros(u64::MAX))
     }
 
-    /// Forgets ids that nobody will ask for; answers before which place the store may do the same.
+    /// Forgets ids that no later page can show; answers before which place the store may do the same.
     ///
-    /// What will be read a second time has to be known until then, or it would be handled again; and whoever drops
-    /// what is old and unknown would drop what was committed late. So nothing is forgotten that a pass backwards may
-    /// still meet, however far a page went: the mark is at most `lookback` past what was read again, and `remember` is
-    /// no less.
+    /// An event that will be read a second time has to be known until then, or it would be handled again; and dropping
+    /// every event that is old and unknown would drop those that were committed late. So nothing is forgotten that a
+    /// pass backwards may still meet, however far a page went: the mark is at most `lookback` past what was read again,
+    /// and `remember` is no less.
     pub(crate) fn forget(&mut self) -> Option<Position> {
         let Some(Position::Timestamp(marked)) = self.mark(None).map(|mark| mark.position) else { return None };
         let bound = Position::Timestamp(before(marked, self.times.remember));

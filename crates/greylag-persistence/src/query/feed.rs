@@ -35,7 +35,7 @@ pub enum FeedInput {
     Demand,
     /// The answer to the query under way.
     Page(Result<EventPage, QueryError>),
-    /// Somebody has written something; no need to rest.
+    /// An entity of this node has written an event; no need to rest.
     Hint,
     /// It is [`Feed::next_deadline`].
     Tick,
@@ -63,7 +63,7 @@ enum Pass {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The next query may go out then, if somebody asks.
+    /// The next query may go out at `until`, if the consumer wants more.
     Resting {
         until: Instant,
         pass: Pass,

@@ -5,14 +5,14 @@
 //!   ▲ caught up   both feed it        │ only the shared reader does
 //!   ╰────────── dismissed ◀───────────╯
 //! ```
-//! Nothing is lost between the two. Whoever joins gets what is asked of the store from then on; what was
-//! settled before, one more page of its own brings it. Events that were committed late and lie
-//! before the places to which the shared reader had gone back, one more pass backwards of its own brings. Only after
-//! both, and `catchup_overlap`, it stops reading by itself.
+//! Nothing is lost between the two. A follower that joins gets what is asked of the store from then on; events
+//! that were settled before come by one more page of its own. Events that were committed late and lie
+//! before the places to which the shared reader had gone back come by one more pass backwards of its own. Only after
+//! both, and `catchup_overlap`, the follower stops reading by itself.
 //!
-//! Nothing comes twice, or out of the order of its id, by reading on: on stores of ordinals what is not beyond the
-//! last one is dropped; on others what was given in the overlap by id and number, and whatever the
-//! shared reader reads on that lies before where its own reading was at both seams. What such a cut drops
+//! No event comes twice, or out of the order of its id, by reading on: on stores of ordinals the follower drops
+//! what is not beyond the last one; on others it drops, by id and number, what was given in the overlap, and what the
+//! shared reader reads on that lies before where the follower's own reading was at both seams. What such a cut drops
 //! although it was not given was committed late; backtracking brings it, as always.
 //!
 //! Source: persistence §5 (one reader), scenario 59.
@@ -41,7 +41,7 @@ pub enum FollowerInput {
     Page(Result<EventPage, QueryError>),
     /// From the shared reader.
     Shared(SharedAnswer),
-    /// Somebody has written something; no need to rest.
+    /// An entity of this node has written an event; no need to rest.
     Hint,
     /// It is [`Follower::next_deadline`].
     Tick,
@@ -62,7 +62,7 @@ pub enum FollowerEffect {
     Failed(QueryError),
 }
 
-/// Who feeds.
+/// Where the follower's events come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Alone,

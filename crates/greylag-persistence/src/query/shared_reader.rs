@@ -4,10 +4,10 @@
 //! Join ─▶ Joined ─▶ Demand ─▶ Give ─▶ Demand ─▶ Give …        Leave, or Dismiss: too slow, or damage
 //! ```
 //! One [`Feed`] over all slices fills a buffer; each consumer takes from it what falls into its slices, in
-//! the order of the feed. What everybody has taken makes room. So the fastest is at most the buffer ahead
-//! of the slowest; and one that keeps the others waiting is dismissed: it reads by itself, behind them,
-//! and joins again when it has caught up. A consumer gets what was asked of the store after it joined;
-//! what was there before it has read itself.
+//! the order of the feed. Events that all consumers have taken make room. So the fastest is at most the
+//! buffer ahead of the slowest; and a consumer that keeps the others waiting is dismissed: it reads by
+//! itself, behind them, and joins again when it has caught up. A consumer gets what was asked of the store
+//! after it joined; it has read by itself what was there before.
 //!
 //! Source: persistence §5 (one reader), scenario 59.
 
@@ -21,7 +21,7 @@ use crate::error::{QueryError, ReadError};
 use crate::offset::{Offset, OffsetKind, Position};
 use crate::persistence_id::SLICES;
 
-/// Who takes from a shared reader.
+/// Names a consumer of a shared reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConsumerId(pub u64);
 
@@ -38,7 +38,7 @@ pub enum SharedReaderInput {
     Leave(ConsumerId),
     /// The answer to the query under way.
     Page(Result<EventPage, QueryError>),
-    /// Somebody has written something; no need to rest.
+    /// An entity of this node has written an event; no need to rest.
     Hint,
     /// It is [`SharedReader::next_deadline`].
     Tick,
@@ -71,7 +71,7 @@ pub enum SharedReaderEffect {
     Tell(ConsumerId, SharedAnswer),
     /// Tell the operator: the store does not answer, and is asked again.
     Trouble(String),
-    /// Nobody came for a while: end, unless somebody is at the door.
+    /// No consumer came for a while: end, unless one is about to join.
     Idle,
     /// An event is damaged, which concerns only those who read its slice: end, and let them find out.
     Broken(QueryError),
@@ -118,7 +118,7 @@ pub struct SharedReader {
 }
 
 impl SharedReader {
-    /// Begins by asking where the store ends: what is before is for everybody to read alone.
+    /// Begins by asking where the store ends: each consumer reads by itself what lies before that place.
     pub fn start(
         entity_type: &str,
         kind: OffsetKind,
@@ -203,7 +203,8 @@ impl SharedReader {
     }
 
     fn on_join(&mut self, now: Instant, id: ConsumerId, slices: RangeInclusive<u16>) {
-        // It is past everything that is held, so those who hold it keep it waiting, and are told to go in time.
+        // The new consumer is past everything that is held, so slower consumers keep it waiting, and are dismissed in
+        // time.
         for slot in &mut self.slots {
             slot.passed_at.get_or_insert(now);
         }
@@ -259,7 +260,7 @@ impl SharedReader {
                 out.push(SharedReaderEffect::Tell(*id, SharedAnswer::Joined));
             }
         }
-        // Room that is made is filled, and what fills it may be what somebody waits for.
+        // Room that was made is filled at once, since a consumer may wait for what fills it.
         while self.fill() {
             self.hand_out(now, out);
             self.trim();
@@ -319,7 +320,7 @@ impl SharedReader {
         }
     }
 
-    /// Forgets what everybody has taken.
+    /// Forgets what all consumers have taken.
     fn trim(&mut self) {
         let needed = self.consumers.values().map(|consumer| consumer.next).min().unwrap_or_else(|| self.end());
         let gone = usize::try_from(needed - self.first).expect("it is in memory");
@@ -355,7 +356,8 @@ impl SharedReader {
         self.go_on(now, out);
     }
 
-    /// Reads on for a while, so that who comes back finds it up to date; what is read is kept for nobody.
+    /// Reads on for a while without consumers, so that one that comes back finds the reader up to date; drops what
+    /// it reads.
     fn linger(&mut self, now: Instant, out: &mut Vec<SharedReaderEffect>) {
         self.staged.clear();
         let since = *self.idle_since.get_or_insert(now);

@@ -79,7 +79,7 @@ impl<B: DurableState> StateEntityCore<B> {
     pub(super) fn on_stop(&mut self, now: Instant, out: &mut Out<B>) {
         match self.phase {
             Phase::Stopped => {}
-            // A verdict will not come any more: whoever stops a failed entity has given it.
+            // A stop of a failed entity is the host's verdict, so no other will come.
             Phase::Failed => self.stop_now(out),
             Phase::Running | Phase::Persisting(_) => {
                 self.stop_requested = true;
@@ -113,7 +113,7 @@ impl<B: DurableState> StateEntityCore<B> {
         out.push(Action::Stopped);
     }
 
-    /// Ends for good, because somebody else writes the state. Waiting commands are left for
+    /// Ends for good, because another writer writes the state. Waiting commands are left for
     /// [`StateEntityCore::take_waiting`].
     pub(super) fn become_fenced(&mut self, by: FencedBy, out: &mut Out<B>) {
         self.end_phase(fenced(), fenced(), out);

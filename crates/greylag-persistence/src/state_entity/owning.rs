@@ -1,8 +1,8 @@
 //! What a durable state confirms without storing anything: held until the store was looked at.
 //!
-//! There is no claim to ask for. What proves that an answer is not from the past is that the stored
-//! revision is still the one in memory: whoever owns the state now shows the same until it writes.
-//! A write of this entity proves as much, since it names the revision that it follows.
+//! There is no claim to ask for. An answer is proved not to be from the past if the stored revision is
+//! still the one in memory: even a new owner of the state shows that same revision until it writes.
+//! A write of this entity proves as much, since the write names the revision that it follows.
 //! Source: persistence §10.5.
 
 use std::time::Instant;
@@ -48,7 +48,7 @@ impl<B: DurableState> StateEntityCore<B> {
                 self.drain(now, out);
             }
         } else if self.own_writers.contains(&head.writer_uuid) {
-            // A late write of our own: nobody else is there, so recover again.
+            // A late write of our own: there is no other writer, so recover again.
             self.back_off(now, Failure::Write(StateWriteError::RevisionMismatch { current: head }), out);
             if matches!(self.phase, Phase::BackingOff { .. }) {
                 self.restart_now(now, out);

@@ -208,7 +208,7 @@ async fn by_number<F: ChangeFactory>(kit: &Kit<'_, F>) -> Checked {
         equal(&format!("revisions {from} to {to} of a state at 3"), (found, page.next), (meant, None))?;
     }
     let unknown = must("read", kit.streams.queries.read(&self::id("tckc-number", 2), ReadRange::all()).await)?;
-    equal("an id that nobody wrote", unknown.records, vec![])
+    equal("an id that was never written", unknown.records, vec![])
 }
 
 /// Several writers, one reader that is there from the start.

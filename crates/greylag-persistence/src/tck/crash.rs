@@ -2,7 +2,7 @@
 //! is there afterwards, once and whole; nothing is there that it refused, and no number is missing.
 //!
 //! ```text
-//! start ─▶ check what everybody was told ─▶ claim, write ─▶ kill, while writes are on their way ─▶ start …
+//! start ─▶ check what the workers were told ─▶ claim, write ─▶ kill, while writes are on their way ─▶ start …
 //! ```
 //! Damage of a disk (a full one, cut tails, flipped bits, missing commits) is the business of the
 //! backend that has one. Source: persistence §4.5 (crash), §8.
@@ -99,7 +99,7 @@ impl Round {
 
     fn end(&self) {
         if let Some(end) = self.end.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // Whoever kills has waited for nothing else.
+            // The send fails only if the killing task has ended, and that task waits for nothing else.
             let _ = end.send(());
         }
     }
@@ -130,7 +130,7 @@ impl<'a, F: CrashFactory> Kit<'a, F> {
             acknowledged += self.round(load).await.map_err(|stop| in_round(stop, round))?;
         }
         self.check().await.map_err(|stop| in_round(stop, self.kills))?;
-        // Kills that meet nobody at work prove nothing.
+        // Kills that meet no worker at work prove nothing.
         ensure(acknowledged >= u64::from(self.kills), || {
             format!("{} kills, and only {acknowledged} appends were acknowledged", self.kills)
         })
@@ -166,7 +166,7 @@ impl<'a, F: CrashFactory> Kit<'a, F> {
             worked.into_iter().collect::<Checked<()>>()
         };
         let crashing = async {
-            // An error would mean that nobody can end the round any more, which ends it too.
+            // An error means that the sender is gone, so no worker can end the round any more; that ends it too.
             let _ = ended.await;
             self.factory.kill(after).await;
             round.over.store(true, Ordering::Relaxed);
@@ -178,7 +178,7 @@ impl<'a, F: CrashFactory> Kit<'a, F> {
         Ok(round.acknowledged.load(Ordering::Relaxed))
     }
 
-    /// Compares what is stored with what everybody was told.
+    /// Compares what is stored with what the workers were told.
     async fn check(&mut self) -> Checked {
         let clients = &self.clients;
         let checked = self.workers.iter_mut().enumerate();

@@ -78,7 +78,7 @@ pub trait OffsetFactory: Send + Sync {
 /// one.
 #[async_trait]
 pub trait TransferFactory: Send + Sync {
-    /// An empty store, which nobody else uses.
+    /// An empty store, with no other users.
     async fn open(&self) -> Arc<dyn Import>;
 }
 

@@ -90,7 +90,7 @@ impl<'a> Projecting<'a> {
                 must("forget", self.offsets.forget_before(&owned, before).await)?;
                 return Ok(None);
             }
-            other => return Err(Stop::Failed(format!("nobody gave a reason for {other:?}"))),
+            other => return Err(Stop::Failed(format!("the kit gave no reason for {other:?}"))),
         }))
     }
 

@@ -247,7 +247,7 @@ async fn fields_come_back(store: S<'_>) -> Checked {
     equal("snapshot", found, Some(odd.stored(timestamp)))
 }
 
-/// Nobody sees a part of a snapshot, however far its save has come, or if nobody waits for it any more.
+/// A load never shows a part of a snapshot, however far its save has come, even if the save's caller waits no longer.
 async fn save_under_way(store: S<'_>) -> Checked {
     const BYTES: usize = 300_000; // several chunks, or pages, of whatever the store is made of
     for (loads, number) in (0..8).flat_map(|loads| [(loads, 2), (loads, 4)]) {

@@ -166,7 +166,7 @@ async fn upsert_after_delete(store: S<'_>) -> Checked {
     must("upsert", writer.upsert(1, "one").await)?;
     must("delete", writer.delete(2).await)?;
     let tombstone = writer.get().await?;
-    // Who knew the state before its deletion cannot bring it back, nor start it anew.
+    // A writer that knew the state before its deletion cannot bring it back, nor start it anew.
     mismatch("upsert at revision 1", writer.other().upsert(1, "risen").await, &tombstone)?;
     mismatch("upsert at revision 2", writer.other().upsert(2, "risen").await, &tombstone)?;
     must("upsert after delete", writer.upsert(3, "three").await)?;

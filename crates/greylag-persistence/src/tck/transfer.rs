@@ -168,7 +168,7 @@ async fn written_on(factory: &dyn TransferFactory) -> Checked {
         let appended = must("append", writer.append(highest + 1, vec![event("on")]).await)?;
         ensure(appended.timestamp > last, || format!("{name}: {} is not after {last}", appended.timestamp))?;
     }
-    // Whoever never heard that it was stored asks the new store.
+    // A writer that never heard that its append was stored repeats it at the new store.
     let id = id("counter");
     let head = must("head", source.stores().journal.head(&id).await)?;
     let uuid = WriterUuid::from_u128(2);

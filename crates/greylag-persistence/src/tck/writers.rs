@@ -3,7 +3,7 @@
 //! Each case gives both writers a short script of claims, appends, lost answers, late copies, deletes and
 //! snapshots, and plays every order in which their steps can come, each on a fresh id. After every step
 //! the answer is what a model of the contract says; in the end head, events and snapshots are the
-//! model's, and somebody else can still write. Both kinds of claims are played: under generations (either
+//! model's, and another writer can still write. Both kinds of claims are played: under generations (either
 //! owner the newer one, or both the same) and under the epochs that the writers saw.
 //!
 //! Source: persistence J3, J4, J9, J10; scenarios 63, 65, 68, 69.

@@ -178,7 +178,7 @@ fn claim(journal: &InMemoryJournal, id: &PersistenceId) -> (WriterUuid, Claim) {
     let writer_uuid = WriterUuid::from_u128(1);
     let head = journal.head(id).now_or_never().expect("memory never waits").unwrap_or_default();
     let claim = journal.claim(id, writer_uuid, Under::Seen(head.epoch)).now_or_never().expect("memory never waits");
-    (writer_uuid, claim.expect("nobody else claims"))
+    (writer_uuid, claim.expect("there is no other claimer"))
 }
 
 /// The seed of a kit's n-th start.

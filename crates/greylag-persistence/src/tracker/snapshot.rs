@@ -35,7 +35,7 @@ impl<D, M> DeliveryTracker<D, M> {
         let unconfirmed: BTreeMap<_, _> = unconfirmed
             .map(|(id, dest, message)| (id, Unconfirmed { dest, message, attempts: 0, sent_at: None }))
             .collect();
-        // Whoever wrote the snapshot by hand must not have an id given twice.
+        // No id may be given twice, even if a snapshot written by hand has a `current_id` below its deliveries.
         let current_id = unconfirmed.keys().copied().fold(snapshot.current_id, Ord::max);
         Self {
             settings: DeliveryTrackerSettings::default(),

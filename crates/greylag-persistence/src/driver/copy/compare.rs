@@ -69,7 +69,7 @@ impl fmt::Display for Place {
 /// One thing that is not the same in two stores, or that is damaged in one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Whose record.
+    /// The id that the record belongs to.
     pub id: PersistenceId,
     /// Which.
     pub place: Place,
@@ -89,7 +89,7 @@ pub enum DifferenceKind {
     },
     /// The other one does not have it.
     Only {
-        /// Who has it.
+        /// The store that has it.
         side: Side,
     },
     /// The two have it, with another content.
@@ -167,7 +167,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The least of all generations refuses nobody, and some stores cannot tell it from none.
+/// No generation counts as the least one: that one refuses no writer, and some stores cannot tell the two apart.
 fn generation(generation: Option<greylag_core::Generation>) -> u64 {
     generation.map_or(0, greylag_core::Generation::as_u64)
 }

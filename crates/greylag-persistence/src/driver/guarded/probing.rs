@@ -16,7 +16,7 @@ use crate::driver::reopenings::Reopenings;
 /// Makes the call by which a store shows that it is there: a read of a reserved id. None once the store is gone.
 pub(super) type Probe = Arc<dyn Fn() -> Option<BoxFuture<'static, CallOutcome>> + Send + Sync>;
 
-/// One breaker, and who probes for it.
+/// One breaker, and the task that probes for it.
 pub(super) struct Side {
     pub(super) breaker: Mutex<Breaker>,
     reopenings: Reopenings,
@@ -24,7 +24,7 @@ pub(super) struct Side {
 }
 
 enum ProbeTask {
-    /// The breaker is closed, or nobody has seen yet that it is not.
+    /// The breaker is closed, or no call has met it open yet.
     Absent,
     Runs(AbortHandle),
     /// The store is closed: nothing is to be asked of it any more.
@@ -46,7 +46,7 @@ impl Side {
         effects.contains(&BreakerEffect::Probe)
     }
 
-    /// Sees to it that somebody probes while the breaker is open.
+    /// Sees to it that a task probes the store while the breaker is open.
     pub(super) fn see_to_probes(self: &Arc<Self>, probe: &Probe) {
         let mut task = lock(&self.task);
         let runs = match &*task {

@@ -157,7 +157,7 @@ fn ordinals_need_no_memory() {
     assert_eq!((progress.remembered(), progress.forget()), (0, None));
 }
 
-/// Whoever resumes reads on where the mark is, which what was left keeps back, and what was not read again.
+/// A projection that resumes reads on at the mark, and the mark stays before what was left or not read again.
 #[test]
 fn what_is_saved_of_ids_takes_nobody_past_the_mark() {
     let slices = id("a").slice()..=id("a").slice();
@@ -171,7 +171,7 @@ fn what_is_saved_of_ids_takes_nobody_past_the_mark() {
     assert_eq!(offset, Offset::Timestamp { timestamp: Timestamp::from_micros(230_000_000), seen: Vec::new() });
     assert_eq!(progress.judge(&live("a", 1, 1000)), Judgement::Duplicate);
     let late = (0_u32..).map(|n| n.to_string()).find(|n| id(n).slice() == id("a").slice()).unwrap();
-    assert_eq!(progress.judge(&live(&late, 1, 240)), Judgement::Accept, "nobody has seen it");
+    assert_eq!(progress.judge(&live(&late, 1, 240)), Judgement::Accept, "it was never handled");
 }
 
 /// Marks that are kept under other slices outlive a reset; only those that knew of it count.

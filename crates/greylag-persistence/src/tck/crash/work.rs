@@ -69,7 +69,7 @@ impl Worker {
     }
 
     fn failed<T>(&self, what: &str, error: impl std::fmt::Display) -> Checked<T> {
-        Err(Stop::Failed(format!("{what} of {}, which nobody else writes: {error}", self.id)))
+        Err(Stop::Failed(format!("{what} of {}, which no other worker writes: {error}", self.id)))
     }
 
     pub(super) fn projection(&self) -> String {
@@ -88,7 +88,7 @@ impl Worker {
             {
                 return Ok(());
             }
-            // A store that never waits would leave nobody the chance to kill it.
+            // A store that never waits would leave the killing task no chance to run.
             breathe().await;
         }
         Ok(())

@@ -18,8 +18,8 @@ pub(super) enum Verdict {
     Ok,
     Fenced,
     Conflict,
-    /// It was stored and is deleted. Whoever still finds it, since deleted events may be taken away later (J9), answers Ok,
-    /// for it was stored (J10); nobody else can tell, and nobody stores it again.
+    /// It was stored and is deleted. A journal that still finds it (deleted events may be removed later, J9) answers
+    /// Ok, for it was stored (J10); another journal cannot tell. No journal stores it again.
     Gone,
 }
 

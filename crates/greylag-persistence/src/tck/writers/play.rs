@@ -96,7 +96,7 @@ impl<'a> Play<'a> {
             }
             Step::ClaimAgain => {
                 if let Some(under) = self.writers[who].claimed {
-                    // Who was answered before does not wait for this answer.
+                    // A writer that was answered before does not wait for this answer.
                     let hears = self.writers[who].claim.is_none();
                     self.claim(who, under, hears).await?;
                 }
@@ -133,7 +133,7 @@ impl<'a> Play<'a> {
                 if hears {
                     self.writers[who].claim = None;
                 }
-                equal("head of whoever fences", current, self.model.head)
+                equal("head told with the fence", current, self.model.head)
             }
             (granted, answer) => Err(Stop::Failed(format!("the claim is to be granted: {granted}, but: {answer:?}"))),
         }
@@ -178,7 +178,7 @@ impl<'a> Play<'a> {
         let agrees = match &answer {
             Ok(_) => matches!(verdict, Verdict::Ok | Verdict::Gone),
             Err(AppendError::Fenced { current }) => {
-                equal("head of whoever fences", *current, self.model.head)?;
+                equal("head told with the fence", *current, self.model.head)?;
                 matches!(verdict, Verdict::Fenced | Verdict::Gone)
             }
             Err(AppendError::Conflict { highest }) => {
@@ -229,12 +229,12 @@ impl<'a> Play<'a> {
         let answer = self.stores.journal.delete_to(&self.id, claim.epoch, to).await;
         match (self.model.delete(claim.epoch, to), answer) {
             (Some(expected), Ok(effective)) => equal("deleted up to", effective, expected),
-            (None, Err(DeleteError::Fenced { current })) => equal("head of whoever fences", current, self.model.head),
+            (None, Err(DeleteError::Fenced { current })) => equal("head told with the fence", current, self.model.head),
             (expected, answer) => Err(Stop::Failed(format!("a deletion must be {expected:?}, but: {answer:?}"))),
         }
     }
 
-    /// What is stored is the model's, and somebody else can write: nobody is locked out by what happened.
+    /// Checks that what is stored is the model's, and that another writer can write: the case locked no writer out.
     async fn end(&mut self) -> Checked {
         let records = read_all(&self.stores.journal, &self.id, ReadRange::all()).await?;
         let found: Vec<(u64, String, WriterUuid)> = records
@@ -263,6 +263,6 @@ impl<'a> Play<'a> {
         self.claim(0, under, true).await?;
         self.write(0);
         self.append(0, true).await?;
-        ensure(self.writers[0].claim.is_some(), || "nobody can write any more".to_owned())
+        ensure(self.writers[0].claim.is_some(), || "no writer can write any more".to_owned())
     }
 }
