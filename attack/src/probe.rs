@@ -77,7 +77,7 @@ pub(crate) async fn outsider(secrets: Option<&Arc<Secrets>>) -> Result<Arc<GrpcT
 pub(crate) async fn meet(transport: &Arc<GrpcTransport>, nodes: &[Node]) -> Result<Vec<UniqueAddress>, Failure> {
     let mut met = Vec::new();
     for node in nodes {
-        // Nobody but a joining node cares, and the dial tells who runs there.
+        // A node that is not joining ignores this message, and the dial tells which process runs there.
         let greeting = Message::InitJoinNack;
         let envelope = Envelope::new(
             Recipient::new("control/cluster"),

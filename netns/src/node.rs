@@ -173,7 +173,7 @@ fn of_interest(event: ClusterEvent) -> Option<What> {
 fn tell(what: What) {
     let line = Line { at: At::now(), what };
     let mut out = std::io::stdout().lock();
-    // Whoever started this node and reads no more has ended the scenario.
+    // A write that fails means that the scenario, which started this node and read its lines, has ended.
     if let Ok(json) = serde_json::to_string(&line) {
         let _gone = writeln!(out, "{json}").and_then(|()| out.flush());
     }

@@ -43,9 +43,9 @@ pub(crate) struct Line {
 pub(crate) enum What {
     /// So many members are Up, as this node sees it.
     Up { count: usize },
-    /// Somebody finds a member unreachable.
+    /// A member is found unreachable, by this node or another.
     Unreachable { member: String },
-    /// Nobody does any more.
+    /// No node finds the member unreachable any more.
     Reachable { member: String },
     /// A member was declared dead.
     Downed { member: String },

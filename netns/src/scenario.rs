@@ -43,7 +43,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "kill-no-proof",
-        about: "four hosts, default settings: nobody can prove a death on another host, the resolver decides",
+        about: "four hosts, default settings: no node can prove a death on another host, the resolver decides",
         in_quick: false,
         alone: false,
         run: kills::without_proof,
@@ -57,7 +57,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "pause-short",
-        about: "four hosts: the singleton's host is paused for 8 s and nobody is downed",
+        about: "four hosts: the singleton's host is paused for 8 s and no node is downed",
         in_quick: true,
         alone: false,
         run: pauses::short,
@@ -78,7 +78,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "one-way-cut",
-        about: "five hosts: what one sends to another is lost; those two end, and nobody else",
+        about: "five hosts: what one sends to another is lost; those two end, and no others",
         in_quick: false,
         alone: false,
         run: cuts::one_way,
@@ -92,14 +92,14 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "flapping",
-        about: "four hosts: the links of one are cut for 7 s and whole for 7 s, for a minute; nobody is downed",
+        about: "four hosts: the links of one are cut for 7 s and whole for 7 s, for a minute; no node is downed",
         in_quick: false,
         alone: false,
         run: cuts::flapping,
     },
     Scenario {
         name: "loss",
-        about: "four hosts: one in ten packets to one of them is lost for a minute; nobody is downed",
+        about: "four hosts: one in ten packets to one of them is lost for a minute; no node is downed",
         in_quick: false,
         alone: false,
         run: cuts::loss,

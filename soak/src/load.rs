@@ -81,7 +81,7 @@ impl Flood {
                     is_full |= flood.send(&transport, &to, &bulk, large.clone());
                 }
                 if is_full {
-                    // A sender that spins helps nobody; the queue holds more than is written meanwhile.
+                    // A sender that spins only takes processor time; the queue holds more than is written meanwhile.
                     std::thread::sleep(Duration::from_micros(500));
                 }
             }

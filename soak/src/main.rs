@@ -48,7 +48,7 @@ enum Role {
     /// One node; started by the program itself.
     #[command(hide = true)]
     Node {
-        /// Through whom to join; nobody, if it is the first.
+        /// The node through which to join; none for the first node.
         #[arg(long)]
         seed: Option<String>,
     },

@@ -82,7 +82,7 @@ async fn members(cluster: &Cluster, addresses: &str) -> Result<Vec<UniqueAddress
     Ok(known(&cluster.view()))
 }
 
-/// Keeps whatever says that somebody looked dead.
+/// Keeps every event that says that a node looked dead.
 async fn watch(mut events: ClusterEvents, seen: Arc<Mutex<Report>>) {
     while let Some(event) = events.next().await {
         let accusation = match event {

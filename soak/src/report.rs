@@ -34,14 +34,14 @@ pub(crate) struct Report {
     pub(crate) received_bytes: u64,
     /// Messages refused because the queue was full: the lanes were saturated.
     pub(crate) refused: u64,
-    /// Frames that nobody could read; none may come.
+    /// Frames that could not be read; there may be none.
     pub(crate) malformed: u64,
     /// Processor time of each kind of thread, in milliseconds.
     pub(crate) cpu_ms: Vec<(String, u64)>,
 }
 
 impl Report {
-    /// Prints the figures; fails if anybody looked dead.
+    /// Prints the figures; fails if a node looked dead.
     pub(crate) fn judge(reports: &[Self], lasted: Duration) -> Result<(), Failure> {
         let seconds = lasted.as_secs_f64();
         let mut trips: Vec<u64> = reports.iter().flat_map(|report| report.round_trips_us.iter().copied()).collect();

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// Cluster C7, T5, T6, T39: saturated data lanes and handlers that block make nobody look dead.
+/// Cluster C7, T5, T6, T39: saturated data lanes and handlers that block make no node look dead.
 #[test]
 fn a_short_flood_makes_nobody_look_dead() {
     let soak = Command::new(env!("CARGO_BIN_EXE_greylag-soak"))

@@ -40,7 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "greylag-cli",
         &["greylag-management", "greylag-journal-sled", "greylag-journal-postgres", "greylag-journal-service"],
     ),
-    // A crate of its own, so that the resolver of names and what it needs burden nobody else.
+    // A crate of its own, so that programs without DNS discovery need not build the resolver of names.
     ("greylag-discovery-dns", &["greylag-cluster"]),
     (
         "greylag",
@@ -209,8 +209,8 @@ fn standalone_violations() -> Result<Vec<String>, Failure> {
     Ok(foreign.map(|name| format!("greylag-ddata depends on {name} without its features: it works alone")).collect())
 }
 
-/// What stands in the dependency tree of `greylag-cli` although nobody asked for a store: it makes the first build of a
-/// newcomer long.
+/// The crates in the dependency tree of `greylag-cli` without features that only its stores need: they make the first
+/// build of a newcomer long.
 fn light_violations() -> Result<Vec<String>, Failure> {
     let tree = ["tree", "-p", "greylag-cli", "-e", "normal,build", "--prefix", "none", "--offline"];
     let tree = output("cargo", &tree).or_else(|_| output("cargo", &tree[..tree.len() - 1]))?;

@@ -1,4 +1,4 @@
-//! Protobuf code from `proto/`, committed beside its readers, so that nobody needs protoc.
+//! Protobuf code from `proto/`, committed beside its readers, so that builds need no protoc.
 //!
 //! The first line of a schema says where its code goes: `// greylag: crate=<name> grpc=<bool>`.
 

@@ -22,7 +22,7 @@ struct Place {
 pub(crate) fn bless() -> Result<(), Failure> {
     let places = places(&root().join("crates"))?;
     let distinct = |name: fn(&Place) -> &str| places.iter().map(name).collect::<BTreeSet<_>>();
-    // Some of the tests need features that nobody else turns on. A test that fails for another reason must not
+    // Some of the tests need features that no other crate turns on. A test that fails for another reason must not
     // keep those behind it from being recorded.
     let mut arguments = vec!["test", "--all-features", "--no-fail-fast"];
     arguments.extend(distinct(|place| &place.package).into_iter().flat_map(|package| ["--package", package]));
@@ -103,7 +103,7 @@ mod tests {
                     let file = tests.join(&place.target).with_extension("rs");
                     place.package == package && std::fs::read_to_string(file).unwrap().contains(&call)
                 };
-                assert!(places.iter().any(|place| runs(&place)), "nobody records {}", folder.display());
+                assert!(places.iter().any(|place| runs(&place)), "no test target records {}", folder.display());
                 folders += 1;
             }
         }

@@ -68,7 +68,7 @@ impl Account {
         Self { id, deleted_to: watch::Sender::new(SeqNr::ZERO) }
     }
 
-    /// Up to which number events are deleted since it runs, for whoever wants to watch.
+    /// The number up to which this incarnation has deleted events; programs can watch it.
     pub(crate) fn deleted_to(&self) -> watch::Receiver<SeqNr> {
         self.deleted_to.subscribe()
     }

@@ -3,7 +3,7 @@
 //! It shows how an account refuses to be overdrawn, how its replies wait for the disk, how snapshots
 //! replace old events, and schema evolution: the release before wrote whole euros, this one writes cents
 //! with a currency, and reads both. Where a program meets events that it cannot read (its own successor's
-//! after a rollback, or a type that nobody told it of) the account does not start, and says why.
+//! after a rollback, or a type that it was not told of) the account does not start, and says why.
 //!
 //! ```sh
 //! cargo run --package bank-account

@@ -1,4 +1,4 @@
-//! A cache on two nodes: what nobody asks for expires, what somebody asks for stays everywhere.
+//! A cache on two nodes: entries that are not read expire, entries that one node reads stay on both.
 //!
 //! Two replicators with gRPC transports on loopback ports hold quotes under ids that begin with
 //! `quote-`, which expire after two seconds without use. One quote is asked for again and again on one

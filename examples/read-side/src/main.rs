@@ -83,7 +83,7 @@ async fn run(url: &str) -> Result<(), BoxError> {
     try_join(accounts.write(0..ROUNDS), death).await?;
     println!("killed:   the table has counted {} of {} events", table.events().await?, accounts.events().await?);
 
-    // Nobody keeps the table, and no account minds.
+    // No program keeps the table now, and accounts go on without it.
     accounts.write(ROUNDS..2 * ROUNDS).await?;
     let (counted, stored) = (table.events().await?, accounts.events().await?);
     println!("alone:    the table has counted {counted} of {stored} events");

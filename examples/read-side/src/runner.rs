@@ -54,7 +54,7 @@ async fn project(url: String) -> Result<ProjectionHandle, BoxError> {
         group: NonZeroUsize::new(10).expect("ten is not zero"),
         ..ProjectionSettings::default()
     };
-    // Looks more often than every three seconds, so that nobody waits for this program. One for all
+    // Looks more often than every three seconds, so that the program ends soon. One read journal serves all
     // projections of a process: they share its reader.
     let query = QuerySettings { refresh_interval: Duration::from_millis(100), ..QuerySettings::default() };
     let read = ReadJournal::new(Arc::new(journal.queries()), query);

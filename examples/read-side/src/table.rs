@@ -1,4 +1,4 @@
-//! The read side: a row for each account, kept by a projection and read by anybody with SQL.
+//! The read side: a row for each account, kept by a projection and read by any program with SQL.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl PostgresHandler for Balances {
     }
 }
 
-/// The table, as whoever reads it sees it.
+/// The table, as its readers see it.
 pub(crate) struct Table {
     client: Client,
 }

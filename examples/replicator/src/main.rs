@@ -60,7 +60,7 @@ impl Node {
         Ok((birds, self.replicator.get(&self.sightings, ReadLevel::Local).await?.found()))
     }
 
-    /// Ends in order: what nobody has yet is handed on, then the streams are closed.
+    /// Ends in order: changes that no other replicator has yet are handed on, then the streams are closed.
     async fn end(&self) {
         self.replicator.shutdown().await;
         self.transport.shutdown().await;

@@ -27,7 +27,7 @@ struct Total {
     instance: u64,
 }
 
-/// What outlives an instance: whoever writes it, and the sum.
+/// What outlives an instance: the number of the instance that writes, and the sum.
 #[derive(Default)]
 struct Book {
     writer: Option<u64>,

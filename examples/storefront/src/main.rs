@@ -87,7 +87,7 @@ pub(crate) enum Kill {
     Region,
     /// The node of the shard coordinator.
     Coordinator,
-    /// Nobody.
+    /// No node.
     None,
 }
 

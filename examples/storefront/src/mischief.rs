@@ -35,7 +35,7 @@ enum Stage {
 impl Mischief {
     /// A plan for so many purchases.
     pub(crate) fn new(arguments: &RunArguments, purchases: usize) -> Self {
-        let told = "nobody was killed".to_owned();
+        let told = "no node was killed".to_owned();
         let purchases = purchases as u64;
         Self { kill: arguments.kill, kill_at: arguments.kill_at, purchases, stage: Stage::Waiting, told }
     }

@@ -129,7 +129,7 @@ pub(crate) async fn run(arguments: NodeArguments) -> Result<(), Failure> {
                 tell_parent(&Told::Counted { suppressed: delivery.counters().snapshot().suppressed }).await?;
             }
             Some(Tell::Leave) => break,
-            // Nobody is left to serve.
+            // The parent process has gone, and with it the only sender of purchases.
             None => return Ok(()),
         }
     }

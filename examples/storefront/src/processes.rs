@@ -77,7 +77,7 @@ impl NodeProcess {
         self.child.id().unwrap_or_default()
     }
 
-    /// Ends the process outright (SIGKILL): nothing is flushed, nobody is told.
+    /// Ends the process outright (SIGKILL): nothing is flushed, no other node is told.
     pub(crate) async fn kill(mut self) -> Result<(), String> {
         self.child.kill().await.map_err(|error| format!("cannot kill {}: {error}", self.address))
     }

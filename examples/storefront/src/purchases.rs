@@ -25,7 +25,7 @@ pub(crate) struct PurchaseLine {
     pub(crate) cents: u64,
 }
 
-/// What one customer, or everybody, bought.
+/// What one customer, or all customers together, bought.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Totals {
     /// How many purchases.
@@ -44,7 +44,7 @@ impl Totals {
         self.cents += cents;
     }
 
-    /// Adds what somebody else bought.
+    /// Adds what another customer bought.
     pub(crate) fn absorb(&mut self, other: Self) {
         self.purchases += other.purchases;
         self.units += other.units;

@@ -120,7 +120,7 @@ impl Shop {
         NodeArguments::to_command_line(&self.journal.address(), &self.node.address().to_string(), self.admin, &self.tls)
     }
 
-    /// Sends every purchase, does its mischief on the way, and asks everybody in the end.
+    /// Sends every purchase, does its mischief on the way, and asks every customer for its totals in the end.
     async fn serve(&mut self, purchases: &Purchases, arguments: &RunArguments) -> Result<Report, Failure> {
         let expected = purchases.totals();
         let ids = || expected.keys().map(|id| PersistenceId::of("Customer", &id.to_string()).expect("a number"));

@@ -52,7 +52,7 @@ fn a_file_of_one_line_ends_well_whoever_is_killed() {
     let directory = tempfile::tempdir().unwrap();
     let input = part_of_the_file(directory.path(), 1);
     for (kill, told_of) in
-        [("region", "was killed at"), ("coordinator", "was killed at"), ("none", "nobody was killed")]
+        [("region", "was killed at"), ("coordinator", "was killed at"), ("none", "no node was killed")]
     {
         let output = storefront(&["--input", &input, "--kill", kill]);
         let told = text(&output);

@@ -2,7 +2,7 @@
 //!
 //! The tally is a map of counters that go up and down. Three nodes take votes at the same time, some
 //! voters change their minds, and the count is exact when the poll closes: each node counts in slots of
-//! its own, and the sums of the slots are what everybody sees.
+//! its own, and every node shows the sums of the slots.
 #![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 
 use std::time::Duration;
@@ -42,7 +42,7 @@ async fn run() -> Result<bool, Failure> {
         station.wait_synced(PATIENCE).await;
     }
     let tally = Key::<Tally>::new("bird-of-the-year")?;
-    // Somebody watches while votes come in.
+    // The third node watches while votes come in.
     let mut board = stations[2].subscribe(&tally);
 
     for round in 0..40 {

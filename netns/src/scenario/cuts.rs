@@ -66,7 +66,7 @@ pub(super) fn flapping(_quick: bool) -> Result<Findings, Failure> {
     let found = nodes[0].said_since(begun).iter().filter(|line| matches!(line.what, What::Unreachable { .. })).count();
     // Long enough for any decision that the last cut might have set going.
     std::thread::sleep(Duration::from_secs(25));
-    never("somebody was downed", &nodes, begun, is_downing)?;
+    never("a node was downed", &nodes, begun, is_downing)?;
     never_two_instances(&nodes)?;
     let mut findings = Findings::default();
     findings.add("cuts, times found unreachable", format!("5, {found}"));
@@ -80,7 +80,7 @@ pub(super) fn loss(_quick: bool) -> Result<Findings, Failure> {
     let begun = At::now();
     lab.lose(10, 3)?;
     std::thread::sleep(Duration::from_secs(60));
-    never("somebody was downed", &nodes, begun, is_downing)?;
+    never("a node was downed", &nodes, begun, is_downing)?;
     let found = nodes[0].said_since(begun).iter().filter(|line| matches!(line.what, What::Unreachable { .. })).count();
     let mut findings = Findings::default();
     findings.add("times found unreachable in a minute", found.to_string());

@@ -44,7 +44,7 @@ pub(super) fn on_one_host(quick: bool) -> Result<Findings, Failure> {
     let mut outcomes = Vec::new();
     let mut dead = Vec::new();
     for port in (20_000..).take(size + kills) {
-        // Whoever is a member now serves as the seed; the first forms the cluster.
+        // The last of the living nodes serves as the seed; the first node forms the cluster.
         let seed = nodes.last().map_or_else(|| format!("127.0.0.1:{port}"), |node| node.name.clone());
         nodes.push(Start::beside(&lab, port, &seed).spawn()?);
         let count = nodes.len();

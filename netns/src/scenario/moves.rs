@@ -1,7 +1,7 @@
 //! The address of the singleton's host moves to another namespace, while its process runs on, cut off.
 //!
 //! The other members hear a new process at the address of a member that is not there any more, and whose
-//! death nobody knows of. It must change nothing: the old process ends itself when its own resolver says so,
+//! death no node knows of. It must change nothing: the old process ends itself when its own resolver says so,
 //! the others remove it when theirs does, and what it ran starts after the margin.
 //!
 //! Source: cluster scenario 76, M25, T15.
@@ -84,7 +84,7 @@ fn one(delay: Duration, stable_after: Duration) -> Result<Move, Failure> {
     }
     let held = |what: &What| matches!(what, What::AddressHeld { .. });
     if started.since(cut) + Duration::from_secs(2) < gone.since(cut) && never("", &nodes[1..3], started, held).is_ok() {
-        return Err(format!("nobody told of {old}, whose address was claimed before it was removed"));
+        return Err(format!("no node reported that the address of {old} was claimed before {old} was removed"));
     }
     let working = nodes[1].wait("the singleton", cut, PATIENCE, |what| *what == What::SingletonWorks)?;
     let is_up = |what: &What| *what == What::Up { count: 3 };

@@ -1,4 +1,4 @@
-//! A process is paused (SIGSTOP) and goes on: it accuses nobody, and no singleton runs twice.
+//! A process is paused (SIGSTOP) and goes on: it finds no other node unreachable, and no singleton runs twice.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(super) fn short(_quick: bool) -> Result<Findings, Failure> {
     }
     // Long enough for any decision that the pause might have set going.
     std::thread::sleep(Duration::from_secs(25));
-    never("somebody was downed", &nodes, paused, is_downing)?;
+    never("a node was downed", &nodes, paused, is_downing)?;
     never("it accused others on waking", [sleeper], resumed, |what| matches!(what, What::Unreachable { .. }))?;
     never_two_instances(&nodes)?;
     let mut findings = Findings::default();
