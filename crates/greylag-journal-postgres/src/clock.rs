@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct ClockWatch {
     journal: String,
-    /// A clock that is behind by no more is nobody's concern (`behind_current_time`).
+    /// A clock that is behind by no more is not reported (`behind_current_time`).
     tolerated: Duration,
     seen: Mutex<Seen>,
 }

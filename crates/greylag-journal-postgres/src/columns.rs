@@ -27,13 +27,13 @@ struct EventColumns<'a> {
     codecs: Vec<i32>,
     manifests: Vec<&'a str>,
     versions: Vec<i32>,
-    /// Nothing while none is.
+    /// Nothing while no event is filtered.
     filtered: Option<Vec<bool>>,
     payloads: Vec<&'a [u8]>,
-    /// Nothing while nobody has any.
+    /// Nothing while no event has metadata.
     metadata: Option<Vec<Option<Vec<u8>>>>,
     crcs: Vec<i64>,
-    /// Nothing while nobody has any.
+    /// Nothing while no event has tags.
     tags: Option<Vec<Option<String>>>,
 }
 

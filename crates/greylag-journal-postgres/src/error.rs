@@ -23,14 +23,14 @@ pub enum OpenError {
         /// What it said, and what helps.
         cause: String,
     },
-    /// It was to be opened for this process alone, and others use it.
-    #[error("schema {schema:?} at {place} is in use: {by}; stop whoever uses it")]
+    /// The journal was to be opened for this process alone, and other processes use it.
+    #[error("schema {schema:?} at {place} is in use: {by}; stop the processes that use it")]
     InUse {
         /// Where.
         place: String,
         /// The schema.
         schema: String,
-        /// Who.
+        /// The connections that use it, as far as the server tells.
         by: String,
     },
 }

@@ -13,7 +13,7 @@ pub(crate) enum Failure {
     RolledBack(String),
     /// Certainly not done, and not to be done on this connection: the server only reads.
     Elsewhere(String),
-    /// Nobody knows whether it was done, and the connection is not to be trusted any more.
+    /// The outcome is unknown: it may have been done, and the connection is not to be trusted any more.
     Unanswered(String),
     /// Certainly not done: no room on the disk.
     StorageLow(String),

@@ -58,7 +58,7 @@ pub(crate) struct Inner {
     pub(crate) replay: Arc<Pool>,
     pub(crate) query: Arc<Pool>,
     pub(crate) deleted: mpsc::UnboundedSender<Deleted>,
-    /// The lanes that did not end yet. Whoever waits for them holds it.
+    /// The lanes that did not end yet. A `close` that waits for them holds the lock.
     tasks: Mutex<Vec<JoinHandle<()>>>,
     sweeper: JoinHandle<()>,
 }
@@ -93,11 +93,11 @@ impl PostgresJournal {
     }
 
     /// Opens the journal for this process alone, as [`copy`](greylag_persistence::copy) wants it: while it is
-    /// open nobody else's journal of this schema connects, and it does not open while one is connected. Those
-    /// that end are waited for, but not longer than `connect_timeout`.
+    /// open no other process's journal of this schema connects, and it does not open while one is connected. It
+    /// waits for those that end, but not longer than `connect_timeout`.
     ///
-    /// It is an advisory lock, which every connection of a journal shares and this one has alone. Databases
-    /// without these (the table below) reserve nothing.
+    /// The reservation is an advisory lock, which every connection of a journal shares and this one has alone.
+    /// Databases without these (the table below) reserve nothing.
     ///
     /// # Errors
     /// [`OpenError`]; [`OpenError::InUse`] if others are connected.
@@ -158,7 +158,7 @@ impl PostgresJournal {
             let place = database.place();
             tracing::warn!(
                 place,
-                "whoever answers there is believed to be the journal database; use sslmode=verify-full"
+                "any server that answers there is taken for the journal database; use sslmode=verify-full"
             );
         }
         let link = Link::new(database, &settings, used);
@@ -284,8 +284,8 @@ impl Inner {
         Health::Up
     }
 
-    /// Answers what waits, and lets go of every connection. A second call waits for the first, or goes on with it if
-    /// nobody does any more: lanes that have something to answer may need another connection.
+    /// Answers what waits, then lets go of every connection, since lanes that have something to answer may need another
+    /// one. A second call waits for the first, or goes on in its place if the first was dropped.
     pub(crate) async fn close(&self) -> Result<(), CloseError> {
         for lane in &self.lanes {
             let _ended_already = lane.send(Message::Close);
@@ -322,8 +322,8 @@ impl Inner {
         }
     }
 
-    /// Hands an append to its lane, if it may be stored at all. From then on it is the lane's, whether somebody
-    /// waits or not (J13).
+    /// Hands an append to its lane, if it may be stored at all. From then on the append is the lane's, whether its
+    /// caller waits or not (J13).
     async fn submit(&self, append: Append) -> Result<oneshot::Receiver<Result<Appended, AppendError>>, AppendError> {
         let bytes = check(&append, self.settings.max_append_bytes).map_err(AppendError::Rejected)?;
         let records: Arc<[StoredEvent]> = append.records(Timestamp::default()).into();
@@ -457,7 +457,7 @@ impl Journal for PostgresJournal {
         });
         let Some(row) = deleted.await.map_err(|failed| DeleteError::Unavailable(failed.cause))? else {
             let current = inner.current(id).await.map_err(|error| DeleteError::Unavailable(error.cause(inner)))?;
-            // Nobody ever claimed it: there is nothing to delete, and nobody to fence.
+            // The id was never claimed: there is nothing to delete, and no writer to fence.
             let is_absent = current.epoch == epoch && epoch == WriterEpoch::NONE;
             return if is_absent { Ok(current.deleted_to) } else { Err(DeleteError::Fenced { current }) };
         };

@@ -5,12 +5,12 @@
 //!              ▲              │                └─ not stored ─▶ looked up ─▶ Ok | Fenced | Conflict
 //!              └──────────────┴─ rolled back, or unanswered: once more, until its deadline ─▶ Unknown
 //! ```
-//! An id has at most one append among the sent; what else comes for it waits behind, in order, and so
-//! does whoever must see all of them (a claim). So no statement names an id twice, and of two tries of
+//! An id has at most one append among the sent; later appends of the id wait behind it, in order, and so
+//! does a request that must see all of them (a claim). So no statement names an id twice, and of two tries of
 //! one append the later finds what the earlier left. An append is never taken for refused while an
 //! earlier try of it is unanswered: the only answers left are Ok, Fenced by the head, and Unknown (J10).
 //!
-//! Pure: the driver owns the connection, the payloads, and those who wait. Source: persistence §4.4.
+//! Pure: the driver owns the connection, the payloads, and the callers' reply channels. Source: persistence §4.4.
 
 mod verdict;
 
@@ -29,14 +29,14 @@ use crate::failure::Failure;
 pub(crate) use verdict::{Found, StoredLast};
 use verdict::{Verdict, verdict};
 
-/// After so many rollbacks an append goes alone: somebody else's id may be what they are about.
+/// After so many rollbacks an append goes alone: another id of the statement may be what causes them.
 const ROLLBACKS_TOGETHER: u32 = 3;
 
 /// Names one append of a lane; later ones have larger numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct AppendNo(pub(crate) u64);
 
-/// Names one who waits for his turn.
+/// Names one request that waits for its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TurnNo(pub(crate) u64);
 
@@ -63,7 +63,7 @@ pub(crate) struct Request {
 pub(crate) enum Input {
     /// Appends that came together.
     Submit(Vec<Request>),
-    /// Somebody who must see all appends of the id that came before.
+    /// A request must see all appends of the id that came before it: give it its turn when they are answered.
     AwaitTurn { turn: TurnNo, id: PersistenceId },
     /// There is a connection.
     Connected,
@@ -90,14 +90,14 @@ pub(crate) enum Effect {
     Connect,
     /// Drop the connection; what is under way on it is not waited for.
     Disconnect,
-    /// Store these, in one statement. They are in the order of their ids: whoever locks rows in one order waits for
-    /// nobody in a circle, and indexes like it.
+    /// Store these, in one statement. They are in the order of their ids: statements that lock rows in one order
+    /// never wait for each other in a circle, and indexes like it.
     Execute { statement: StatementNo, appends: Vec<AppendNo> },
     /// Look up what stands in the place of these.
     LookUp { statement: StatementNo, appends: Vec<AppendNo> },
     /// Answer, and forget.
     Answer { append: AppendNo, outcome: Result<Appended, AppendError> },
-    /// It is his turn.
+    /// It is the turn of this request.
     Turn(TurnNo),
 }
 
@@ -141,7 +141,7 @@ enum Waiting {
 struct Queue {
     /// The one that is ready or sent.
     first: AppendNo,
-    /// Seldom anybody: an id is written by one who waits for his answers.
+    /// Mostly empty, since the writer of an id waits for each answer.
     behind: VecDeque<Waiting>,
 }
 
@@ -225,7 +225,7 @@ impl Lane {
         silence.chain(self.next_late().map(|(_, deadline)| deadline)).min()
     }
 
-    /// Whether nobody waits any more.
+    /// Whether no append and no turn waits any more.
     pub(crate) fn is_idle(&self) -> bool {
         self.by_id.is_empty()
     }
@@ -244,8 +244,8 @@ impl Lane {
         }
         match self.by_id.entry(request.id.clone()) {
             Entry::Occupied(mut queue) => queue.get_mut().behind.push_back(Waiting::Append(append)),
-            Entry::Vacant(nobody) => {
-                nobody.insert(Queue { first: append, behind: VecDeque::new() });
+            Entry::Vacant(idle) => {
+                idle.insert(Queue { first: append, behind: VecDeque::new() });
                 self.ready.push_back(append);
             }
         }
@@ -366,7 +366,7 @@ impl Lane {
                     let error = AppendError::Rejected(RejectReason::StorageLow(words.clone()));
                     self.refuse(append, error, out);
                 }
-                // Whoever is not the cause must not suffer from it (J11): each says for itself.
+                // An append that is not the cause must not suffer from the refusal (J11), so each is tried alone.
                 Failure::Taken(_) | Failure::Refused(_) if together => {
                     pending.alone = true;
                     again.push(append);
@@ -387,7 +387,7 @@ impl Lane {
                 _ => {
                     pending.rollbacks += 1;
                     pending.alone |= pending.rollbacks >= ROLLBACKS_TOGETHER;
-                    // Behind the others, who must not wait for what may never pass.
+                    // An append that goes alone goes behind the others, which must not wait for it if it never passes.
                     if pending.alone {
                         pending.sent = None;
                         self.ready.push_back(append);
@@ -400,8 +400,8 @@ impl Lane {
         self.requeue(again);
     }
 
-    /// Everything sent goes once more, on another connection. Nobody knows whether it was done, except
-    /// of the statement that the failure is `about`, if the failure says so.
+    /// Everything sent goes once more, on another connection. Whether it was done is unknown, except
+    /// for the statement that the failure is `about`, if the failure says so.
     fn on_failure_of_connection(&mut self, about: Option<StatementNo>, failure: &Failure, out: &mut Vec<Effect>) {
         if self.connection != Connection::Ready {
             return;
@@ -496,7 +496,7 @@ impl Lane {
         self.answer(append, Err(outcome), out);
     }
 
-    /// Answers a refusal, or, if an earlier try may be stored, that nobody knows (J10).
+    /// Answers a refusal, or, if an earlier try may be stored, that the outcome is unknown (J10).
     fn refuse(&mut self, append: AppendNo, error: AppendError, out: &mut Vec<Effect>) {
         let unanswered = self.pending.get(&append).is_some_and(|pending| pending.unanswered);
         let error = if unanswered {

@@ -53,9 +53,9 @@
 //! `examples/read-side` is a program with a table that counts each event exactly once ([`Transactional`]).
 //!
 //! # How appends travel
-//! Each of `write_lanes` connections takes the ids of its slices. It sends whatever waits as one
-//! statement, `pipeline` of them at a time, so the price of a commit is shared by everybody who waits
-//! for one, and no timer holds anything back. Claims, deletions and snapshots have connections of their own, and so
+//! Each of `write_lanes` connections takes the ids of its slices. It sends all appends that wait as one
+//! statement, `pipeline` of them at a time, so they share the price of a commit,
+//! and no timer holds anything back. Claims, deletions and snapshots have connections of their own, and so
 //! do replays; a page's connection is given back before the page is. [`PostgresJournal::stats`] tells how many
 //! share a commit, how long one takes, and what became of all appends.
 //!
@@ -84,7 +84,7 @@
 //! | both | a commit may end in "unknown" (40003, 08007) | nothing: it counts as an unanswered try, and is asked about |
 //! | both | clocks of nodes differ: a timestamp may be older than one already read | set `behind_current_time` of queries to at least the cluster's clock uncertainty (CockroachDB `--max-offset`, YugabyteDB `max_clock_skew_usec`) |
 //! | both | an index that begins with a time is written at one place: a hot range | make `event_time_idx` begin with `slice`, or hash-sharded |
-//! | both | advisory locks do nothing (CockroachDB), or not in older versions (YugabyteDB) | apply [`MIGRATIONS`] by hand, and set [`Migrate::Refuse`]; see yourself that nobody uses the schema while it is copied |
+//! | both | advisory locks do nothing (CockroachDB), or not in older versions (YugabyteDB) | apply [`MIGRATIONS`] by hand, and set [`Migrate::Refuse`]; make sure yourself that no other process uses the schema while it is copied |
 //! | YugabyteDB | tables and indexes are not made in one transaction with others | the same |
 //! | both | `fillfactor` and HOT updates mean nothing | nothing |
 //! | CockroachDB | `synchronous_commit` is accepted and means nothing: commits are always replicated | nothing |

@@ -116,8 +116,8 @@ impl PostgresOffsets {
     }
 
     /// As [`OffsetStore::save`], in a transaction of the caller's own on the same database, under any
-    /// search path: committed or rolled back with whatever else is in it. Whoever claims the slices
-    /// meanwhile waits for its end.
+    /// search path: committed or rolled back with whatever else is in it. A claim of the slices waits
+    /// for the end of that transaction.
     ///
     /// # Errors
     /// As [`OffsetStore::save`]. Roll the transaction back then: its other writes are a stale owner's.
@@ -177,7 +177,7 @@ impl PostgresOffsets {
         Err(self.stale(owned, &owners.await.map_err(unavailable)?, slices))
     }
 
-    /// The first of these slices that somebody else owns now.
+    /// The first of these slices that another owner has now.
     fn stale(&self, owned: &OwnedSlices, owners: &[Row], slices: impl Iterator<Item = u16>) -> OffsetError {
         let owner =
             |row: &Row| Some((rows::column::<i16>(row, "slice").ok()?, rows::column::<i64>(row, "epoch").ok()?));

@@ -124,7 +124,7 @@ pub(crate) fn head(row: &Row) -> Result<Head, Unreadable> {
     Ok(Head {
         epoch: WriterEpoch::from_u64(u64_of(row, "writer_epoch")?),
         writer_uuid: column::<Uuid>(row, "writer_uuid")?.0,
-        // 0 is the column's "none"; as the least of all it refuses nobody either way.
+        // 0 is the column's "none"; as the least generation it refuses no writer either way.
         generation: if generation == 0 { None } else { Some(Generation::from_u64(generation).ok_or(Unreadable)?) },
         highest: seq_nr(row, "highest_seq_nr")?,
         deleted_to: seq_nr(row, "deleted_to")?,

@@ -1,7 +1,7 @@
 //! The tables: numbered migrations, embedded, applied in order, each once.
 //!
 //! What was applied stands in `greylag_schema`. Nodes that start together take turns by an advisory
-//! lock; a schema newer than this program is refused, since nobody here knows what it means.
+//! lock; a schema newer than this program is refused, since this program does not know what it means.
 
 use tokio_postgres::Client;
 
@@ -40,9 +40,9 @@ pub(crate) fn known() -> i32 {
 /// What to do about a schema that is older than the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Migrate {
-    /// Bring it up to date, if the user may. The default.
+    /// Bring the schema up to date, if the database user may. The default.
     Apply,
-    /// Refuse to work until somebody else has.
+    /// Refuse to work until an operator has brought it up to date.
     Refuse,
 }
 
@@ -68,13 +68,13 @@ async fn apply(client: &Client, schema: &str) -> Result<(), SchemaError> {
     // Neither the turn of others nor an index of a large table is bounded by what a statement may take.
     client.batch_execute("BEGIN; SET LOCAL statement_timeout = 0").await?;
     client.query_one("SELECT pg_advisory_xact_lock($1)::text", &[&LOCK]).await?;
-    // Those who may not create schemas need not, if it is there.
+    // A database user that may not create schemas need not, if the schema is there.
     let exists = client.query_one("SELECT to_regnamespace(quote_ident($1)) IS NOT NULL", &[&schema]).await?;
     if !exists.get::<_, bool>(0) {
         client.batch_execute(&format!("CREATE SCHEMA IF NOT EXISTS {}", quoted(schema))).await?;
     }
     client.batch_execute(SCHEMA_TABLE).await?;
-    // Whoever held the lock before may have done it all.
+    // The process that held the lock before may have applied them all.
     let found = version(client).await?;
     check(found)?;
     for migration in MIGRATIONS.iter().filter(|migration| migration.version > found) {

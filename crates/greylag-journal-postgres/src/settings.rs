@@ -187,7 +187,7 @@ pub enum SettingsError {
         /// `max_backoff`.
         max: Duration,
     },
-    /// Appends would be refused before anybody is warned.
+    /// Appends would be refused before the log warns of the clock.
     #[error("max_clock_lag = {max_clock_lag:?} must be longer than behind_current_time = {behind_current_time:?}")]
     ClockLag {
         /// `max_clock_lag`.

@@ -45,7 +45,7 @@ macro_rules! keep_time {
 ///
 /// The arrays are taken apart in step by the lists of `SELECT`: in `FROM` the server would first copy each of them, row
 /// by row, into a store of its own, which took a tenth of the time of all. An array that is null is a column of nulls:
-/// last numbers (`$6`) if each is the first, filtered (`$12`) if none is, metadata (`$14`) if nobody has any.
+/// last numbers (`$6`) if each is the first, filtered (`$12`) if none is, metadata (`$14`) if no event has any.
 macro_rules! append {
     ($then:literal) => {
         concat!(
@@ -244,7 +244,7 @@ macro_rules! store_state {
     };
 }
 
-/// The first revision. No row: somebody was first, or the clock is too far behind (`$13`).
+/// The first revision. No row: another writer was first, or the clock is too far behind (`$13`).
 pub(crate) const INSERT_STATE: &str = store_state!(
     "$12",
     "
@@ -312,7 +312,7 @@ WHERE projection = $1 AND slice BETWEEN $2::smallint AND $3::smallint
 ORDER BY db_timestamp, persistence_id";
 
 /// The fence of offsets: `ok` is true if every slice of `$2` is owned under its epoch of `$3`. The lock
-/// makes whoever claims them wait until what rests on it is committed.
+/// makes a claim of them wait until what rests on the fence is committed.
 macro_rules! owned {
     ($then:literal) => {
         concat!(

@@ -25,7 +25,7 @@ const CAPS: StateCaps = StateCaps::full(Scope::Shared, OffsetKind::Timestamp);
 /// The durable states of a [`PostgresJournal`](crate::PostgresJournal), over the same connections.
 ///
 /// [`StateStore::changes`] gives what is at least `behind_current_time` old, in the order of the server's time. A
-/// write that took longer than that to commit may be passed by. Who must miss none follows
+/// write that took longer than that to commit may be passed by. A reader that must miss none follows
 /// [`queries`](Self::queries), which are read back; projections do.
 #[derive(Debug, Clone)]
 pub struct PostgresStates {

@@ -1,4 +1,4 @@
-//! What a journal has done since it was opened, for whoever watches it.
+//! Counts what a journal has done since it was opened, for metrics.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub struct PostgresStats {
     pub conflicts: u64,
     /// Appends that are certainly not stored, because the server could not be reached in time, or refused.
     pub not_stored: u64,
-    /// Appends of which nobody knows whether they are stored.
+    /// Appends whose outcome is unknown: they may be stored.
     pub unknown: u64,
     /// Bytes of appends that wait or are under way now, in whole KiB; at most `max_pending_bytes`.
     pub pending_bytes: u64,

@@ -63,7 +63,7 @@ pub trait PostgresHandler: Send + 'static {
 pub struct Transactional<H> {
     offsets: PostgresOffsets,
     handler: H,
-    /// Nobody else holds it, so it can be borrowed for a transaction.
+    /// The only reference to the connection, so that a transaction can borrow it.
     session: Option<Arc<Session>>,
 }
 
@@ -102,10 +102,10 @@ impl<H: PostgresHandler> TransactionalHandler for Transactional<H> {
     ) -> Result<(), HandleError> {
         let mut session = self.session().await?;
         let within = self.offsets.inner().settings.call_timeout;
-        let client = &mut Arc::get_mut(&mut session).expect("this connection is nobody else's").client;
+        let client = &mut Arc::get_mut(&mut session).expect("no other reference to this connection exists").client;
         let transaction = begin(client, within).await.map_err(|cause| self.away(cause))?;
         if let Err(error) = self.handler.handle(&transaction, envelopes).await {
-            // Whoever meets a connection that is gone, or a conflict, is not to blame.
+            // A handler that meets a connection that is gone, or a conflict, is not to blame.
             let is_away = transaction.client().is_closed() || may_pass(&error);
             let rolled_back = tokio::time::timeout(within, transaction.rollback()).await;
             self.session = Some(session).filter(|_| matches!(rolled_back, Ok(Ok(()))));

@@ -35,7 +35,7 @@ greylag_core::debug_is_sentence!(BindError);
 /// The client found no server that it can work with.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// Nobody answered within `connect_timeout`; start the server, or check the address.
+    /// No server answered within `connect_timeout`; start the server, or check the address.
     #[error("no journal service at {address}: {cause}")]
     Unreachable {
         /// Where it was looked for.
@@ -56,7 +56,7 @@ pub enum ConnectError {
     Untrusted {
         /// Where it is.
         address: String,
-        /// Who does not believe whom.
+        /// Which end does not believe the other.
         cause: String,
     },
     /// The certificate, its key or the authorities cannot be used.

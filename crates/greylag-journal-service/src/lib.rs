@@ -1,6 +1,6 @@
 //! One journal, served over gRPC by one process to others. **It is one machine and one disk: not
-//! highly available.** While that process is away nobody can write; if its disk is lost, so is
-//! what was written. It is what several processes of *one* machine share a journal with; across
+//! highly available.** While that process is away no client can write; if its disk is lost, so is
+//! what was written. With it several processes of *one* machine share a journal; across
 //! machines, use a journal that is itself distributed.
 //!
 //! ```

@@ -23,7 +23,7 @@ pub(crate) struct Submitted<R> {
     /// The encoded `Call`.
     pub(crate) encoded: Bytes,
     pub(crate) deadline: Instant,
-    /// Whoever waits for the outcome.
+    /// How the caller that waits for the outcome is reached.
     pub(crate) reply: R,
 }
 
@@ -37,11 +37,11 @@ pub(crate) enum Outcome {
     },
     /// It was never sent, and never will be.
     NeverSent { cause: String },
-    /// It was sent, and nobody said what became of it.
+    /// It was sent, and no answer said what became of it.
     Unanswered { cause: String },
 }
 
-/// What the driver is to tell whom.
+/// What the driver is to tell which caller.
 pub(crate) type Done<R> = (R, Outcome);
 
 /// All calls that are not answered. `R` is how their callers are reached.
@@ -189,7 +189,7 @@ impl<R> Outbox<R> {
         self.away.as_ref().map(|(since, _)| *since + self.unavailable_after)
     }
 
-    /// While the server is away for long, waiting helps nobody who has not sent anything.
+    /// Gives up the calls that were never sent once the server is away for long, since waiting does not help them.
     fn give_up_unsent(&mut self, now: Instant, done: &mut Vec<Done<R>>) {
         if self.refuse_at().is_none_or(|at| at > now) {
             return;

@@ -1,9 +1,9 @@
-//! What one group commit stored, so that at an opening it can be told whether all of that is there.
+//! Records what one group commit stored, so that at an opening it can be told whether all of that is there.
 //!
 //! sled can lose the rows that a group wrote last and keep the others, its commit record among them, if the
-//! damage begins in the last group of a segment of its log. So the record names everything that nobody would
-//! miss: the heads and other rows that are only ever written over, with their checksums, and how many rows each
-//! tag got. Events are missed by their numbers. `docs/formats/journal-sled.md` describes the bytes.
+//! damage begins in the last group of a segment of its log. So the record names every row whose loss nothing else
+//! shows: the heads and other rows that are only ever written over, with their checksums, and how many rows each
+//! tag got. A lost event shows as a gap in the numbers. `docs/formats/journal-sled.md` describes the bytes.
 
 use bytes::Bytes;
 use greylag_persistence::SeqNr;

@@ -105,7 +105,7 @@ impl ChangedHeads {
 }
 
 /// What the groups in hand change, and how far events are durable. sled shows a batch before it is durable;
-/// readers look here, so that nobody but the committer sees it (J6).
+/// readers look here, so that only the committer sees such a batch (J6).
 #[derive(Debug, Default)]
 pub(crate) struct Undurable {
     /// The oldest group first. What a row was before that one is durable.
@@ -114,8 +114,8 @@ pub(crate) struct Undurable {
 }
 
 impl Undurable {
-    /// What readers must take for the head they read. Ask *after* reading: whoever read a head that is not
-    /// durable is sure to find the durable one here, or it has become durable meanwhile.
+    /// What readers must take for the head they read. Ask *after* reading: a reader that read a head that is not
+    /// durable is sure to find the durable one here, unless the head has become durable meanwhile.
     pub(crate) fn durable_head(&self, read: StoredHead) -> Option<StoredHead> {
         let in_group = |group: &Before| {
             let place = group.heads.binary_search_by_key(&read.pid, |(pid, _)| *pid).ok()?;

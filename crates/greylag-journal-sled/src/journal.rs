@@ -243,7 +243,7 @@ impl Journal for SledJournal {
     }
 }
 
-/// Checks the limits and encodes the events, on the thread of whoever asks.
+/// Checks the limits and encodes the events, on the caller's thread.
 fn encode(append: &Append, max_bytes: usize) -> Result<EncodedAppend, RejectReason> {
     /// Tag numbers of one append that a commit record has room for.
     const MAX_TAGS: usize = 4096;

@@ -164,7 +164,7 @@ pub(crate) fn all_events() -> (Vec<u8>, Vec<u8>) {
     (vec![EVENT], end(EVENT).to_vec())
 }
 
-/// Whose head lies under this key.
+/// The id whose head lies under this key.
 pub(crate) fn head_id(key: &[u8]) -> Option<PersistenceId> {
     let id = std::str::from_utf8(key.strip_prefix(&[HEAD])?).ok()?;
     PersistenceId::unique(id).ok()
@@ -221,7 +221,7 @@ pub(crate) enum Space {
     All,
 }
 
-/// Whose durable state lies under this key, if it is one's.
+/// The id whose durable state lies under this key, if it is the key of a state.
 pub(crate) fn state_id(key: &[u8]) -> Option<PersistenceId> {
     let id = std::str::from_utf8(key.strip_prefix(&[STATE])?).ok()?;
     PersistenceId::unique(id).ok()

@@ -36,9 +36,9 @@
 //! # }
 //! ```
 //!
-//! One committer thread checks every append against the head of its id and stores all that waits
-//! in one synced batch, so the cost of a sync is shared by everybody who waits for one. What one
-//! process wrote no second one sees while it runs: its [`Scope`](greylag_persistence::Scope) is
+//! One committer thread checks every append against the head of its id and stores all appends that wait
+//! in one synced batch, so they share the cost of a sync. No second process sees what one process wrote
+//! while that one runs: the journal's [`Scope`](greylag_persistence::Scope) is
 //! `Node`. To share it among the processes of a machine, serve it with `greylag-journal-service`.
 //!
 //! `docs/formats/journal-sled.md` describes what is on the disk. Source: persistence §4.3.

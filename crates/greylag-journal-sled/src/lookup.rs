@@ -1,5 +1,5 @@
-//! Reads that the committer and the readers share. What is wrong with one id is told apart from
-//! what is wrong with the store, so that damage to one record stops nobody else (J11, J12).
+//! Reads that the committer and the readers share. Damage to one id is told apart from damage to the
+//! store, so that damage to one record stops only callers that need that record (J11, J12).
 
 use bytes::Bytes;
 use greylag_persistence::{Corrupt, CorruptKind, PersistenceId, SeqNr};

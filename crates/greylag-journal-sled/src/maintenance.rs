@@ -77,10 +77,10 @@ pub struct Counts {
     pub slices: u64,
 }
 
-/// Events that are gone, or that nobody can read any more.
+/// Events that are gone, or cannot be read any more.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Missing {
-    /// Whose.
+    /// The id that the events belong to.
     pub id: String,
     /// The number of the first one.
     pub first: u64,
@@ -111,9 +111,9 @@ impl Verification {
 
 /// Reads everything: all commits and their digests, every event, snapshot, state and offset, and the guard.
 ///
-/// Works on a copy beside the directory, which is removed again, because the engine blanks the torn end of a log that it
-/// opens. If that copy is not sound, its log is read without the engine: what is counted then is what [`salvage`] can save,
-/// and what is missing is what nobody can.
+/// Works on a copy beside the directory, which is removed again, because the engine blanks the torn end of a log that
+/// it opens. If that copy is not sound, its log is read without the engine: what is counted then is what [`salvage`] can
+/// save, and what is missing is lost for good.
 ///
 /// # Errors
 /// [`Failure::Open`] if another process has it open, [`Failure::File`] if it cannot be read, or the copy not be written.

@@ -59,7 +59,7 @@ impl Merger {
         let mut next = None;
         for (at, record) in verification::records(first, reader).enumerate() {
             let (number, commit) = match record {
-                // Damage is found by those who need the record; what lies behind it stays as it is.
+                // Readers that need the record find the damage; records behind it stay as they are.
                 Err(error) if error.is_corruption() => break,
                 record => record?,
             };

@@ -1,4 +1,4 @@
-//! What one slice of a projection keeps: who owns it, and how far it was processed.
+//! What one slice of a projection keeps: its owner, and how far it was processed.
 //!
 //! Ordinals come in order and without gaps, so of a slice the newest place is enough, whatever the
 //! number of its ids. [Marks](greylag_persistence::Processed::is_mark) stay beside it: each tells of a

@@ -39,7 +39,7 @@ mod states;
 
 pub(crate) use states::remove_superseded;
 
-/// What whoever finds the journal damaged is told to do.
+/// What the error of a damaged journal tells the operator to do.
 pub(crate) const REPAIR: &str = "copy the directory, then `greylag-journal-sled verify DIRECTORY` tells what is damaged, and \
                       `greylag-journal-sled salvage DIRECTORY NEW` saves what is not";
 
@@ -403,7 +403,7 @@ impl JournalPlanner {
     /// Changes the head of `id`, which [`JournalPlanner::head`] just found as `before`.
     fn set_head(&mut self, id: PersistenceId, before: Option<StoredHead>, now: StoredHead) {
         self.group.changed = true;
-        // Not durable yet, but nobody plans on it who is not undone with it.
+        // Not durable yet, but a request that is planned on this head is undone together with it.
         self.heads.put(&id, now);
         self.changed_heads.change(id, before, now);
     }
@@ -475,7 +475,7 @@ impl JournalPlanner {
     }
 }
 
-/// Damage to one id answers the one who asked; anything else fails the whole store.
+/// Damage to one id is answered to the caller that asked for the id; any other error fails the whole store.
 fn local<T>(found: Result<T, LookupError>) -> Result<Result<T, Corrupt>, StoreError> {
     match found {
         Ok(found) => Ok(Ok(found)),

@@ -61,7 +61,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(DAMAGED),
         Err(failure) => {
-            // Whoever reads has gone; the exit code remains.
+            // The write fails only if the reader of stderr has gone; the exit code remains.
             let _gone = writeln!(stderr(), "greylag-journal-sled: {failure}");
             ExitCode::FAILURE
         }

@@ -1,8 +1,8 @@
-//! The queue in front of the committer, bounded in bytes: whoever finds it full waits for room.
+//! The queue in front of the committer, bounded in bytes: a caller that finds it full waits for room.
 //!
 //! The store refuses what does not fit. An append that is refused makes its entity recover, and thousands that
-//! recover would meet a queue as full. So there is room for a request before the store is asked, first come,
-//! first served, and it is taken back when the request is planned, whoever still waits for its answer.
+//! recover would meet a queue as full. So a request takes room before the store is asked, first come,
+//! first served, and gives it back when the request is planned, whether or not its caller still waits for the answer.
 //! Source: persistence §7 (`max_pending_bytes`).
 
 use std::sync::Arc;
@@ -64,7 +64,7 @@ impl Queued {
 #[derive(Default)]
 pub(crate) struct Freed(Option<OwnedSemaphorePermit>);
 
-/// Without room of its own, for who asks the store itself.
+/// A request without room of its own, for callers that ask the store itself.
 impl From<Request> for Queued {
     fn from(request: Request) -> Self {
         Self { request, room: None }

@@ -99,7 +99,7 @@ fn sweep_orphan_chunks(reader: &Reader, batch: &mut Batch) -> Result<(), StoreEr
     while let Some(record) = reader.range(&from, &to).next() {
         let key = match lookup::key_of(record) {
             Ok(key) => key,
-            // Those behind it stay, too: nobody gets past it.
+            // The chunks behind a damaged page stay, too: an iteration does not get past it.
             Err(error) if error.is_corruption() => {
                 tracing::warn!(%error, "chunks of snapshots that were never finished stay: a page of them is damaged");
                 break;
@@ -114,7 +114,7 @@ fn sweep_orphan_chunks(reader: &Reader, batch: &mut Batch) -> Result<(), StoreEr
         let last = keys::snapshot_chunk(pid, seq_nr, save, u16::MAX);
         let orphans = match reader.get(&keys::snapshot(pid, seq_nr)) {
             Ok(row) => row.and_then(Row::decode).is_none_or(|row| row.save != save),
-            // The row may have named them: leave them to whoever deletes or replaces it.
+            // The damaged row may have named these chunks: leave them until the row is deleted or replaced.
             Err(error) if error.is_corruption() => false,
             Err(error) => return Err(error),
         };

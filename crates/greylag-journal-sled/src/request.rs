@@ -77,7 +77,7 @@ pub(crate) enum OffsetChange {
     Reset,
 }
 
-/// An append whose events are encoded already, by the thread of whoever asks.
+/// An append whose events are encoded already, on the caller's thread.
 #[derive(Debug)]
 pub(crate) struct EncodedAppend {
     pub(crate) id: PersistenceId,

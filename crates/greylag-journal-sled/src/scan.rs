@@ -1,7 +1,7 @@
 //! Pages of events in the order of commits: walks the commit records above an ordinal, or the rows of
 //! a tag, up to what is durable.
 //!
-//! Ordinals count events without a gap, and nobody is shown one before it is durable, so a reader
+//! Ordinals count events without a gap, and no reader is shown one before it is durable, so a reader
 //! that goes on where it stopped misses nothing. Slices are picked by the ids that commit records name,
 //! before any event is read. Source: persistence §4.3 (ordinals).
 

@@ -88,7 +88,7 @@ impl Superseded {
     }
 }
 
-/// One change in the order of changes: whose, and what it wrote over.
+/// One change in the order of changes: the id of the state, and what the change wrote over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChangeRow {
     pub(crate) id: PersistenceId,

@@ -164,7 +164,7 @@ impl Reads<'_> {
             if ids.len() >= limit {
                 break;
             }
-            // A damaged row is somebody's all the same.
+            // A damaged row counts too, since its key still names an id.
             let key = lookup::key_of(record)?;
             if self.undurable.durable_row(&key) == Some(None) {
                 continue;
@@ -218,7 +218,7 @@ impl Reads<'_> {
         {
             return Ok(None);
         }
-        // Without its chunks: damage to a state that is not meant stops nobody who follows others.
+        // Read without its chunks: damage to a state that is not meant must not stop readers that follow others.
         let missing = |id| Err(LookupError::Corrupt(Corrupt { id, seq_nr: SeqNr::ZERO, kind: CorruptKind::Missing }));
         let Some(value) = self.durable_state(&id)? else { return missing(id) };
         let stored = Row::decode(value).and_then(|row| StateRow::decode(&id, row.content));

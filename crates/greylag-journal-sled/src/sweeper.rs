@@ -75,7 +75,7 @@ impl Sweeper {
             let before = entry.get().done_to.as_u64();
             let id = match id_of(*entry.key(), reader) {
                 Ok(id) => id,
-                // Nothing is removed for as long as nobody can tell whose it is.
+                // Nothing is removed while the id that it belongs to cannot be read.
                 Err(error) if error.is_corruption() => {
                     tracing::warn!(pid = entry.key().0, %error, "deleted events stay on the disk: whose they are is damaged");
                     entry.remove();

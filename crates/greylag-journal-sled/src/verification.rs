@@ -1,10 +1,10 @@
-//! Whether everything is there that was stored since the last opening, and the latest before it.
+//! Checks that everything is there that was stored since the last opening, and the latest before it.
 //!
 //! sled takes damage in the part of its log that no snapshot of its own covers yet for a torn write, and opens
 //! without what follows: up to the end of the log, or of a segment in its middle, which is a *hole*. So at each
 //! opening the commit records, numbered without a gap, are walked from the last verified one to the end, what
-//! they wrote over is looked up, and the digests of the latest are compared with the events. What is damaged
-//! but there is left to whoever reads it (J11, J12). Source: persistence §4.3 (open).
+//! they wrote over is looked up, and the digests of the latest are compared with the events. A record that is
+//! there but damaged passes: its readers are told of it (J11, J12). Source: persistence §4.3 (open).
 
 use std::collections::HashMap;
 
@@ -185,14 +185,14 @@ impl<'a> Heads<'a> {
 fn check_row(key: &[u8], written: Written, reader: &Reader) -> Result<(), StoreError> {
     let lost = || written.lost(format_args!("the record under key {}", keys::hex(key)));
     let value = match reader.get(key) {
-        // Damaged, but there: whoever reads it is told.
+        // The record is there but damaged: its readers are told.
         Err(error) if error.is_corruption() => return Ok(()),
         value => value?,
     };
     if !written.is(value.as_ref()) {
         return Err(lost());
     }
-    // A state has its place in the order of changes, for those who follow them.
+    // A state has its place in the order of changes, for readers that follow them.
     let (Some(id), Some(value)) = (keys::state_id(key), value) else { return Ok(()) };
     let Some(stored) = Row::decode(value).and_then(|row| StateRow::decode(&id, row.content)) else { return Ok(()) };
     match reader.get(&keys::change(stored.ordinal)) {
@@ -213,7 +213,7 @@ fn check_tag_rows(number: u64, commit: &CommitRecord, heads: &mut Heads<'_>) -> 
             }
             let rows = heads.reader.keys(&keys::tag_row(*tag, first_ordinal), &keys::tag_row(*tag, end));
             let found = match rows.map(|row| row.map(|_| 1)).sum::<Result<u64, _>>() {
-                // Damaged, but there, and whoever looks for the tag is told. An iteration does not get past it.
+                // The row is there but damaged, and readers of the tag are told. An iteration does not get past it.
                 Err(error) if error.is_corruption() => continue,
                 found => found?,
             };
@@ -242,7 +242,7 @@ pub(crate) fn check_digest(number: u64, commit: &CommitRecord, heads: &mut Heads
         }
         for seq_nr in append.first.as_u64()..append.first.as_u64() + append.count {
             let row = match heads.reader.get(&keys::event(append.pid, SeqNr::saturating(seq_nr))) {
-                // Damaged, but there: whoever reads it is told.
+                // The event is there but damaged: its readers are told.
                 Err(error) if error.is_corruption() => return Ok(()),
                 row => row?,
             };
@@ -277,7 +277,7 @@ pub(crate) fn check_changes(first_ordinal: u64, reader: &Reader) -> Result<(), S
                     "the state of {id} is not the one that change {ordinal} stored"
                 )));
             }
-            // Damage to one state answers whoever asks for it (J11).
+            // Damage to one state is answered to callers that read that state (J11).
             Err(LookupError::Corrupt(_)) => {}
             Err(LookupError::Store(error)) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! Runs one lane: carries its statements to the server, and their answers to those who wait.
+//! Runs one lane: carries its statements to the server, and their answers to the callers that wait.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::stats::Counters;
 /// Messages taken out of the inbox at once: what came together goes together.
 const TAKEN_AT_ONCE: usize = 1000;
 
-/// How often a connection is looked at that nobody uses.
+/// How often a connection that is not in use is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a lane is asked.
@@ -35,7 +35,7 @@ pub(crate) enum Message {
     Close,
 }
 
-/// An append, and who waits for it.
+/// An append, and the channel to the caller that waits for it.
 pub(crate) struct Submitted {
     pub(crate) records: Arc<[StoredEvent]>,
     pub(crate) bytes: usize,
@@ -69,7 +69,7 @@ impl Drop for Driver {
     }
 }
 
-/// Runs until it is told to close and has answered everybody.
+/// Runs until it is told to close and has answered every request.
 pub(crate) async fn run(
     link: Arc<Link>,
     counters: Arc<Counters>,
@@ -104,9 +104,9 @@ pub(crate) async fn run(
             Some(made) = driver.connecting.next(), if !driver.connecting.is_empty() => inputs.push(driver.connected(made)),
             _ = look.tick() => inputs.extend(driver.look()),
             taken = inbox.recv_many(&mut messages, TAKEN_AT_ONCE), if open => {
-                // Without handles nobody can tell it to close any more.
+                // Without handles to the journal no `Close` can come any more, so it closes.
                 open = taken > 0;
-                // Whom an answer has woken come one after the other: they are let in first, and go together.
+                // Writers that an answer has woken come one after the other: they are let in first, and go together.
                 tokio::task::yield_now().await;
                 while messages.len() < TAKEN_AT_ONCE && let Ok(message) = inbox.try_recv() {
                     messages.push(message);
@@ -197,15 +197,15 @@ impl Driver {
                 }
                 Effect::Answer { append, outcome } => {
                     if let Some(Waiting { records, bytes, room, reply }) = self.appends.remove(&append) {
-                        // Whoever has the answer finds it counted, and its room free.
+                        // Before the reply, so that a caller that has its answer finds it counted, and its room free.
                         self.counters.answered(&outcome, records.len(), bytes);
                         drop(room);
-                        let _nobody_waits_any_more = reply.send(outcome);
+                        let _caller_gone = reply.send(outcome);
                     }
                 }
                 Effect::Turn(turn) => {
                     if let Some(reply) = self.turns.remove(&turn) {
-                        let _nobody_waits_any_more = reply.send(());
+                        let _caller_gone = reply.send(());
                     }
                 }
             }
@@ -246,7 +246,7 @@ impl Driver {
         }
     }
 
-    /// A connection that ended while nobody used it is made anew before somebody does.
+    /// A connection that ended while no statement used it is made anew before one does.
     fn look(&self) -> Option<Input> {
         let ended = self.session.as_ref().is_some_and(|session| session.client.is_closed());
         ended.then(|| Input::Lost("the connection ended".to_owned()))

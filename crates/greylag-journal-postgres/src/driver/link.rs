@@ -1,8 +1,8 @@
 //! Makes connections: one try at a time while they fail, with waits that grow, for ever.
 //!
 //! Lanes and pools share one link, so a server that is away meets one knock at a time, and the health
-//! of the store is what the last try to connect said. The schema is looked after by whoever connects
-//! first, so a journal that was opened while its server was away comes up by itself.
+//! of the store is what the last try to connect said. The first connection to succeed looks after the
+//! schema, so a journal that was opened while its server was away comes up by itself.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -168,7 +168,7 @@ impl Link {
         }
     }
 
-    /// Reserves the journal for this process. Answers who else uses it, if that is why it cannot.
+    /// Reserves the journal for this process. Answers which other connections use it, if that is why it cannot.
     pub(crate) async fn reserve(&self) -> Result<Option<String>, String> {
         let session = self.connect(Purpose::Primary).await?;
         Ok(match Reservation::take(session, &self.schema, self.connect_timeout).await? {
@@ -180,7 +180,7 @@ impl Link {
         })
     }
 
-    /// Ok while nobody else can use the journal.
+    /// Ok while no other process can use the journal.
     pub(crate) async fn reserved(&self) -> Result<(), String> {
         let reservation = lock(&self.reservation).clone();
         match reservation {

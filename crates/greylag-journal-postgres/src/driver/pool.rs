@@ -55,7 +55,7 @@ impl Pool {
         self.call_counting(within, call).await.map(|called| called.value)
     }
 
-    /// The same, for those to whom it matters that an earlier try may have been done.
+    /// The same, for callers to which it matters that an earlier try may have been done.
     pub(crate) async fn call_counting<T, F>(
         &self,
         within: Duration,
@@ -122,8 +122,8 @@ impl Pool {
     }
 }
 
-/// A connection out of the pool. It goes back only if what it carried has ended: whoever is given one
-/// must not wait behind a statement that nobody waits for any more.
+/// A connection out of the pool. It goes back only if what it carried has ended: the next borrower
+/// must not wait behind a statement whose caller waits no longer.
 struct Borrowed {
     session: Option<Object<Sessions>>,
     is_fit: bool,

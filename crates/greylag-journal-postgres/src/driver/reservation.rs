@@ -1,8 +1,8 @@
-//! Whether a journal is in use: every connection shares an advisory lock of its schema, and who wants the
-//! journal alone takes the same lock alone.
+//! Tells whether a journal is in use: every connection shares an advisory lock of its schema, and a process that
+//! wants the journal alone takes the same lock alone.
 //!
 //! The lock ends with its connection, so a process that was killed holds nothing for long. Databases that do
-//! not know such locks let everybody pass.
+//! not know such locks let every process pass.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,8 +51,8 @@ pub(crate) async fn share(client: &Client, schema: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "schema {schema:?} is being copied or verified, and nobody else may use it meanwhile; wait until that ends, or \
-         look for who holds an advisory lock in pg_locks"
+        "schema {schema:?} is being copied or verified, and no other process may use it meanwhile; wait until that \
+         ends, or look in pg_locks for the connection that holds an advisory lock"
     ))
 }
 
@@ -60,7 +60,7 @@ pub(crate) async fn share(client: &Client, schema: &str) -> Result<(), String> {
 pub(crate) struct Reservation(Arc<Session>);
 
 impl Reservation {
-    /// Tries for so long; answers who is in the way otherwise.
+    /// Tries to take the lock for so long; answers which connections are in the way otherwise.
     pub(crate) async fn take(
         session: Arc<Session>,
         schema: &str,
@@ -82,14 +82,14 @@ impl Reservation {
         answer.map(drop).map_err(|error| format!("the connection that reserved it broke: {}", advised(&error)))
     }
 
-    /// Before the connection ends by itself, so that who comes next need not wait.
+    /// Gives the lock back before the connection ends by itself, so that the next process need not wait.
     pub(crate) async fn release(&self) {
         // If it is gone, so is the lock.
         let _gone = ask(&self.0.client, "SELECT pg_advisory_unlock_all()").await;
     }
 }
 
-/// Who is connected, as far as the server tells.
+/// The other connections, as far as the server tells.
 async fn others(client: &Client, schema: &str) -> String {
     let sql = format!(
         "SELECT count(*) || ' connections, one from ' || min(coalesce(host(a.client_addr), 'this host') \

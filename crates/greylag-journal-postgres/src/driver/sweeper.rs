@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// What is deleted, for the sweeper.
 pub(crate) type Deleted = (PersistenceId, SeqNr);
 
-/// Runs until nobody can delete any more. `limit`: events that one statement removes.
+/// Runs until no handle can delete any more. `limit`: events that one statement removes.
 pub(crate) async fn run(
     pool: Arc<Pool>,
     within: Duration,
@@ -64,7 +64,7 @@ pub(crate) async fn run(
 /// Up to where the events of ids are to be removed.
 #[derive(Default)]
 struct Waiting {
-    /// By id, so that whoever deletes all the time costs no memory.
+    /// By id, so that an id whose events are deleted all the time costs no memory.
     by_id: BTreeMap<PersistenceId, SeqNr>,
     /// The one before `next`.
     last: Option<PersistenceId>,
@@ -76,7 +76,7 @@ impl Waiting {
         *known = to.max(*known);
     }
 
-    /// Takes them in turns, so that one that always fails keeps nobody waiting.
+    /// Takes the ids in turns, so that one that always fails keeps no other waiting.
     fn next(&mut self) -> Option<(PersistenceId, SeqNr)> {
         let after = self.last.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.by_id.range((after, Bound::Unbounded)).next().or_else(|| self.by_id.first_key_value());

@@ -154,7 +154,7 @@ fn what_comes_while_statements_run_goes_together() {
     assert_eq!(bench.executed(4, &done(["7", "8", "9"])), last);
 }
 
-/// Two who lock the same rows in one order never wait for each other in a circle.
+/// Two statements that lock the same rows in one order never wait for each other in a circle.
 #[test]
 fn a_statement_takes_the_oldest_in_the_order_of_their_ids() {
     let mut bench = Bench::with(|settings| settings.pipeline = 1);
@@ -178,7 +178,7 @@ fn a_batch_ends_at_its_bytes_and_a_larger_append_goes_alone() {
     assert_eq!(bench.executed(4, &[("4", 1)])[1..], [execute(5, &[5])]);
 }
 
-/// Persistence J4: a claim sees every append of its id that came before; J11: nobody else waits.
+/// Persistence J4: a claim sees every append of its id that came before; J11: other ids do not wait.
 #[test]
 fn an_id_has_one_append_under_way_and_claims_wait_for_theirs() {
     let mut bench = Bench::new();
@@ -270,7 +270,7 @@ fn scenario_61_62_after_an_unanswered_try_nothing_is_said_not_to_be_stored() {
     let mut bench = Bench::new();
     bench.unanswered();
     bench.executed(2, &[]);
-    // Also if somebody else has claimed since: Fenced would say that it was not stored.
+    // Also if another writer has claimed since: Fenced would say that it was not stored.
     let deleted = Found { head: head(4, 5, 5), last: None, ..Found::default() };
     assert!(is_unknown(&bench.found(2, "a", deleted)), "stored, and deleted since, perhaps");
     let mut bench = Bench::new();
@@ -310,7 +310,7 @@ fn a_rollback_is_tried_again_and_after_three_each_goes_alone() {
         assert_eq!(again, [execute(statement + 1, &[1, 2])], "the same, in the same order");
     }
     assert_eq!(bench.failed(3, Failure::RolledBack(words())), [execute(4, &[1])]);
-    // Whoever fails alone goes behind those who wait.
+    // An append that fails alone goes behind those that wait.
     assert_eq!(bench.failed(4, Failure::RolledBack(words())), [execute(5, &[2])]);
     assert_eq!(bench.executed(5, &[("b", 1)]), [stored(2, 1), execute(6, &[1])]);
     // A rollback is an answer: what follows is certain.
@@ -318,7 +318,7 @@ fn a_rollback_is_tried_again_and_after_three_each_goes_alone() {
     assert_eq!(bench.failed(6, Failure::StorageLow(words())), [refused(1, low)]);
 }
 
-/// Persistence J11: whoever is not the cause of a refusal does not suffer from it.
+/// Persistence J11: an append that is not the cause of a refusal does not suffer from it.
 #[test]
 fn a_refused_batch_is_taken_apart() {
     let mut bench = Bench::with(|settings| settings.pipeline = 1);

@@ -10,7 +10,7 @@ use super::Request;
 /// What stands in the database about one append; head and event of one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Of the id; the default if nobody ever claimed it.
+    /// Of the id; the default if it was never claimed.
     pub(crate) head: Head,
     /// The event under the append's last number.
     pub(crate) last: Option<StoredLast>,
@@ -36,20 +36,20 @@ pub(super) enum Verdict {
     ClockBehind(Duration),
 }
 
-/// The rule of persistence §4.4 and J10. `unanswered`: an earlier try was sent, and nobody knows.
+/// The rule of persistence §4.4 and J10. `unanswered`: an earlier try was sent, and its outcome is unknown.
 pub(super) fn verdict(request: &Request, found: Option<&Found>, unanswered: bool, max_clock_lag: Duration) -> Verdict {
     let Some(Found { head, last, clock_behind }) = found else {
         return Verdict::Unknown("not stored by this try; the head that tells about earlier ones cannot be read");
     };
     let is_ours = |last: &&StoredLast| last.writer_uuid == request.writer_uuid && last.crc32c == request.crc32c;
-    // Before the fence: what an earlier try stored is stored, whoever claimed since.
+    // Before the fence: what an earlier try stored is stored, even if another writer has claimed since.
     if let Some(stored) = last.as_ref().filter(is_ours) {
         return Verdict::Answer(Ok(Appended { timestamp: stored.timestamp }));
     }
     if unanswered && request.last <= head.deleted_to {
         return Verdict::Unknown("an earlier try went unanswered, and events up to its number are deleted");
     }
-    // Without a claim nobody may write, whatever epoch he names.
+    // Without a claim no writer may write, whatever epoch it names.
     if head.epoch != request.epoch || head.epoch == WriterEpoch::NONE {
         return Verdict::Answer(Err(AppendError::Fenced { current: *head }));
     }

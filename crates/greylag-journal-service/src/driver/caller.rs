@@ -1,8 +1,8 @@
 //! A connection that is cut off unless its caller says, in time, who it is.
 //!
-//! Whoever reaches the port may connect and say nothing, or half a word. Such a caller costs a descriptor and a task, so it
-//! is given [`hello_timeout`](crate::ServerSettings::hello_timeout) from its connection on, and nothing once the service
-//! stops. A caller that has said hello, or asked for a snapshot, is known from then on.
+//! A caller that reaches the port may connect and send nothing, or half a message. It costs a descriptor and a task, so
+//! it is given [`hello_timeout`](crate::ServerSettings::hello_timeout) from its connection on, and nothing once the
+//! service stops. A caller that has said hello, or asked for a snapshot, is known from then on.
 //!
 //! Source: persistence 72.
 

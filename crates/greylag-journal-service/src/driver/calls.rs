@@ -223,8 +223,8 @@ async fn run_offsets(offsets: Option<&dyn OffsetStore>, call: Call) -> Done {
     }
 }
 
-/// One page of what was processed. Pages fit together because whoever loads has claimed, so that
-/// nobody saves meanwhile.
+/// One page of what was processed. Pages fit together because a projection that loads has claimed, so that
+/// no other owner saves meanwhile.
 async fn load_offsets(offsets: &dyn OffsetStore, load: proto::LoadOffsets) -> Done {
     let slices = wire::slices(load.first, load.last)?;
     let after = load.after.map(wire::processed).transpose()?;

@@ -88,7 +88,7 @@ impl JournalClient {
     /// Connects to the service at `address` (`host:port`), waiting for it if it is still starting.
     ///
     /// # Errors
-    /// [`ConnectError::Unreachable`] if nobody answers in time, [`ConnectError::Refused`] if no
+    /// [`ConnectError::Unreachable`] if no server answers in time, [`ConnectError::Refused`] if no
     /// protocol version is understood by both, [`ConnectError::Untrusted`] if one end does not believe
     /// the other's certificate; and for settings or files that cannot be used.
     pub async fn connect(address: &str, settings: ClientSettings) -> Result<Self, ConnectError> {

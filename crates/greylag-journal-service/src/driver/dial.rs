@@ -15,7 +15,7 @@ use tonic::codegen::{BoxFuture, Service};
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
-    /// Nobody listens there, or the network does not lead there, or the line broke.
+    /// No process listens there, or the network does not lead there, or the line broke.
     #[error("{0}")]
     Away(#[source] io::Error),
     /// Something accepts connections and says nothing.
@@ -50,7 +50,7 @@ impl DialError {
     }
 }
 
-/// Connects to whom a URI names.
+/// Connects to the server that a URI names.
 #[derive(Clone)]
 pub(super) struct Dialer {
     pub(super) tls: Option<Arc<TlsFiles>>,

@@ -44,7 +44,7 @@ impl LinkState {
     }
 }
 
-/// Who calls.
+/// How this client calls itself, in logs and to the server.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     /// For logs.
@@ -284,7 +284,7 @@ fn calls_frame(calls: Vec<Bytes>) -> proto::ClientFrame {
 
 fn answer(done: &mut Vec<Done<Reply>>) {
     for (reply, outcome) in done.drain(..) {
-        // Whoever asked may have stopped waiting; the call stands all the same (J13).
+        // The caller may have stopped waiting; the call stands all the same (J13).
         let _gone = reply.send(outcome);
     }
 }

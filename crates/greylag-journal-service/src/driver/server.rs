@@ -124,13 +124,13 @@ fn open_tls(tls: &Tls, address: SocketAddr) -> Result<Option<Arc<TlsFiles>>, Bin
     match tls {
         Tls::LoopbackOnly if !address.ip().is_loopback() => Err(BindError::PlainText { address }),
         Tls::None if !address.ip().is_loopback() => {
-            tracing::warn!(%address, "ServerSettings::tls = Tls::None: anybody who reaches this address may use the journal");
+            tracing::warn!(%address, "ServerSettings::tls = Tls::None: every process that reaches this address may use the journal");
             Ok(None)
         }
         Tls::LoopbackOnly | Tls::None => Ok(None),
         Tls::Files(files) => {
             if !files.mutual {
-                tracing::warn!(%address, "TlsSettings::mutual = false: anybody who reaches this address may use the journal");
+                tracing::warn!(%address, "TlsSettings::mutual = false: every process that reaches this address may use the journal");
             }
             let verify_hostname = files.verify_hostname && !address.ip().is_unspecified();
             let files = TlsSettings { verify_hostname, ..files.clone() };

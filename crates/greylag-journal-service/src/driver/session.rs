@@ -63,7 +63,7 @@ impl Session {
             hello = tokio::time::timeout(within, self.hello(incoming)) => {
                 hello.map_err(|_| Status::deadline_exceeded(format!("no hello within {within:?}")))??
             }
-            // Whoever has not said who it is has begun nothing that the stop would wait for.
+            // A client that has not said hello has begun nothing that the stop would wait for.
             () = stopped(self.stop.clone()) => return Err(Status::unavailable("the journal service is stopping")),
         };
         Known::note(&self.extensions);

@@ -1,4 +1,4 @@
-//! What projections have processed, and who owns their slices.
+//! What projections have processed, and the owners of their slices.
 
 use greylag_persistence::{OffsetCaps, OwnedSlices, OwnerEpoch, Position, Processed, Scope, Timestamp};
 

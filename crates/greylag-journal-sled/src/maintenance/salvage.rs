@@ -56,7 +56,7 @@ pub const LEFT_OVER_FILE: &str = "greylag.left-over.jsonl";
 /// A history that could not be kept whole.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Cut {
-    /// Whose.
+    /// The id of the history.
     pub id: String,
     /// Events up to here count as deleted; a snapshot covers them, unless they were deleted before.
     pub deleted_to: u64,
@@ -262,8 +262,8 @@ impl History {
         self.last = Some((event.writer_epoch, event.writer_uuid, event.timestamp));
     }
 
-    /// The head as it was, or as the last event tells if it is lost or older than that. Who owned the id last may not be known
-    /// any more.
+    /// The head as it was, or as the last event tells if the head is lost or older than that event. The last owner of
+    /// the id may then be unknown.
     fn head(&self, pid: PidNo) -> StoredHead {
         let (epoch, writer_uuid, timestamp) = self.last.unwrap_or_default();
         if let (Some(stored), Some((last, _))) = (self.head, self.events.last())
@@ -286,7 +286,7 @@ impl History {
     /// What may be kept: where it begins and ends.
     fn bounds(&self, head: &Head) -> (SeqNr, SeqNr) {
         let mut missing = self.damaged.clone();
-        // Behind a guessed head there may be gaps that nobody counted.
+        // A guessed head may hide gaps that were not counted as damage.
         let sound: Vec<_> = self.events.iter().map(|(seq_nr, _)| *seq_nr).collect();
         let gaps = sound.windows(2).filter(|pair| pair[0].next() != Some(pair[1]));
         missing.extend(gaps.map(|pair| pair[1].previous()));

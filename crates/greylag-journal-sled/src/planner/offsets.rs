@@ -111,7 +111,7 @@ impl JournalPlanner {
         }
         let before = match reader.get(&key) {
             Ok(before) => before,
-            // Damage to one projection answers the one who asked; anything else fails the store.
+            // Damage to one projection is answered to the caller; any other error fails the store.
             Err(error) if error.is_corruption() => return Ok(Err(offset_error(&self.name, projection, error))),
             Err(error) => return Err(error),
         };

@@ -105,7 +105,7 @@ impl JournalPlanner {
         Ok(stays.map_or(Ok(()), |corrupt| Err(SnapshotError::Corrupt(corrupt))))
     }
 
-    /// The number of an id, given to it now if nobody claimed it yet: a snapshot may come from elsewhere.
+    /// The number of an id, given to it now if the id was never claimed: a snapshot may come from another store.
     fn pid_for_snapshot(
         &mut self,
         id: &PersistenceId,

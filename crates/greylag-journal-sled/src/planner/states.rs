@@ -23,7 +23,7 @@ use crate::state_row::{ChangeRow, StateRow, Superseded};
 pub(super) struct ChangedState {
     pub(super) before: Option<Bytes>,
     superseded: Option<Superseded>,
-    /// As it was stored its payload may be cut; nobody looks at that.
+    /// The state as the group leaves it so far. As read from the store its payload may be cut: no rule looks at it.
     now: StoredState,
     /// Which write of the group made it.
     turn: usize,

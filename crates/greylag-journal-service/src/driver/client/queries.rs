@@ -1,4 +1,4 @@
-//! Events across histories. A page travels when somebody asks for it, and no further one.
+//! Events across histories. A page travels when the caller asks for it, and no further one.
 
 use std::sync::Arc;
 

@@ -214,7 +214,7 @@ async fn nothing_of_an_old_session_is_done_once_the_client_is_back() {
     let mut old = Raw::welcomed(&server, 1).await;
     old.call([newest(), claim(), claim(), claim()]).await;
     gated.begun.subscribe().wait_for(|begun| *begun == 1).await.unwrap();
-    // The old connection is not gone; nobody reads it any more.
+    // The old connection is not gone; the client reads it no longer.
     let mut new = Raw::welcomed(&server, 1).await;
     new.call([claim()]).await;
     let owned = new.answers(1).await;
@@ -283,7 +283,7 @@ async fn an_answer_that_is_too_large_is_said_to_be() {
     assert_eq!(queries.newest().await, Ok(None));
 }
 
-/// Scenario persistence 72: whoever connects and does not say who it is is cut off, however far it comes.
+/// Scenario persistence 72: a client that connects and does not say who it is is cut off, however far it comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_72_a_session_that_says_nothing_is_closed() {
     assert_eq!(ServerSettings::default().hello_timeout, Duration::from_secs(5));
@@ -322,11 +322,11 @@ async fn scenario_72_a_stop_does_not_wait_for_those_that_say_nothing() {
     let _silent = TcpStream::connect(server.local_address()).await.unwrap();
     let raw = Raw::silent(&server).await;
     let stopped = tokio::time::timeout(Duration::from_secs(60), server.shutdown()).await;
-    assert!(stopped.is_ok(), "the stop waits for one who says nothing");
+    assert!(stopped.is_ok(), "the stop waits for a client that says nothing");
     drop(raw);
 }
 
-/// Scenario persistence 72: a thousand who say nothing leave room for one who does.
+/// Scenario persistence 72: a thousand clients that say nothing leave room for one that says hello.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_72_a_thousand_that_say_nothing_leave_room_for_others() {
     let settings = ServerSettings { hello_timeout: Duration::from_secs(3600), ..ServerSettings::test() };
