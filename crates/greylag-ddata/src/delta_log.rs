@@ -78,7 +78,7 @@ fn hashed(key: &KeyId) -> Hashed {
 struct OfKey {
     /// Their numbers, ascending.
     seqs: VecDeque<u64>,
-    /// How many of them nobody was sent, and in which turn that was so.
+    /// How many of them no peer was sent, and in which turn that was so.
     unsent: (u64, usize),
 }
 
@@ -142,9 +142,9 @@ pub(crate) struct DeltaLog {
     last: u64,
     peers: BTreeMap<UniqueAddress, Cursor>,
     by_key: BTreeMap<Hashed, OfKey>,
-    /// Rises whenever anybody is sent something: what is unsent is of the present turn.
+    /// The number of the present turn, which rises whenever a peer is sent something: unsent records are of it.
     sendings: u64,
-    /// There are records that nobody needs any more.
+    /// Whether there are records that no peer needs any more.
     is_trimming: bool,
     /// The peer that was served last; the next turn begins after it.
     turn: Option<UniqueAddress>,
@@ -211,7 +211,7 @@ impl DeltaLog {
         self.records.push_back((seq, record));
     }
 
-    /// How many records of an entry nobody was sent, and the latest one's number.
+    /// How many records of an entry no peer was sent, and the latest one's number.
     fn unsent(&self, place: &Hashed) -> (usize, Option<u64>) {
         match self.by_key.get(place) {
             Some(OfKey { seqs, unsent: (turn, count) }) if *turn == self.sendings => (*count, seqs.back().copied()),
@@ -617,7 +617,7 @@ impl DeltaLog {
 }
 
 /// How long a batch waits for its acknowledgement before it is sent again. One that travels in pieces takes longer, and
-/// a second copy behind it would help nobody.
+/// a second copy behind it would only delay both.
 fn patience(settings: &ReplicatorSettings, batch: &Message) -> Duration {
     let is_bulk = batch.size_hint() > settings.max_message_bytes;
     settings.delta_resend_timeout.max(if is_bulk { FRAGMENTS_PATIENCE } else { Duration::ZERO })

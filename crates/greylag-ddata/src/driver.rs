@@ -151,7 +151,7 @@ impl Replicator {
     /// A node that leaves flushes before its peers are told that it is gone.
     #[cfg(feature = "cluster")]
     fn flush_on_exit(&self, cluster: &greylag_cluster::Cluster) {
-        // Weak, so that the cluster does not keep a replicator alive that nobody uses.
+        // Weak, so that the cluster does not keep a replicator alive whose last handle is gone.
         let handle = Arc::downgrade(&self.handle);
         let flush = move || -> greylag_cluster::BoxFuture<'static, bool> {
             Box::pin(async move {
@@ -351,7 +351,7 @@ impl Replicator {
         }
     }
 
-    /// Stops in order: sends what nobody has yet, waits for one voter to confirm it, and ends.
+    /// Stops in order: sends the changes that no peer has yet, waits for one voter to confirm them, and ends.
     pub async fn shutdown(&self) {
         self.handle.controls.stop();
         let mut lifecycle = self.lifecycle();

@@ -28,10 +28,10 @@ pub struct DurableSettings {
     pub stale_store: StaleStore,
 }
 
-/// What a stored record leads to that is damaged, or of a type that is unknown here. Source: ddata U5.
+/// What the replicator does about a stored record that is damaged, or of a type that is unknown here. Source: ddata U5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnBadRecord {
-    /// The replicator stops; somebody should look at the store.
+    /// The replicator stops; an operator should look at the store.
     #[default]
     Stop,
     /// A damaged record is moved aside in the store and never deleted, one of an unknown type is left

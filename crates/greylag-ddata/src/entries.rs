@@ -66,7 +66,7 @@ pub(crate) struct Entries {
     now_ms: i64,
     /// The entries, by the hashes of their ids.
     pub(crate) tree: SyncTree<Entry>,
-    /// Their ids, for whoever wants them in order.
+    /// Their ids, for what wants them in order.
     order: BTreeSet<KeyId>,
     deadlines: DeadlineIndex,
     tags: Tags,
@@ -232,7 +232,7 @@ impl Entries {
         }
     }
 
-    /// Drops encodings that were made so long ago. Whoever needs one then makes it anew. Source: ddata R14.
+    /// Drops encodings that were made so long ago; the next message that needs one makes it anew. Source: ddata R14.
     pub(crate) fn forget_encodings(&mut self, now: Instant, time_to_live: Duration) {
         self.encodings.forget(now, time_to_live);
     }
@@ -264,7 +264,7 @@ impl Entries {
     /// Sums, digests, totals and the index are what computing them anew gives, and data are clean; checked
     /// for some states, and while that is cheap.
     ///
-    /// `is_alone`: nobody else was found to use this replica's id.
+    /// `is_alone`: no other replica was found to use this replica's id.
     pub(crate) fn check_invariants(&self, types: &TypeTable, is_alone: bool) {
         let is_sampled = self.tree.sum(Prefix::ROOT).total.0.is_multiple_of(16);
         if self.order.len() > 16 || !is_sampled {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     /// ddata R14: recipients within `encode_cache_time_to_live` share one encoding, a change makes another, and
-    /// what nobody asked for lately is not kept.
+    /// an encoding that was not asked for lately is not kept.
     #[test]
     fn recipients_share_an_encoding_for_a_while() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
@@ -333,10 +333,10 @@ mod tests {
             |_| {},
             |entries| entries.totals.bytes += 1,
             |entries| entries.tree.find_mut("k").expect("an entry").misread(),
-            |entries| assert!(entries.order.insert("nobody".into())),
+            |entries| assert!(entries.order.insert("absent".into())),
             |entries| {
                 entries.index.update(
-                    &"nobody".into(),
+                    &"absent".into(),
                     None,
                     Some(Named { mentions: &[ReplicaId(9)], markers: &Markers::new() }),
                 );

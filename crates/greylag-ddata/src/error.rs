@@ -142,7 +142,7 @@ pub enum RequestError {
 /// Why a replicator stopped.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StopReason {
-    /// Somebody asked it to.
+    /// The program, or its node, shut the replicator down.
     #[error("it was shut down")]
     ShutDown,
     /// This node is no longer a member.

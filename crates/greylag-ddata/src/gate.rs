@@ -3,17 +3,17 @@
 //! ```text
 //! closed   a store was loaded that has exchanged something; data go to and come from current members only that
 //!          have forgotten nothing since both histories parted
-//! open     data are exchanged; *current* is who made the start or completed a round with somebody current
+//! open     data are exchanged; *current* is a replicator that made the start or completed a round with a current one
 //! refused  the store is too old: the replicator answers questions about itself and does nothing else
 //!
-//! question   who is not current --SyncOpen about nothing--> every member --SyncSame--> how it stands
-//! the start  once all have answered and nobody is current, the first in order opens its gate and is current
+//! question   a replicator that is not current --SyncOpen about nothing--> every member --SyncSame--> its standing
+//! the start  once all members have answered and none is current, the first in order opens its gate and is current
 //! a store    closed --passed by a current member, then a complete round with it--> open and current
 //! ```
 //!
 //! A store may lack what others have pruned or deleted, and forgotten. Two such stores that met and believed each other
-//! would count updates twice and bring back what was removed; so a store is judged by somebody current only, and after
-//! a full stop exactly one member is current at first. This machine keeps what it rests on (`synced_at`,
+//! would count updates twice and bring back what was removed; so only a current member judges a store, and after
+//! a full stop exactly one member is current at first. This machine keeps what that rests on (`synced_at`,
 //! `forget_horizon`, the starts) and knows how every member stands; entries and messages are the replicator's.
 //!
 //! Source: ddata Z9, Z11.
@@ -44,7 +44,7 @@ use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;
 use crate::store::StoreMeta;
 
-/// Whom a closed gate waits for is told this often.
+/// A closed gate names the members that it waits for this often.
 const TELLING: Duration = Duration::from_secs(60);
 
 /// When something happens, by both clocks, and the last number drawn before it.
@@ -55,14 +55,15 @@ pub(crate) struct Moment {
     pub(crate) last_number: u64,
 }
 
-/// What the replicator has to do about it, in this order.
+/// What the replicator has to do after an input to its gate, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum GateNews {
     /// Ask a member how it stands.
     Ask(UniqueAddress),
     /// Horizon or starts were taken over: they are stored before any data, and rounds that run begin anew.
     TookOver,
-    /// The horizon rose: it is stored before anything that was forgotten, or that came from who forgot it.
+    /// The horizon rose: the store writes it before anything that was forgotten, or that came from the member that
+    /// forgot it.
     Raised,
     /// The gate opened. Markers performed since about then count as performed now.
     Opened { parted: i64 },
@@ -93,7 +94,7 @@ pub(crate) struct Stale {
 #[derive(Debug)]
 struct GateRules {
     stale_store: StaleStore,
-    /// After so long without anybody a closed gate opens by itself.
+    /// After so long without any other known member a closed gate opens by itself.
     lonely_after: Duration,
     skew_ms: i64,
     interval: Duration,
@@ -118,13 +119,13 @@ struct Asking {
     next_at: Option<Instant>,
 }
 
-/// What a closed gate was passed by.
+/// The judgement of a current member that lets a closed gate's store pass.
 #[derive(Debug, Clone)]
 struct Passed {
     /// When both histories parted.
     parted: i64,
-    /// The starts of the member that judged, which the gate opens with: a member whose replicator starts anew before the
-    /// round is complete knows none.
+    /// The starts of the member that judged, which the gate opens with: a member whose replicator starts anew before
+    /// the round is complete knows none.
     starts: Starts,
 }
 
@@ -136,14 +137,14 @@ pub(crate) struct Gate {
     place: Place,
     state: GateState,
     is_current: bool,
-    /// Whether data, or their sums, were ever exchanged with anybody.
+    /// Whether data, or their sums, were ever exchanged with another replicator.
     has_exchanged: bool,
     synced_at: Option<i64>,
     forget_horizon: Option<i64>,
     starts: Starts,
     members: Members,
     asking: Asking,
-    /// Members by which a closed gate was passed.
+    /// Members that let a closed gate's store pass.
     passed: BTreeMap<UniqueAddress, Passed>,
     /// Since when no other member is known.
     alone_since: Option<Instant>,
@@ -274,7 +275,7 @@ impl Gate {
         let counts = answers.is_some_and(|number| number > self.asking.above);
         if self.members.is_news(from, standing.number) {
             let Some(starts) = self.resolve(from, &standing.starts) else {
-                // It takes this replicator for one that knows them; it will be told otherwise.
+                // The member takes this replicator for one that knows its starts; the next question tells it otherwise.
                 self.members.forget(from);
                 return self.ask_on(at);
             };
@@ -309,7 +310,7 @@ impl Gate {
             let ahead_ms = told.saturating_sub(at.wall_ms);
             out.push(GateNews::Implausible { peer: from.clone(), ahead_ms });
         }
-        // Whoever says to have been in touch in the future comes first all the same, for everybody.
+        // A member that tells a time in touch in the future still comes first, at every replicator.
         let latest = at.wall_ms.saturating_add(self.rules.skew_ms);
         let heard = Heard {
             replica: ReplicaId(from.uid().get()),
@@ -333,11 +334,11 @@ impl Gate {
         }
     }
 
-    /// A closed gate meets somebody: one that is current judges the store.
+    /// A closed gate has heard a member: if that member is current, the store here is judged by its standing.
     fn judge(&mut self, from: &UniqueAddress, out: &mut Vec<GateNews>) {
         let Some(heard) = self.members.heard(from).filter(|heard| self.may_judge(heard)).cloned() else { return };
         if !self.passed.is_empty() && self.rules.stale_store == StaleStore::Force {
-            // It was forced in by somebody current before, and that was told.
+            // A current member judged this store before; the setting forced it in, and the operator was told.
             self.note_passed(from, i64::MIN, &heard.starts);
             return self.take_horizon(heard.forget_horizon, out);
         }
@@ -490,7 +491,8 @@ impl Gate {
         true
     }
 
-    /// Until the first complete round a replicator is as old as whoever it exchanged data with.
+    /// Takes over a member's time in touch: until its first complete round a replicator is as old as the member it
+    /// exchanged data with.
     fn note_synced_at(&mut self, peer: &UniqueAddress) {
         if self.state == GateState::Open && self.has_exchanged && self.synced_at == Some(i64::MIN) {
             self.synced_at = self.members.heard(peer).and_then(|heard| heard.synced_at).or(self.synced_at);
@@ -546,7 +548,7 @@ impl Gate {
         [self.asking.next_at, self.lonely_at(), self.tell_at].into_iter().flatten().min()
     }
 
-    /// When a closed gate that knows nobody opens by itself.
+    /// When a closed gate that knows no other member opens by itself.
     fn lonely_at(&self) -> Option<Instant> {
         let waits = self.state == GateState::Closed && self.place.is_voter && self.members.is_empty();
         self.alone_since.filter(|_| waits).and_then(|since| since.checked_add(self.rules.lonely_after))
@@ -616,7 +618,7 @@ impl Gate {
         }
     }
 
-    /// What is to be remembered of it in the store.
+    /// Writes down what the store is to remember of the gate.
     pub(crate) fn remember(&self, wall_ms: i64, meta: &mut StoreMeta) {
         meta.synced_at = self.synced_at_now(wall_ms);
         meta.has_met_others = self.has_exchanged;
@@ -646,8 +648,8 @@ impl Gate {
         self.members.refused().cloned().collect()
     }
 
-    /// Whether markers may be forgotten: here and everywhere is somebody who will not bring back what they are about.
-    /// Source: ddata Z9.
+    /// Whether markers may be forgotten: this replicator and every known member can no longer bring back what the
+    /// markers removed. Source: ddata Z9.
     pub(crate) fn may_forget(&self) -> bool {
         let is_one = self.is_current || (self.state == GateState::Open && self.members.is_empty());
         is_one && self.members.all(|heard| heard.is_current)

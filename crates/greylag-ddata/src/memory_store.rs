@@ -65,9 +65,9 @@ struct Place {
 
 static HANDLES: AtomicU64 = AtomicU64::new(1);
 
-/// A store that lasts as long as somebody holds it. Every clone stands for another process at the same
-/// place: it sees what was flushed, and finds the place locked as long as the other has it open. One that
-/// is dropped without being closed has crashed.
+/// A store that lasts as long as one of its clones. Every clone stands for another process at the same
+/// place: it sees what was flushed, and finds the place locked as long as another has it open. A clone that
+/// is dropped without being closed stands for a process that crashed.
 #[derive(Debug)]
 pub struct MemoryStore {
     place: Arc<Mutex<Place>>,
@@ -85,7 +85,7 @@ impl MemoryStore {
         self.lock().aside.clone()
     }
 
-    /// Changes what is durable behind everybody's back.
+    /// Changes what is durable without a word to the clones that have the store open.
     pub fn edit(&self, edit: impl FnOnce(&mut StoreImage)) {
         edit(&mut self.lock().durable);
     }

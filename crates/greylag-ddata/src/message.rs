@@ -674,7 +674,7 @@ pub enum Input {
     Wall(i64),
     /// A deadline may have passed.
     Tick,
-    /// Somebody reads.
+    /// A caller reads an entry.
     Get {
         /// The caller's number for the request.
         id: u64,
@@ -685,7 +685,7 @@ pub enum Input {
         /// How many have to answer.
         level: ReadLevel,
     },
-    /// Somebody deletes.
+    /// A caller deletes an entry.
     Delete {
         /// The caller's number for the request.
         id: u64,
@@ -696,7 +696,7 @@ pub enum Input {
         /// The wall clock in milliseconds.
         wall_ms: i64,
     },
-    /// Somebody follows an entry, or a prefix if the pattern ends in `*`.
+    /// A subscriber follows an entry, or a prefix if the pattern ends in `*`.
     Subscribe {
         /// The caller's number for the subscription.
         subscriber: u64,
@@ -705,14 +705,14 @@ pub enum Input {
         /// Only entries with this tag.
         tag: Arc<str>,
     },
-    /// Somebody follows entries of all types. Source: ddata R17.
+    /// A subscriber follows entries of all types. Source: ddata R17.
     SubscribeAny {
         /// The caller's number for the subscription.
         subscriber: u64,
         /// The id, or prefix and `*`.
         pattern: KeyId,
     },
-    /// Nobody follows any more.
+    /// A subscriber follows nothing any more.
     Unsubscribe {
         /// The caller's number for the subscription.
         subscriber: u64,
@@ -728,11 +728,11 @@ pub enum Input {
     },
     /// Some of what is stored, after [`Effect::Load`].
     Loaded(Vec<LoadedRecord>),
-    /// That was all, and this is what the replicator remembered; `None` in a new store.
+    /// The whole store was read, and this is what the replicator had remembered; `None` in a new store.
     LoadDone(Option<StoreMeta>),
     /// The store could not be read to its end.
     LoadFailed(StoreError),
-    /// Send what nobody has, then stop.
+    /// Send the changes that no peer has yet, then stop.
     Stop(StopReason),
 }
 
@@ -809,8 +809,8 @@ pub enum Notice {
 pub enum ReplicatorEvent {
     /// A peer holds another type under a key; the key will never agree.
     TypeConflict(TypeConflict),
-    /// A peer was asked several times in a row and never answered: perhaps nobody started the replicator
-    /// of this name there. Source: ddata I1.
+    /// A peer was asked several times in a row and never answered: perhaps the replicator of this name was
+    /// never started there. Source: ddata I1.
     PeerSilent {
         /// The peer.
         peer: UniqueAddress,
@@ -888,11 +888,12 @@ pub enum ReplicatorEvent {
         /// How many loaded entries were dropped for it.
         dropped: usize,
     },
-    /// What was loaded is exchanged with nobody so far: nobody has judged whether it is too old. Told once a minute.
-    /// Removing these members from the cluster is the operator's word. Source: ddata Z11.
+    /// The loaded entries are exchanged with no member so far, because no current member has judged whether they are
+    /// too old. Told once a minute. Only an operator can decide to remove these members from the cluster.
+    /// Source: ddata Z11.
     GateClosed {
-        /// Those that have not said how they stand; if all have and every configured peer was met, who comes before
-        /// this replicator.
+        /// Members that have not said how they stand; if all have and every configured peer was met, the member that
+        /// comes before this replicator.
         waiting_for: Vec<UniqueAddress>,
         /// Configured peers that were never met; one that will not come is taken out by
         /// [`PeersHandle::removed`](crate::PeersHandle::removed).
@@ -914,12 +915,12 @@ pub enum ReplicatorEvent {
     },
     /// A value in fragments or parts was given up: what came made no sense, or nothing more came.
     TransferAborted {
-        /// Who was sending it.
+        /// The peer that was sending the value.
         peer: UniqueAddress,
     },
-    /// Pruning waits for somebody who cannot be reached.
+    /// Pruning waits for a member that cannot be reached.
     PruningBlocked {
-        /// Who.
+        /// That member.
         by: UniqueAddress,
     },
     /// An entry is large, or has grown by a tenth since that was told. Source: ddata E4.

@@ -1,4 +1,4 @@
-//! What a replicator counts and measures, for whoever watches it. Source: ddata I3.
+//! What a replicator counts and measures, for operators and their tools. Source: ddata I3.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

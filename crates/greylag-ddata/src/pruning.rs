@@ -3,15 +3,15 @@
 //! ```text
 //! noticed    membership or data name a removed replica; the all-reachable clock runs
 //! announced  the leader makes a round, which every contact spreads
-//! collected  its owner completes a sync round with everybody who has shown that it knows the round
+//! collected  its owner completes a sync round with every member, once that member has shown that it knows the round
 //! performed  the owner puts entry after entry under its own name and writes markers beside them
 //! forgotten  markers go after their lifetime, and with the last of them the replica
 //! ```
 //!
 //! Counters and contexts name every replica that ever wrote; without pruning they would grow for
-//! ever. A marker says what was put where, and whoever holds it applies it to all it holds and
-//! receives, so a late copy costs repeated work and never data. This machine knows who is removed,
-//! which rounds there are and how far the own ones are; entries are changed by the replicator.
+//! ever. A marker says what was put where, and a replicator that holds it applies it to all data it holds
+//! and receives, so a late copy costs repeated work and never data. This machine knows which replicas are
+//! removed, which rounds there are and how far the own ones are; the replicator changes the entries.
 //!
 //! Source: ddata §5.
 
@@ -51,10 +51,10 @@ pub(crate) struct Pruning {
     clock: ReachableClock,
     /// Removed replicas, and when on that clock they were noticed.
     removed: BTreeMap<ReplicaId, Duration>,
-    /// Those of them that only a store knew of. Whom membership names in this life is not removed, whatever an
-    /// earlier one believed: two halves of a cluster may have removed each other.
+    /// Removed replicas that only a store knew of. A replica that membership names in this life is not removed,
+    /// whatever an earlier life of this replicator believed: two halves of a cluster may have removed each other.
     restored: BTreeSet<ReplicaId>,
-    /// Replicas that data name and nobody knows; only the leader looks for them.
+    /// Replicas that data name and membership does not know; only the leader looks for them.
     unknown: BTreeMap<ReplicaId, Duration>,
     rounds: RoundTable,
     pub(crate) collections: Collections,
@@ -69,7 +69,7 @@ pub(crate) struct Pruning {
 }
 
 impl Pruning {
-    /// Nobody is removed.
+    /// A machine that knows no removed replica.
     pub(crate) fn new(own: ReplicaId, settings: &ReplicatorSettings, now: Instant) -> Self {
         Self {
             own,
@@ -153,7 +153,7 @@ impl Pruning {
         lifetime: Duration,
     ) {
         for round in &news.rounds {
-            // Whoever says that this replica is removed will soon be heard from membership too.
+            // Rounds that prune this very replica are ignored: membership soon tells it that it is removed.
             if round.removed == self.own || round.is_over(wall_ms, lifetime) || !self.rounds.merge(round) {
                 continue;
             }
@@ -167,8 +167,8 @@ impl Pruning {
         self.collections.on_shown(from, self.own, &news.rounds);
     }
 
-    /// Markers that ended before this may be forgotten now, as far as the clocks say: nobody is unreachable, and there
-    /// was time for everything to spread since they ended and since everybody could be reached. Source: ddata Z9.
+    /// Markers that ended before this may be forgotten now, as far as the clocks say: no member is unreachable, and
+    /// there was time for everything to spread since they ended and since all could be reached. Source: ddata Z9.
     pub(crate) fn forgets_before(&self, now: Instant, wall_ms: i64, settings: &ReplicatorSettings) -> Option<i64> {
         settings.pruning_interval?;
         let since = self.clock.running_since()?;
@@ -176,7 +176,7 @@ impl Pruning {
         (since + spread <= now).then(|| wall_ms.saturating_sub(millis(spread)))
     }
 
-    /// The leader announces a round for whoever was noticed long enough ago. Source: ddata Z2, Z3.
+    /// As the leader, announces a round for each removed replica noticed long enough ago. Source: ddata Z2, Z3.
     pub(crate) fn announce(
         &mut self,
         now: Instant,
@@ -269,12 +269,12 @@ pub(crate) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Somebody who cannot be reached, and so keeps pruning waiting.
+/// A member that cannot be reached, and so keeps pruning waiting.
 pub(crate) fn unreachable(replicas: &Replicas) -> Option<&UniqueAddress> {
     replicas.others.iter().find(|replica| !replica.reachable).map(|replica| &replica.address)
 }
 
-/// Whom an owner collects from: peers, and those that are joining.
+/// The members that an owner collects from: peers, and those that are joining.
 fn collected_from(replicas: &Replicas) -> BTreeSet<UniqueAddress> {
     replicas.others.iter().map(|replica| replica.address.clone()).collect()
 }

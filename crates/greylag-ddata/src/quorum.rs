@@ -124,7 +124,7 @@ impl Quorum {
         }
     }
 
-    /// A replica that was asked became unreachable: somebody else is asked too; it may still answer.
+    /// Takes a spare replica in addition, when one that was asked became unreachable; that one may still answer.
     pub(crate) fn suspect(&mut self, peer: &UniqueAddress) -> Option<UniqueAddress> {
         if self.waiting.contains(peer) { self.ask_next() } else { None }
     }
@@ -135,7 +135,7 @@ impl Quorum {
         Some(next)
     }
 
-    /// Once, when a fifth of the time has passed: everybody that is asked now, first or again.
+    /// Returns, once a fifth of the time has passed and only then, all replicas to ask now, first or again.
     pub(crate) fn escalate(&mut self, now: Instant) -> Vec<UniqueAddress> {
         if self.escalate_at.is_none_or(|at| at > now) {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! Who the other replicas are, as whoever knows membership tells it.
+//! The other replicas, as the source of membership tells them.
 //!
 //! The replicator reads no gossip. It is given a [`Replicas`] whenever anything changes, from a
 //! static list, from a program, or from the cluster crate.

@@ -150,7 +150,7 @@ pub struct ReplicatorCore {
     propagate_at: Option<Instant>,
     gossip_at: Instant,
     notify_at: Option<Instant>,
-    /// When entries that nobody uses are looked for again, and not before when.
+    /// When unused entries are looked for again, and not before when.
     expire_at: Option<Instant>,
     expire_after: Instant,
     stopping: Option<(StopReason, Instant)>,
@@ -164,7 +164,7 @@ pub struct ReplicatorCore {
 }
 
 impl ReplicatorCore {
-    /// A replicator that holds nothing and knows nobody.
+    /// A replicator that holds nothing and knows no other replica.
     ///
     /// `numbers` is the process's one source (ddata K2); `seed` decides every random choice.
     pub fn new(
@@ -409,7 +409,7 @@ impl ReplicatorCore {
         if let Some(delta) = &delta {
             self.entries.note_delta(key.id(), delta, before);
         }
-        // Nobody is asked to confirm a local update.
+        // A local update asks no replica for confirmation.
         let asked = delta.as_ref().filter(|_| level != Level::Local);
         let item = asked.map(|delta| DeltaItem {
             key: key.id().clone(),
@@ -585,7 +585,7 @@ impl ReplicatorCore {
     /// Sends what is unsent and waits for one voter to hold all of it. Source: ddata G15.
     fn on_stop(&mut self, now: Instant, reason: StopReason, out: &mut Vec<Effect>) {
         if self.gate.is_refused() {
-            // Nobody is told any more that it is.
+            // From now on a refused replicator no longer tells peers that it is refused.
             self.is_over = true;
         }
         if self.stopping.is_some() || matches!(self.lifecycle, Lifecycle::Stopped(_)) {
@@ -609,10 +609,10 @@ impl ReplicatorCore {
         let voters = self.replicas.others.iter().filter(|replica| replica.status.is_voter() && replica.reachable);
         let voters = voters.filter(|replica| self.gate.takes_deltas(&replica.address));
         let has_acknowledged = |voter: &&Replica| self.log.len() == 0 || self.log.is_acknowledged_by(&voter.address);
-        let nobody = voters.clone().next().is_none();
+        let is_alone = voters.clone().next().is_none();
         let up_to_date: Vec<UniqueAddress> =
             voters.filter(has_acknowledged).map(|voter| voter.address.clone()).collect();
-        let is_out = nobody || up_to_date.iter().any(|voter| !self.log.is_hinted(voter));
+        let is_out = is_alone || up_to_date.iter().any(|voter| !self.log.is_hinted(voter));
         if deadline <= now || (is_out && self.has_settled()) {
             self.stopping = None;
             self.fail_all(&reason, out);
@@ -681,8 +681,8 @@ impl ReplicatorCore {
         if message.is_exchange() {
             let is_held = message.request().is_some() && !self.gate.has_heard(&to);
             if is_held || !self.gate.exchanges_with(&to) {
-                // One of both may hold what the other has forgotten. It is asked once that is known not to be so, and
-                // somebody else at once.
+                // One of both may hold what the other has forgotten. This peer is asked once that is known not to be
+                // so; another one is asked at once.
                 if let Some(request) = message.request() {
                     self.ask_instead_in(request, &to, out);
                 }

@@ -19,7 +19,7 @@ pub enum Sabotage {
     Flush,
     /// Deltas carry no markers (ddata Z7).
     DeltaMarkers,
-    /// An owner performs before it has collected everybody (ddata Z4).
+    /// An owner performs before it has collected all members (ddata Z4).
     Collection,
     /// A member is collected that has not shown that it knows the round (ddata Z4).
     Shown,
@@ -39,11 +39,11 @@ pub enum Sabotage {
     Birth,
     /// A marker does not say to which slot of its owner an amount was moved (ddata Y4).
     MovedTo,
-    /// A store is judged by whoever is not gated itself (ddata Z11).
+    /// A store is judged by any member whose own gate is open (ddata Z11).
     OpenJudge,
-    /// A store is judged by anybody (ddata Z11).
+    /// A store is judged by any member (ddata Z11).
     AnyJudge,
-    /// Everybody with a store makes the start (ddata Z11).
+    /// Every member with a store makes the start (ddata Z11).
     EveryStart,
     /// Horizons and times of pruning are believed however far ahead they are (ddata Z9).
     Horizon,

@@ -70,7 +70,7 @@ pub struct ReplicatorSettings {
     /// Every so often removed replicas are pruned and old markers forgotten; `None` never. Default 120 s.
     /// Source: ddata Z2.
     pub pruning_interval: Option<Duration>,
-    /// How long anything takes to reach everybody at worst while all are healthy. Default 300 s.
+    /// How long a change takes at worst to reach all replicas while all are healthy. Default 300 s.
     pub max_pruning_dissemination: Duration,
     /// For how long copies that name a removed replica are expected, entries that are not durable. Default
     /// 6 h. Source: ddata Z5, Z9.
@@ -85,7 +85,7 @@ pub struct ReplicatorSettings {
     pub durable: DurableSettings,
     /// Local requests that wait while durable entries are loaded. Default 10,000. Source: ddata U4.
     pub stash_capacity: usize,
-    /// Entries that nobody reads, updates or deletes for so long are removed without trace, by pattern:
+    /// Entries that are not read, updated or deleted for so long are removed without trace, by pattern:
     /// an id, a prefix with `*` behind it, or `*` for all; the most specific one counts. For data like
     /// a cache's: what expires on one node while another uses it comes back. A lifetime must be well
     /// above the difference of the nodes' clocks. Default none. Source: ddata E1, E3.

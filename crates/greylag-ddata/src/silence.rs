@@ -1,6 +1,6 @@
-//! Who was asked several times in a row and never answered.
+//! Finds peers that were asked several times in a row and never answered.
 //!
-//! A member on which nobody started the replicator makes requests wait for it until they time out,
+//! A member on which no replicator was started makes requests wait for it until they time out,
 //! and nothing else tells why. Three requests that went by without a single answer in between are
 //! told once, by the peer's name. Source: ddata I1.
 

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Every configured peer counts as a voter from the start, so a majority is never computed over the
-//! peers met so far, and a process that takes another's place leaves the number of voters as it was. What calls and
-//! names itself with an address proves nothing: who removes a member for it removes it for good, and anybody who
-//! reaches this node's port can call. Source: ddata I2.
+//! peers met so far, and a process that takes another's place leaves the number of voters as it was. A caller that
+//! names itself with an address proves nothing, because any process that reaches this node's port can call; and a
+//! member removed for its sake would be removed for good. Source: ddata I2.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

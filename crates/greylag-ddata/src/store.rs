@@ -57,8 +57,8 @@ pub enum StoreOp {
         /// The entry.
         key: KeyId,
     },
-    /// Everything that is stored for the entry is moved aside: it is kept for whoever wants to look at
-    /// it, and loaded no more.
+    /// Everything that is stored for the entry is moved aside: it is kept for operators to look at, and
+    /// loaded no more.
     Quarantine {
         /// The entry.
         key: KeyId,
@@ -73,7 +73,7 @@ pub struct StoreMeta {
     /// When this was written: wall clock in milliseconds.
     pub written_at: i64,
     /// When the latest complete round with a member began whose gate was open, or the time of writing as long as
-    /// nothing was exchanged with anybody.
+    /// nothing was exchanged with any member.
     pub synced_at: Option<i64>,
     /// Whether data were ever exchanged with another member.
     pub has_met_others: bool,
@@ -138,7 +138,7 @@ pub struct LoadBatch {
 /// Why a store did not do what it was asked. Source: ddata U5.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// Somebody else has it open.
+    /// Another process has the store open.
     #[error("store {place} is in use by another process; stop that process or choose another place")]
     Locked {
         /// Where it is.

@@ -1,10 +1,10 @@
-//! What of the durable entries is not on disk, and who waits until it is.
+//! Keeps what of the durable entries is not on disk, and which requests wait until it is.
 //!
 //! Changes gather here while a store is under way and go into the next one together, so all entries
-//! share one flush and an entry that changes a hundred times meanwhile is stored once. Whoever is to
-//! be told that an entry is safe waits for the store that holds everything the entry held when they
-//! asked. After a failure the whole entry is stored anew: by the next request that touches it, by its
-//! next change, or after [`RETRY_PAUSE`].
+//! share one flush and an entry that changes a hundred times meanwhile is stored once. A request that
+//! has to confirm that an entry is on disk waits for the store that holds everything the entry held when
+//! the request came. After a failure the whole entry is stored anew: by the next request that touches it,
+//! by its next change, or after [`RETRY_PAUSE`].
 //!
 //! An entry is stored as a snapshot; a large one, as long as that is cheaper, as a snapshot and the
 //! deltas since. Source: ddata U2, U3, U5.
@@ -25,10 +25,10 @@ use crate::types::{AnyData, TypeTable};
 
 /// Entries above this are stored as a snapshot and deltas.
 pub(crate) const LARGE_BYTES: usize = 64 * 1024;
-/// What could not be stored, and nobody asks about, is stored again after this.
+/// An entry that could not be stored, and that no request asks about, is stored again after this.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Who waits for an entry to be on disk.
+/// A request that waits for an entry to be on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Waiter {
     /// A write that began here, by its number.
@@ -208,8 +208,8 @@ impl Storing {
         self.asides.push(key);
     }
 
-    /// Has somebody wait until all that an entry holds now is on disk. Returns whether there is anything
-    /// to wait for. `changed_it` if that is so because of them.
+    /// Has a request wait until all that an entry holds now is on disk. Returns whether there is anything
+    /// to wait for. `changed_it` if that is so because of this request.
     pub(crate) fn wait(&mut self, key: &KeyId, waiter: Waiter, changed_it: bool) -> bool {
         if !self.acknowledges_flushed {
             return false;
@@ -353,7 +353,7 @@ impl Entries {
             let op = self.store_op(types, key, change);
             ops.push(op);
         }
-        // Last: whoever reads it knows that what it speaks of is stored too.
+        // Last, so that a store that holds this record also holds all that the record speaks of.
         ops.extend(meta.map(StoreOp::Meta));
         Some((self.storing.tickets, ops))
     }

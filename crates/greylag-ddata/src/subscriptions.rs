@@ -1,9 +1,9 @@
-//! Who follows which entries, and what each was told last.
+//! Subscribers: which entries each follows, and what it was told of them last.
 //!
-//! Subscribers are told in flushes: of each entry that changed since the last one, whoever follows
-//! it and was told other data gets the present state. Data that pruning changed, and that read as
-//! before, are no other data. A new subscriber gets it once even if nothing
-//! changed. Source: ddata R15, R16, R17.
+//! Subscribers are told in flushes: of each entry that changed since the last flush, every subscriber that
+//! follows it and was told other data gets the present state. Data that pruning changed, and that read as
+//! before, are no other data. A new subscriber gets the present state once even if nothing changed.
+//! Source: ddata R15, R16, R17.
 
 mod index;
 
@@ -40,7 +40,7 @@ impl Subscriber {
         let known = self.told.get(key);
         let Some(entry) = entries.get(key) else { return self.told.remove(key).map(|_| Notice::Expired) };
         let (notice, now) = match &entry.data {
-            // A tombstone has no type: whoever follows the entries of one type among others hears of it
+            // A tombstone has no type: a subscriber to the entries of one type below a prefix hears of it only
             // if it has heard of the value.
             Data::Tombstone { .. } if known.is_some() || self.tag.is_none() || !self.pattern.ends_with('*') => {
                 (Notice::Deleted, Told::Deleted)
@@ -87,7 +87,7 @@ impl Subscriptions {
         self.by_number.len()
     }
 
-    /// Whether a flush would have anything to look at. What changes while nobody listens is not kept.
+    /// Whether a flush would have anything to look at. Changes made while there is no subscriber are not kept.
     pub(crate) fn has_work(&self, entries: &mut Entries) -> bool {
         if self.by_number.is_empty() {
             entries.dirty.clear();
@@ -95,7 +95,7 @@ impl Subscriptions {
         !self.new.is_empty() || !entries.dirty.is_empty()
     }
 
-    /// Tells everybody what they have not been told.
+    /// Tells every subscriber what it has not been told.
     pub(crate) fn flush(&mut self, entries: &mut Entries, out: &mut Vec<Effect>) {
         let dirty = std::mem::take(&mut entries.dirty);
         let new = std::mem::take(&mut self.new);
@@ -121,14 +121,15 @@ impl Subscriptions {
         }
     }
 
-    /// Everybody is found under what it follows, and nobody is told who is gone; checked while that is cheap.
+    /// Asserts that the index finds every subscriber under its pattern, and that every new subscriber is still
+    /// subscribed; checked while that is cheap.
     pub(crate) fn check_invariants(&self) {
         if self.by_number.len() <= 16 {
             for (number, subscriber) in &self.by_number {
                 let id = subscriber.pattern.strip_suffix('*').unwrap_or(&subscriber.pattern);
                 assert!(self.index.followers(id).contains(number), "{} is found", subscriber.pattern);
             }
-            assert!(self.new.iter().all(|number| self.by_number.contains_key(number)), "who is new is there");
+            assert!(self.new.iter().all(|number| self.by_number.contains_key(number)), "a new one is subscribed");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Messages too large for one frame, cut into pieces and put together again.
 //!
 //! Pieces travel over the bulk mailbox. A transfer that loses one is dropped after half a minute
-//! without progress, like a message lost on the network; whoever needed it asks again. What a peer may
+//! without progress, like a message lost on the network; the replicator that needed it asks again. What a peer may
 //! occupy here is bounded. Source: ddata G11.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -229,7 +229,7 @@ mod tests {
         transfers.accept(now + PATIENCE, &peer(), first(900));
         assert_eq!(transfers.under_way.len(), 1, "the stalled ones are gone");
         transfers.tidy(now + PATIENCE, |_| false);
-        assert!(transfers.under_way.is_empty(), "and so is what came of whom nobody knows");
+        assert!(transfers.under_way.is_empty(), "and so are transfers of an unknown peer");
         transfers.accept(now, &peer(), first(901));
         transfers.tidy(now + PATIENCE, |_| true);
         assert!(transfers.under_way.is_empty(), "though nothing more arrives");

@@ -34,7 +34,7 @@ pub trait AnyData: Any + fmt::Debug + Send + Sync {
     fn replace(&mut self, other: Box<dyn AnyData>) -> Result<(), Box<dyn AnyData>>;
     /// About how many bytes the encoded value has.
     fn size_hint(&self) -> usize;
-    /// Whether whoever was shown this other value would be shown the same now.
+    /// Whether a reader sees the same in this value as in the other one.
     fn reads_like(&self, before: &dyn AnyData) -> bool;
     /// Says where the value lives.
     fn bind(&mut self, home: Home);
@@ -225,7 +225,7 @@ impl<T: ReplicatedData> AnyType for TypeOf<T> {
 #[derive(Clone)]
 pub struct TypeTable {
     types: BTreeMap<Arc<str>, Arc<dyn AnyType>>,
-    /// Which these are, for whoever adds one with every update.
+    /// The types in the table, so that an update adds its type at little cost.
     known: BTreeSet<TypeId>,
 }
 

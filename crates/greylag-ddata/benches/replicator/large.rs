@@ -75,7 +75,7 @@ pub(crate) fn large(elements: usize) {
             }
         });
     };
-    // The second node gets it too, so that the others have somebody to agree with.
+    // The second node gets it too, so that the others have a peer to agree with.
     let begun = Instant::now();
     let other = Node::start(settings.clone(), &all[1], &all);
     has_all(&other);

@@ -213,7 +213,7 @@ pub(crate) fn differ(count: u32) {
     now += Duration::from_secs(10);
     round(now, &mut machines);
     assert_eq!(machines[0].core.root_sum(), machines[1].core.root_sum());
-    // Apart from each other, so that nothing is logged for anybody.
+    // Apart from each other, so that nothing is logged for a peer.
     machines[0].meet(now, &[], true);
     machines[1].meet(now, &[], true);
     machines.iter_mut().for_each(|machine| machine.out.clear());

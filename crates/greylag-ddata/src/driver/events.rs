@@ -41,10 +41,10 @@ impl Teller {
         Events(self.0.subscribe())
     }
 
-    /// To the log, and to whoever listens.
+    /// Writes an event to the log, and sends it to all listeners.
     pub(super) fn tell(&self, event: ReplicatorEvent) {
         log(&event);
-        // Nobody has to listen.
+        // Sending fails if there is no listener, which is no error.
         drop(self.0.send(event));
     }
 }
@@ -87,8 +87,8 @@ fn log(event: &ReplicatorEvent) {
             tracing::warn!(
                 ?waiting_for,
                 ?unmet,
-                "durable entries are exchanged with nobody until these members have answered, or are removed, and these \
-                 peers were met, or are taken out"
+                "durable entries are exchanged with no member until these members have answered, or are removed, and \
+                 these peers were met, or are taken out"
             );
         }
         ReplicatorEvent::ImplausibleHorizon { peer, ahead_ms } => {

@@ -97,7 +97,7 @@ async fn keep(store: Arc<dyn DurableStore>, mut jobs: mpsc::UnboundedReceiver<Jo
                 Input::Stored { ticket, result }
             }
         };
-        // Nobody is there to be told once the replicator has stopped.
+        // Sending fails once the replicator has stopped and wants no answer.
         drop(answer.send(last).await);
     }
 }

@@ -31,11 +31,11 @@ pub struct Membership {
 
 #[derive(Debug)]
 enum Source {
-    /// Somebody publishes.
+    /// A channel on which the program publishes the members.
     Watch(watch::Receiver<Arc<Replicas>>),
-    /// A fixed list, and those that are taken out of it; the replicator finds out who runs there.
+    /// A fixed list, and the peers that are taken out of it; the replicator finds out which process runs at each.
     Static(Vec<NodeAddress>, mpsc::UnboundedReceiver<NodeAddress>),
-    /// The cluster says, and has the replicator flush before this node is gone.
+    /// The cluster tells the members, and has the replicator flush before this node is gone.
     #[cfg(feature = "cluster")]
     Cluster(greylag_cluster::Cluster),
 }
@@ -117,7 +117,7 @@ impl Membership {
         }
     }
 
-    /// Connects the source with a node; the channel ends when nobody publishes any more.
+    /// Connects the source with a node; the channel ends when the source publishes no more.
     pub(super) fn attach(
         self,
         settings: &ReplicatorSettings,
@@ -270,7 +270,7 @@ impl TransportListener for Ear {
     }
 }
 
-/// Runs the machine of a fixed list until nobody listens any more.
+/// Runs the machine of a fixed list until the replicator listens no more.
 async fn watch_peers(
     mut machine: StaticMembership,
     recipient: Recipient,

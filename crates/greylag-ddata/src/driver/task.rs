@@ -34,8 +34,8 @@ const INBOX: usize = 16_384;
 /// and counted, and is repeated by the protocol.
 const INBOX_BYTES: usize = 64 * 1024 * 1024;
 
-/// Requests that are served in one turn, if so many wait: each turn looks at the timer and at everybody who may have
-/// something to say, which costs as much as an update does.
+/// Requests that are served in one turn, if so many wait: each turn looks at the timer and at every channel on which
+/// something may have arrived, which costs as much as an update does.
 const AT_ONCE: usize = 64;
 /// No further one is served in a turn that has taken so long.
 const TURN: Duration = Duration::from_micros(500);
@@ -44,7 +44,7 @@ const TURN: Duration = Duration::from_micros(500);
 pub(super) type Request = Box<dyn FnOnce(&mut Task) + Send>;
 type Follower = Box<dyn Fn(KeyId, Notice) + Send>;
 
-/// When somebody called, and at which level.
+/// When a caller made a request, and at which level.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
     pub(super) at: Instant,
@@ -206,7 +206,8 @@ impl Task {
         self.remoting.unregister(&self.ordinary.path);
         self.remoting.unregister(&self.bulk.path);
         self.keeper.close().await;
-        // Whoever waited for the end can start another one at once, under this name and on this store.
+        // The name goes before the end is told: a caller that waited for the end can start another replicator at once,
+        // under this name and on this store.
         drop(self.name);
         self.lifecycle.send_replace(self.core.lifecycle().clone());
     }

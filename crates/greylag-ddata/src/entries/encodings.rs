@@ -8,11 +8,11 @@ use greylag_crdt::Digest;
 
 use crate::key::KeyId;
 
-/// So many are kept at most: a new node is served every entry once, and nobody else wants them all.
+/// The number of encodings kept at most: only a new node wants every entry, and it is served each of them once.
 const KEPT: usize = 4_096;
-/// So many bytes are kept at most, a single encoding apart.
+/// The bytes of encodings kept at most, a single encoding apart.
 const KEPT_BYTES: usize = 64 * 1024 * 1024;
-/// So many are dropped by one input for their age: a handful of microseconds, whatever was sent before.
+/// How many encodings one input drops for their age: a handful of microseconds, whatever was sent before.
 const DROPPED_AT_ONCE: usize = 64;
 
 /// The encodings. One is known by what it encodes, so an entry that changes need not know that it has one.

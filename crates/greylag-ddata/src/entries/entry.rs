@@ -141,13 +141,13 @@ impl Entry {
         self.digest
     }
 
-    /// The digest of what subscribers are told: of the present data, or of former ones that read like these. Whoever was
-    /// told something else is told. Source: ddata R16.
+    /// The digest of what subscribers are told: of the present data, or of former ones that read like these. A
+    /// subscriber that was told data with another digest is told the present ones. Source: ddata R16.
     pub(crate) fn told(&self) -> Digest {
         self.rare.as_ref().and_then(|rare| rare.told).unwrap_or(self.digest)
     }
 
-    /// Whoever was told of data with this digest need not be told of the present ones.
+    /// Sets that digest: a subscriber that was told data with it need not be told the present ones.
     pub(super) fn set_told(&mut self, told: Digest) {
         if told != self.digest {
             self.rare.get_or_insert_default().told = Some(told);

@@ -35,8 +35,8 @@ impl Entries {
         self.now_ms = now_ms;
     }
 
-    /// Removes an entry without trace; whoever follows it learns that it is gone, and so does its store.
-    /// What was logged of it is the log's.
+    /// Removes an entry without trace; its subscribers learn that it is gone, and so does its store.
+    /// The delta log forgets its own records.
     pub(crate) fn forget(&mut self, key: &KeyId) {
         let Some(entry) = self.tree.remove(key) else { return };
         self.order.remove(key);

@@ -164,7 +164,7 @@ impl Entries {
         }
         if draft.value.is_causal() {
             if !rules.keeps_versions {
-                // Without versions nobody knows what came before it. Source: ddata G16.
+                // Without versions it is unknown whether all earlier deltas have arrived. Source: ddata G16.
                 return Ok(Merged::Gap { have, full: true });
             }
             if item.version <= have {

@@ -9,7 +9,7 @@ use greylag_crdt::ReplicaId;
 use super::standing::GateState;
 use super::starts::Starts;
 
-/// How somebody stands.
+/// How a replicator stands: what its standing says, with the starts resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Heard {
     pub(crate) replica: ReplicaId,
@@ -29,7 +29,7 @@ impl Heard {
         self.state == GateState::Closed
     }
 
-    /// By what it is compared: until when a closed one was in touch, up to when an open one forgot.
+    /// The time that the order compares: until when a closed replicator was in touch, up to when an open one forgot.
     pub(crate) fn time(&self) -> i64 {
         let time = if self.is_closed() { self.synced_at } else { self.forget_horizon };
         time.unwrap_or(i64::MIN)
@@ -40,8 +40,8 @@ impl Heard {
         (self.starts.is_empty(), Reverse(self.time()), self.replica)
     }
 
-    /// Whether it makes no start as long as somebody else may, where a gate is closed: because it forgot alone, or has
-    /// nothing to compare.
+    /// Whether, where a gate is closed, this replicator makes no start as long as another may: because it forgot alone,
+    /// or has nothing to compare.
     pub(crate) fn is_passed_over(&self) -> bool {
         match self.state {
             GateState::Closed => self.forget_horizon > self.synced_at,
@@ -50,17 +50,18 @@ impl Heard {
         }
     }
 
-    /// Whether it is current by the start of a new history, which who does not know it need not take for one.
+    /// Whether this replicator is current by the start of a new history only: a member that does not know that start
+    /// need not take the replicator for current.
     pub(crate) fn is_current_without_base(&self) -> bool {
         self.is_current && self.starts.latest().is_some_and(|latest| latest.base.is_none())
     }
 
-    /// Whether it is current in the history of the latest of these starts.
+    /// Whether this replicator is current in the history of the latest of these starts.
     pub(crate) fn went_on_from(&self, starts: &Starts) -> bool {
         self.is_current && starts.latest().is_some_and(|latest| self.starts.contains(latest))
     }
 
-    /// Whether it is current for whoever knows these starts.
+    /// Whether a replicator that knows these starts takes this one for current.
     pub(crate) fn is_current_for(&self, starts: &Starts) -> bool {
         let latest = self.starts.latest();
         self.is_current && !self.is_refused() && latest.is_some_and(|at| at.base.is_some() || starts.contains(at))
@@ -83,7 +84,7 @@ struct Member {
 pub(crate) struct Members(BTreeMap<UniqueAddress, Member>);
 
 impl Members {
-    /// These are known now. Returns whether that is a change.
+    /// Replaces the known members by these. Returns whether that is a change.
     pub(crate) fn set(&mut self, known: &BTreeSet<UniqueAddress>) -> bool {
         let is_same = self.0.len() == known.len() && self.0.keys().eq(known);
         self.0.retain(|member, _| known.contains(member));
@@ -105,7 +106,8 @@ impl Members {
         self.0.get(member)?.heard.as_ref()
     }
 
-    /// A member's word with this number arrived. Returns whether it is news: no later word of that member came before.
+    /// Notes that a standing with this number arrived. Returns whether it is news: no later one of that member came
+    /// before.
     pub(crate) fn is_news(&mut self, member: &UniqueAddress, number: u64) -> bool {
         let Some(known) = self.0.get_mut(member) else { return true };
         let is_news = number >= known.latest;
@@ -128,7 +130,7 @@ impl Members {
         }
     }
 
-    /// It is not known how a member stands: it has to answer anew.
+    /// Forgets how a member stands: that member has to answer anew.
     pub(crate) fn forget(&mut self, member: &UniqueAddress) {
         if let Some(known) = self.0.get_mut(member) {
             known.heard = None;
@@ -136,7 +138,7 @@ impl Members {
         }
     }
 
-    /// Everybody is asked anew.
+    /// Forgets all answers, because every member is asked anew.
     pub(crate) fn forget_answers(&mut self) {
         self.0.values_mut().for_each(|member| member.has_answered = false);
     }
@@ -162,7 +164,7 @@ impl Members {
         self.0.iter().filter(move |(_, member)| is_refused(member)).map(|(address, _)| address)
     }
 
-    /// Whether it is so of all, refused ones aside; of one that was never heard it is not.
+    /// Whether a condition holds for all members, refused ones aside; for a member that was never heard it does not.
     pub(crate) fn all(&self, is_so: impl Fn(&Heard) -> bool) -> bool {
         let holds = |heard: &Heard| heard.is_refused() || is_so(heard);
         self.0.values().all(|member| member.heard.as_ref().is_some_and(holds))

@@ -5,21 +5,21 @@ use super::starts::Starts;
 /// Whether a replicator exchanges data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GateState {
-    /// It exchanges data.
+    /// The replicator exchanges data.
     #[default]
     Open,
-    /// It loaded a store, and nobody has judged that so far.
+    /// The replicator loaded a store that no current member has judged so far.
     Closed,
-    /// It loaded a store that is too old, and exchanges nothing any more.
+    /// The replicator loaded a store that is too old, and exchanges nothing any more.
     Refused,
 }
 
-/// The starts that somebody knows, as they are told.
+/// The starts that a replicator knows, as it tells them to a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToldStarts {
     /// All of them.
     Listed(Starts),
-    /// Their digest: whoever is told so has told the same ones.
+    /// Their digest, for a peer that has told the same starts.
     Known(u64),
 }
 
@@ -32,17 +32,18 @@ impl Default for ToldStarts {
 /// What a replicator says of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Greater than in everything that the sender said before: messages overtake each other.
+    /// A number greater than in every standing that the sender told before: messages overtake each other.
     pub number: u64,
-    /// Up to when it, or somebody whose data it has, forgot markers and tombstones: wall clock in milliseconds.
+    /// Up to when the sender, or a replicator whose data it has, forgot markers and tombstones: wall clock in
+    /// milliseconds.
     pub forget_horizon: Option<i64>,
-    /// Until when it was in touch with others; now, if it never exchanged anything.
+    /// Until when the sender was in touch with others; now, if it never exchanged anything.
     pub synced_at: Option<i64>,
-    /// The starts that it knows.
+    /// The starts that the sender knows.
     pub starts: ToldStarts,
-    /// Whether it exchanges data.
+    /// Whether the sender exchanges data.
     pub state: GateState,
-    /// Whether others' stores are judged by what it holds.
+    /// Whether others' stores are judged by what the sender holds.
     pub is_current: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Who makes the start after everybody has stopped: one member, the first in order among those that all have heard.
-//! Source: ddata Z11.
+//! The start after a full stop of the cluster: one member makes it, the first in order among those that all members
+//! have heard. Source: ddata Z11.
 
 use greylag_core::UniqueAddress;
 
@@ -15,7 +15,7 @@ impl Gate {
             return;
         }
         if self.is_current && self.asking.next_at.is_none() && self.members.awaited().next().is_some() {
-            // A store does not take it for current: it asks as those do that are not.
+            // A closed store does not know this replicator's start, so this one asks as if it were not current.
             self.ask_all(at, out);
         }
         if let Some(base) = self.start_to_make(at.wall_ms) {
@@ -23,8 +23,8 @@ impl Gate {
         }
     }
 
-    /// Whether it may be this replicator that makes the start. Who is current by the start of a new history is, as long
-    /// as a closed store does not know that start.
+    /// Whether this replicator may be the one that makes the start. A replicator that is current by the start of a new
+    /// history still may, as long as a closed store does not know that start.
     fn takes_part(&self) -> bool {
         if self.state == GateState::Refused || !self.place.is_loaded {
             return false;
@@ -74,13 +74,13 @@ impl Gate {
         self.ask_all(at, out);
     }
 
-    /// Whether somebody comes before this replicator as both stand now.
+    /// Whether a member comes before this replicator, as both stand now.
     pub(super) fn stands_before(&self, other: &Heard, wall_ms: i64) -> bool {
         let own = self.as_heard(wall_ms);
         !other.is_refused() && first(&own, &[other]) == Some(other)
     }
 
-    /// Whom a closed gate waits for that has heard everybody: somebody current, or the first in order.
+    /// The member that a closed gate waits for once it has heard all members: a current one, or the first in order.
     pub(super) fn ahead(&self, wall_ms: i64) -> Vec<UniqueAddress> {
         let own = self.as_heard(wall_ms);
         let others: Vec<&Heard> = self.members.standing().collect();
@@ -91,8 +91,8 @@ impl Gate {
     }
 }
 
-/// Whether a known member made a start that this replicator may be about to hear of. One that is not current, and knows
-/// the start, made it in an earlier life.
+/// Whether a known member made a start that this replicator may be about to hear of. A maker that is not current, and
+/// knows the start, made it in an earlier life.
 fn is_made_by(others: &[&Heard], start: &Start, any_closed: bool) -> bool {
     let maker = others.iter().find(|other| other.replica == start.maker);
     let is_of_this_life = maker.is_some_and(|maker| maker.is_current || !maker.starts.contains(start));

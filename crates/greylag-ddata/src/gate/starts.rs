@@ -1,17 +1,17 @@
-//! Starts: the moments from which a history went on after everybody had stopped. Two replicators compare the starts
-//! they know to find out since when their histories differ. Source: ddata Z11.
+//! Starts: the moments from which a history went on after all replicators had stopped. Two replicators compare the
+//! starts they know to find out since when their histories differ. Source: ddata Z11.
 
 use std::cmp::Reverse;
 
 use greylag_crdt::{ReplicaId, hash64};
 
-/// As many as are remembered, the newest.
+/// How many starts a replicator remembers, the newest.
 pub(crate) const KEPT: usize = 8;
 
-/// Somebody made its own data what all others judge theirs by.
+/// A replicator made its own data the measure by which all others judge theirs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Start {
-    /// Who made it.
+    /// The replicator that made the start.
     pub maker: ReplicaId,
     /// Up to when the maker's data were those of the history before: wall clock in milliseconds. `None` for the start
     /// of a new history, of replicators that had nothing stored.
@@ -107,8 +107,8 @@ mod tests {
         assert_eq!(own.parted(90, &other), i64::MIN, "one began anew");
     }
 
-    /// ddata Z11: of any two lists one is later, and that order has no cycle: what goes on from another list, what has a
-    /// base, what forked from it with a later base, the smaller maker.
+    /// ddata Z11: of any two lists one is later, and that order has no cycle: the list that goes on from the other,
+    /// that has a base, that forked with a later base, of the smaller maker.
     #[test]
     fn one_of_two_histories_is_later() {
         let began = start(1, None);

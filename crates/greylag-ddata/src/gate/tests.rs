@@ -1,4 +1,4 @@
-//! Gates of several replicators, without their data: who opens, who is refused, who waits.
+//! Gates of several replicators, without their data: which open, which are refused, which wait.
 
 use super::*;
 
@@ -13,10 +13,10 @@ struct World {
     base: Instant,
     now_ms: i64,
     number: u64,
-    /// The number of the last word of anybody.
+    /// The number of the last standing that any gate told.
     said: u64,
     gates: BTreeMap<char, Gate>,
-    /// What became of each, in words.
+    /// What became of each gate, in words.
     told: Vec<(char, String)>,
     silent: BTreeSet<char>,
 }
@@ -59,7 +59,7 @@ impl World {
         Moment { now, wall_ms: self.now_ms, last_number: self.number }
     }
 
-    /// Everybody is told who there is, and all questions are asked and answered.
+    /// Tells every gate the members, and has all questions asked and answered.
     fn publish(&mut self) {
         let names: Vec<char> = self.gates.keys().copied().collect();
         for own in &names {
@@ -140,8 +140,8 @@ fn a_new_cluster_makes_one_start() {
     assert_eq!(world.is_current(), "abc");
 }
 
-/// ddata 90 b, Z11: after a full stop the one that was in touch last makes the start; who parted before something was
-/// forgotten is refused, and nobody stays closed.
+/// ddata 90 b, Z11: after a full stop the member that was in touch last makes the start; a store that parted before
+/// something was forgotten is refused, and no gate stays closed.
 #[test]
 fn the_latest_store_makes_the_start() {
     let old = || Some(meta(100, None, &[(7, None)]));
@@ -152,8 +152,8 @@ fn the_latest_store_makes_the_start() {
     assert!(world.told.iter().filter(|(_, what)| what.starts_with("Stale")).count() == 2, "{:?}", world.told);
 }
 
-/// ddata Z11: nobody opens before all known members have answered, unreachable ones included; removing the silent one
-/// is the operator's word.
+/// ddata Z11: no gate opens before all known members have answered, unreachable ones included; only the operator can
+/// remove the silent one.
 #[test]
 fn who_does_not_answer_keeps_the_gates_closed() {
     let store = |synced_at| Some(meta(synced_at, None, &[(7, None)]));
@@ -196,7 +196,7 @@ fn histories_are_compared_where_they_parted() {
 }
 
 /// ddata Z11: a store meets members that had none and have begun a new history: one of them makes a start that gives
-/// everything a base, or the store does, and nobody stays closed.
+/// everything a base, or the store does, and no gate of them stays closed.
 #[test]
 fn a_store_meets_members_that_began_anew() {
     for (horizon, states) in [(None, "ooc"), (Some(50), "oor")] {
@@ -231,8 +231,8 @@ fn who_began_anew_goes_over_to_a_store_that_has_forgotten() {
     }
 }
 
-/// ddata Z11: who is not current and knows a start that has a base may hold data of that history: it is too old for a
-/// member with a later start that has forgotten something, and goes over to one that has not.
+/// ddata Z11: a replicator that is not current and knows a start that has a base may hold data of that history: it is
+/// too old for a member with a later start that has forgotten something, and goes over to one that has not.
 #[test]
 fn who_knows_another_history_is_judged_as_a_store() {
     for (horizon, states) in [(Some(50), "or"), (None, "oo")] {
@@ -260,8 +260,8 @@ fn opened_alone(synced_at: &[(char, i64)]) -> World {
     all
 }
 
-/// ddata Z11: who has nothing and hears of two histories that went on apart goes over to the later one, and does not
-/// change from the one to the other for ever, asking everybody each time.
+/// ddata Z11: a replicator that has nothing and hears of two histories that went on apart goes over to the later one,
+/// and does not change from the one to the other for ever, asking all members each time.
 #[test]
 fn of_two_histories_one_is_taken() {
     for synced_at in [[('a', 90), ('b', 50)], [('a', 50), ('b', 90)], [('a', 50), ('b', 50)]] {
@@ -275,8 +275,8 @@ fn of_two_histories_one_is_taken() {
     }
 }
 
-/// ddata Z11: who knows a start from which no member went on takes over another one, though its base is earlier:
-/// there is nobody to wait for.
+/// ddata Z11: a replicator that knows a start from which no member went on takes over another one, though its base is
+/// earlier: there is no member to wait for.
 #[test]
 fn who_knows_a_start_that_nobody_went_on_from_takes_another() {
     let mut world = opened_alone(&[('a', 50)]);
@@ -325,7 +325,7 @@ fn a_word_that_was_overtaken_makes_no_start() {
     };
     let (before, after) = (open(7, ToldStarts::default()), open(8, ToldStarts::Listed(known.clone())));
     assert_eq!(say(&after, None), (false, Some(known.clone())));
-    // It is the answer that was waited for all the same: nobody is asked any more.
+    // The overtaken word is still the answer that was waited for: no member is asked any more.
     assert_eq!(say(&before, Some(u64::MAX)), (false, Some(known)));
     assert_eq!(world.gates[&'b'].asking.next_at, None);
 }
@@ -359,11 +359,11 @@ fn who_forgot_alone_is_passed_over() {
     assert_eq!((world.is_current(), world.states()), ("b".into(), "ro".into()));
     let mut world = World::new(&[('a', Some(meta(90, Some(95), &[]))), ('b', Some(meta(50, Some(60), &[])))]);
     world.publish();
-    assert_eq!((world.is_current(), world.states()), ("a".into(), "or".into()), "nobody else remains");
+    assert_eq!((world.is_current(), world.states()), ("a".into(), "or".into()), "no other gate remains");
 }
 
-/// ddata I2, Z11, G13: a store whose configured peers were never met waits for them, says so once a minute though nobody was
-/// met, and keeps its gate for something; with the last of them taken out it makes the start.
+/// ddata I2, Z11, G13: a store whose configured peers were never met waits for them, names them once a minute though it
+/// met no member, and counts as kept out; with the last of them taken out it makes the start.
 #[test]
 fn peers_that_were_never_met_are_waited_for_and_named() {
     for members in ["", "b"] {

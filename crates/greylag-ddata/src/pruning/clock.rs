@@ -1,11 +1,11 @@
 //! The all-reachable clock: it runs only while no member is unreachable.
 //!
-//! "Long enough for everything to spread" means nothing while somebody hears nothing, so waiting
+//! "Long enough for everything to spread" means nothing while some member hears nothing, so waiting
 //! times of pruning are taken on this clock. Source: ddata Z1.
 
 use std::time::{Duration, Instant};
 
-/// Runs while everybody can be reached.
+/// A clock that runs while all members can be reached.
 #[derive(Debug, Default)]
 pub(crate) struct ReachableClock {
     before: Duration,
@@ -40,7 +40,7 @@ impl ReachableClock {
 mod tests {
     use super::*;
 
-    /// ddata Z1: the clock stands while somebody is unreachable.
+    /// ddata Z1: the clock stands while a member is unreachable.
     #[test]
     fn it_stands_while_somebody_is_unreachable() {
         let start = Instant::now();

@@ -1,8 +1,8 @@
 //! How far an owner is with gathering everything that a removed replica wrote.
 //!
 //! A member is collected by a complete sync round that it began, or answered, knowing the pruning
-//! round: from then on it takes nothing of the removed replica, so all it had is at the owner. If one
-//! vanishes before that, it may have passed something on to somebody who was collected already;
+//! round: from then on it takes nothing of the removed replica, so all it had is at the owner. A member
+//! that vanishes before that may have passed something on to one that was collected already; so
 //! collection starts afresh. Source: ddata Z4.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ impl Collection {
 pub(crate) struct Collections(BTreeMap<ReplicaId, Collection>);
 
 impl Collections {
-    /// Begins, or goes on. Returns who is missing; nobody once everybody was collected.
+    /// Begins a collection, or goes on with it. Returns the members still missing; none once all were collected.
     pub(super) fn begin(
         &mut self,
         removed: ReplicaId,

@@ -102,7 +102,7 @@ mod tests {
         }
     }
 
-    /// ddata Z3: whoever names ever more replicas does not fill the memory, and what is known goes on.
+    /// ddata Z3: a peer that names ever more replicas does not fill the memory, and the known rounds go on.
     #[test]
     fn rounds_are_bounded() {
         let mut table = RoundTable::default();

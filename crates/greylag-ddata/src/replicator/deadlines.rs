@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Instant;
 
-/// Deadlines by request. A request that is over leaves its deadline behind, which is found to be nobody's when it comes.
+/// Deadlines by request. A request that is over leaves its deadline behind, which is dropped when it comes.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
     heap: BinaryHeap<Reverse<(Instant, u64)>>,
@@ -22,7 +22,8 @@ impl Deadlines {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Takes out those that have come, and those at the front that are nobody's. Returns whose they are.
+    /// Takes out the deadlines that have come, and those at the front whose requests are over. Returns the pending
+    /// requests whose deadlines have come.
     pub(super) fn take_due(&mut self, now: Instant, is_pending: impl Fn(u64) -> bool) -> Vec<u64> {
         let mut due = Vec::new();
         while let Some(Reverse((at, request))) = self.heap.peek().copied() {

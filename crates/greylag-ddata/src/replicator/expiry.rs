@@ -1,8 +1,8 @@
-//! What is past its deadline is not there, and is removed without trace.
+//! Expiry: an entry past its deadline is not there, and is removed without trace.
 //!
-//! Every input begins by telling the entries what time it is: from its deadline on an entry is
-//! found by nobody. Removing it is work of another kind, done some at a time, so that a million
-//! entries that expire at once keep no request waiting. Source: ddata E1, E2, R5.
+//! Every input begins by telling the entries what time it is: from its deadline on no request finds an
+//! entry. Removing expired entries is done some at a time, so that a million that expire at once keep
+//! no request waiting. Source: ddata E1, E2, R5.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ impl ReplicatorCore {
         self.give_up_writes(&all.iter().map(|gone| gone.key.clone()).collect::<BTreeSet<_>>(), out);
     }
 
-    /// Somebody used an entry. Peers are told if it matters, and not for every use.
+    /// Notes that a caller used an entry. Peers are told if it matters, and not for every use.
     pub(super) fn touch(&mut self, key: &KeyId, out: &mut Vec<Effect>) {
         if self.entries.touch(key) {
             self.append(Record { key: key.clone(), tag: "".into(), prev: 0, version: 0, said: Said::Touch }, out);

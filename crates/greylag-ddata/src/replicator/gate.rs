@@ -77,7 +77,7 @@ impl ReplicatorCore {
         self.replicas.unmet.is_empty() && unreachable(&self.unrefused()).is_none()
     }
 
-    /// Deltas are logged for everybody that takes part in rounds and was not refused.
+    /// Has deltas logged for every replica that takes part in rounds and was not refused.
     pub(super) fn set_log_peers(&mut self) {
         let replicas = self.unrefused();
         let peers = replicas.others.iter().filter(|replica| replica.status.is_peer());
@@ -93,7 +93,7 @@ impl ReplicatorCore {
         self.gate.exchanges_with(from) && !(self.gate.is_closed() && message.is_request())
     }
 
-    /// Whoever is refused says so to those that ask, and does nothing else.
+    /// A refused replicator tells its state to replicators that ask, and does nothing else.
     pub(super) fn answer_refused(
         &mut self,
         now: Instant,
@@ -179,14 +179,14 @@ impl ReplicatorCore {
         }
     }
 
-    /// A round about nothing: its answer says how a member stands.
+    /// Opens a round about no entry with a member: its answer says how that member stands.
     fn ask_standing(&mut self, now: Instant, member: UniqueAddress, out: &mut Vec<Effect>) {
         let (round, pruning) = (self.numbers.draw(), self.news_for(now, &member));
         self.send(member, Message::SyncOpen { round, part: Sixteenths::NONE, root: Sum::default(), pruning }, out);
     }
 
-    /// The gate is open. Of what was performed here shortly before the histories parted perhaps nobody has heard: it
-    /// counts as performed now, so that it is not forgotten too early.
+    /// The gate has opened. Perhaps no member has heard of markers performed here shortly before the histories parted:
+    /// they count as performed now, so that they are not forgotten too early.
     fn on_gate_opened(&mut self, now: Instant, parted: i64) {
         let since = parted.saturating_sub(millis(self.settings.max_pruning_dissemination));
         let wall_ms = self.wall_ms(now);
@@ -225,8 +225,8 @@ impl ReplicatorCore {
         out.push(Effect::Event(event));
     }
 
-    /// A marker or tombstone of this time was forgotten. A store that lacks it says so from then on: what it holds may
-    /// judge nobody who still has what was forgotten. Source: ddata Z9.
+    /// A marker or tombstone of this time was forgotten. The replicator tells that horizon from then on: its data must
+    /// not judge a store that still has what was forgotten. Source: ddata Z9.
     pub(super) fn raise_horizon(&mut self, time: i64) {
         let horizon = time.saturating_add(millis(self.settings.max_pruning_dissemination));
         let mut news = Vec::new();
@@ -276,7 +276,7 @@ impl ReplicatorCore {
         self.gate.is_current()
     }
 
-    /// Whether what was loaded is exchanged with nobody so far.
+    /// Whether the loaded entries are exchanged with no member so far.
     pub fn is_gate_closed(&self) -> bool {
         self.gate.is_closed()
     }

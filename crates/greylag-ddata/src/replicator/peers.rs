@@ -110,8 +110,8 @@ impl ReplicatorCore {
         }
     }
 
-    /// Answers a write. What is to be durable is confirmed when nothing of the entry is missing on disk,
-    /// whoever changed it. Source: ddata R12, U3.
+    /// Answers a write. A durable entry is confirmed when nothing of it is missing on disk, no matter which
+    /// replica changed it. Source: ddata R12, U3.
     fn answer_write(
         &mut self,
         to: UniqueAddress,
@@ -127,12 +127,12 @@ impl ReplicatorCore {
         }
     }
 
-    /// Nothing is taken as long as durable entries are being loaded, or nobody knows whether they are too
-    /// old. Source: ddata U4, Z9.
+    /// Takes nothing from a message as long as durable entries are being loaded, or it is unknown whether they
+    /// are too old. Source: ddata U4, Z9.
     fn refuse_for_now(&mut self, from: UniqueAddress, message: &Message, out: &mut Vec<Effect>) {
         self.stats.not_ready += 1;
         if self.lifecycle != Lifecycle::Loading && !self.gate.is_closed() {
-            // As if it were lost: soon both have shown which history they belong to, and it is asked again.
+            // The message counts as lost: soon both have shown which history they belong to, and the peer asks again.
             return;
         }
         let answer = match message {
@@ -205,7 +205,7 @@ impl ReplicatorCore {
         for item in items {
             match item {
                 BatchItem::Delta(item) => {
-                    // A refusal for good is counted and not listed: sending it again helps nobody.
+                    // A refusal for good is counted and not listed: sending the delta again would change nothing.
                     if let Ok(Merged::Gap { have, full }) = self.merge_delta(now, from, &item, out) {
                         nacked.push(Nacked { key: item.key, have, full });
                     } else if let Some(used_ms) = item.used_ms {
@@ -244,7 +244,7 @@ impl ReplicatorCore {
         let origin = ReplicaId(from.uid().get());
         self.free(now, &item.key, out);
         let merged = if problem(&item.key).is_some() {
-            // Nobody could ever read it, or delete it.
+            // A key with such a problem could never be read or deleted.
             Err(Refusal::Undecodable)
         } else {
             let rules = rules(&self.types, &self.settings, self.forgets_before(now));
@@ -273,7 +273,7 @@ impl ReplicatorCore {
             Content::Value { .. } | Content::Unreadable => true,
         };
         let merged = match problem(key) {
-            // Nobody could ever read it, or delete it; or it would never be forgotten.
+            // A key with such a problem could never be read or deleted; a tombstone from the future, never forgotten.
             Some(_) => Err(Refusal::Undecodable),
             None if !is_believed => Err(Refusal::Undecodable),
             None => self.entries.merge_envelope(&rules, key, envelope),

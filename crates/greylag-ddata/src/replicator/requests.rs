@@ -138,7 +138,7 @@ impl ReplicatorCore {
         self.writes.values().filter(|write| !write.is_local).count() + self.reads.len()
     }
 
-    /// What stands in for the candidates of an early request: one is needed, and nobody can be asked.
+    /// The candidates of an early request: one replica is needed, and none can be asked yet.
     const NOBODY_KNOWN: (usize, bool, Vec<UniqueAddress>) = (1, false, Vec::new());
 
     /// The first set of replicas is known: requests that were made before are evaluated, as if they began now with
@@ -293,8 +293,8 @@ impl ReplicatorCore {
         }
     }
 
-    /// Sends the first replicas of a request their message: this one, or the full state. Nothing is encoded for a request that
-    /// asks nobody.
+    /// Sends the first replicas of a request their message: this one, or the full state. Nothing is encoded for a
+    /// request that asks no replica.
     fn ask_first(
         &mut self,
         over_at: Instant,
@@ -616,8 +616,8 @@ impl ReplicatorCore {
         }
     }
 
-    /// The transport refused a message for this peer: somebody else is asked what that asked. Other requests that
-    /// wait for the peer have messages of their own, and there may be thousands.
+    /// The transport refused a message for this peer: another replica is asked in its place, for this request only.
+    /// Other requests that wait for the peer have messages of their own, and there may be thousands.
     pub(super) fn on_send_failed(&mut self, peer: &UniqueAddress, request: Option<u64>, out: &mut Vec<Effect>) {
         self.stats.unsent += 1;
         if let Some(request) = request {
@@ -640,7 +640,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// Nothing may be exchanged with a peer yet: somebody else is asked too.
+    /// Asks another replica too for a request, because nothing may be exchanged with this peer yet.
     pub(super) fn ask_instead_in(&mut self, request: u64, peer: &UniqueAddress, out: &mut Vec<Effect>) {
         self.replace_in_write(request, peer, Quorum::suspect, out);
         self.replace_in_read(request, peer, Quorum::suspect, out);

@@ -34,7 +34,7 @@ pub(super) struct Rounds {
     hinted: BTreeMap<UniqueAddress, VecDeque<KeyId>>,
     count: u64,
     catching_up: CatchingUp,
-    /// Somebody did not answer in time.
+    /// Whether a peer did not answer in time.
     has_lost: bool,
     /// When the next step of something that is done in steps is due.
     pub(super) step_at: Option<Instant>,
@@ -43,7 +43,7 @@ pub(super) struct Rounds {
 /// How a new replica gets what others hold. Source: ddata G13.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum CatchingUp {
-    /// Nobody was asked so far.
+    /// No peer was asked so far.
     #[default]
     Before,
     /// Several peers are asked for a share of the hash space each.

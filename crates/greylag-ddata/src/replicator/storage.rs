@@ -173,10 +173,10 @@ impl ReplicatorCore {
         self.begin_syncing(now, out);
     }
 
-    /// What the store remembered. Only time in touch with others counts for markers: an owner that ran on
-    /// alone has told nobody what it put where, however old its marker is, and others may have performed the
-    /// same replica again. Being loaded twice without meeting anybody counts double, which only keeps markers
-    /// for longer. Source: ddata Z9.
+    /// Takes over what the store remembered. Only time in touch with others counts for markers: an owner that
+    /// ran on alone has told no member what it put where, however old its marker is, and others may have pruned
+    /// the same replica again. Time alone counts double for a store that is loaded twice before its replicator
+    /// meets a member, which only keeps markers for longer. Source: ddata Z9.
     fn take_over(&mut self, now: Instant, meta: &StoreMeta) {
         self.pruning.restore(now, &meta.removed, &self.replicas);
         let in_touch = meta.synced_at.map_or(meta.written_at, |synced_at| synced_at.min(meta.written_at));
@@ -247,7 +247,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// Stops without telling anybody anything, and stores nothing more.
+    /// Stops without a message to any peer, and stores nothing more.
     pub(super) fn stop_at_once(&mut self, reason: StopReason, out: &mut Vec<Effect>) {
         self.entries.storing.end();
         self.stopping = None;

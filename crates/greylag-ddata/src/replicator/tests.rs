@@ -104,7 +104,7 @@ impl World {
 }
 
 /// ddata H2, G10: with nothing to do, no tick and no round looks at any entry, and all that is said is that the sums are
-/// the same; though entries would expire, somebody follows all of them, and encodings of what was sent are dropped.
+/// the same; though entries would expire, a subscriber follows all of them, and encodings of what was sent are dropped.
 #[test]
 fn an_idle_tick_touches_no_entry() {
     let mut world = World::new();
@@ -114,10 +114,10 @@ fn an_idle_tick_touches_no_entry() {
     assert_eq!(world.cores[0].root_sum(), world.cores[1].root_sum());
     assert_eq!(world.cores[0].root_sum().count, KEYS as u64);
     let (seen, rounds) = (touched(), world.cores.each_ref().map(|core| core.stats().rounds_opened));
-    assert!(seen > KEYS, "whoever works looks at entries: {seen}");
+    assert!(seen > KEYS, "a working replicator looks at entries: {seen}");
     (world.kinds, world.longest) = (BTreeSet::new(), 0);
     world.pass(Duration::from_secs(600));
-    assert_eq!(touched() - seen, 0, "nobody who is idle does");
+    assert_eq!(touched() - seen, 0, "an idle one looks at none");
     for (core, before) in world.cores.iter().zip(rounds) {
         assert!(core.stats().rounds_opened >= before + 200, "rounds went on");
     }

@@ -51,7 +51,7 @@ impl PatternIndex {
         self.root.remove(pattern.text(), &|node| node.list(pattern).retain(|other| *other != subscriber));
     }
 
-    /// Everybody that follows this id, also by overlapping prefixes; nobody twice, in no order.
+    /// All subscribers that follow this id, also by overlapping prefixes; none twice, in no order.
     pub(super) fn followers(&self, id: &str) -> Vec<u64> {
         let mut found = Vec::new();
         self.walk(id, |node, is_end| {

@@ -398,7 +398,7 @@ mod tests {
                 prop_assert_eq!(tree.find(id).map(|entry| entry.1), Some(*digest));
                 prop_assert_eq!(tree.find_mut(id).map(|entry| entry.1), Some(*digest));
             }
-            prop_assert!(tree.find("nobody").is_none());
+            prop_assert!(tree.find("absent").is_none());
         }
     }
 
