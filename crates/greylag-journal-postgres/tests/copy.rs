@@ -23,7 +23,7 @@ fn everything_moves_to_the_database_and_back() {
     });
 }
 
-/// Whoever copies is alone: neither side comes in while the other is there.
+/// A copy has its schema alone: neither a copy nor a journal comes in while the other is there.
 #[test]
 fn a_schema_in_use_is_refused_whoever_comes_first() {
     with_server(async |server| {
@@ -53,7 +53,7 @@ fn a_schema_in_use_is_refused_whoever_comes_first() {
         let refused = PostgresJournal::open(&config, settings()).await.unwrap_err().to_string();
         assert!(refused.contains("copied") && refused.contains(&schema), "{refused}");
         copy(&alone, &InMemoryArchive::default()).await.unwrap();
-        // The connection that holds the lock is cut: somebody else may be in by now.
+        // The connection that holds the lock is cut: another process may be in by now.
         server
             .psql(
                 "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and mode = 'ExclusiveLock'",

@@ -44,7 +44,7 @@ impl CrashFactory for Killed {
         let journals = self.journals.get_or_init(connect_all).await;
         for journal in journals {
             // Refused at once for as long as its breaker is open.
-            while journal.head(&id("nobody")).await.is_err() {
+            while journal.head(&id("unclaimed")).await.is_err() {
                 tokio::task::yield_now().await;
             }
         }

@@ -99,7 +99,7 @@ fn a_migration_waits_for_its_turn_longer_than_a_statement_may_take() {
     });
 }
 
-/// Somebody else makes the tables, and grants their use.
+/// The database's superuser makes the tables, and grants their use.
 #[test]
 fn a_user_without_the_right_to_create_works_on_tables_made_for_it() {
     with_server(async |server| {
@@ -286,7 +286,7 @@ fn young_changes_are_held_back() {
     });
 }
 
-/// J4, J11: who waits for a row, in any of the pools or lanes, keeps nobody from another id or kind of work.
+/// J4, J11: a call that waits for a row, in any of the pools or lanes, does not hold up other ids or kinds of work.
 #[test]
 fn a_locked_row_stops_its_own_lane_and_no_reader() {
     with_server(async |server| {
@@ -316,7 +316,7 @@ fn a_locked_row_stops_its_own_lane_and_no_reader() {
     });
 }
 
-/// Calls that nobody waits for any more leave no connection behind on which others would wait.
+/// Calls whose caller waits no longer leave no connection behind on which others would wait.
 #[test]
 fn a_call_that_is_dropped_keeps_nobody_waiting() {
     with_server(async |server| {
@@ -408,7 +408,7 @@ fn offsets_are_saved_in_the_transaction_of_the_handler() {
             }
         }
         assert_eq!(offsets.load("totals", 0..=1023).await.unwrap(), processed(2));
-        // Whoever claims waits for what rests on the fence; then the former owner is refused.
+        // A claim waits for what rests on the fence; then the former owner is refused.
         let transaction = client.transaction().await.unwrap();
         offsets.save_within(&transaction, &owned, &processed(3)).await.unwrap();
         let successor = offsets.clone();

@@ -53,7 +53,7 @@ fn rollbacks_are_tried_again() {
     });
 }
 
-/// After three tries each id goes alone, so that one that always fails stops nobody (J11).
+/// After three tries each id goes alone, so that one that always fails stops no other (J11).
 #[test]
 fn one_id_that_always_rolls_back_stops_nobody() {
     with_server(async |server| {
@@ -171,7 +171,7 @@ fn scenario_62_deleted_between_two_tries_is_unknown() {
         let journal = behind(&proxy, &server, Duration::from_secs(20)).await;
         let mut writer = Writer::claim(&journal, id("a|1")).await;
         let server = Arc::new(server);
-        // And also if somebody has claimed since: Fenced would say that it was not stored.
+        // And also if another writer has claimed since: Fenced would say that it was not stored.
         for claimed in ["", ", writer_epoch = writer_epoch + 1"] {
             let behind_our_back = server.clone();
             let delete = Step::Before(Box::new(move || {
@@ -292,7 +292,7 @@ fn scenario_65_a_restart_without_a_generation() {
         let stale = journal.claim(&w0.id, WriterUuid::from_u128(99), Under::Seen(w0.epoch)).await;
         assert_eq!(stale, Err(ClaimError::Fenced { current: head }));
         w1.append(&journal, &["w1 again"]).await.unwrap();
-        // Who saw an epoch where there is none makes no first row either.
+        // A claim under an epoch that was seen elsewhere makes no first row either.
         let nowhere = journal.claim(&id("a|2"), w0.uuid, Under::Seen(w0.epoch)).await;
         assert_eq!(nowhere, Err(ClaimError::Fenced { current: Head::default() }));
         assert_eq!(payloads(&read_all(&journal, &w1.id).await), ["w1", "w1 again"]);
@@ -363,7 +363,7 @@ fn interleavings(left: usize, right: usize) -> Vec<Vec<bool>> {
 
 /// Scenario persistence 69, J3, J4: two writers, each with a look, a claim, a late copy of it, an append
 /// and a deletion, in every order, with generations and without. The server answers as memory does, whose
-/// histories the model check has shown to be one; and afterwards somebody can write.
+/// histories the model check has shown to be one; and afterwards a writer can write.
 #[test]
 fn scenario_69_two_writers_in_every_order() {
     const MOVES: [Move; 4] = [Move::Look, Move::Claim, Move::Append, Move::Claim];
@@ -412,7 +412,7 @@ fn scenario_69_two_writers_in_every_order() {
     });
 }
 
-/// Whoever closes a journal that was reserved must not wait for a connection that is gone without a word.
+/// Closing a journal that was reserved must not wait for a connection that is gone without a word.
 #[test]
 fn a_reserved_journal_closes_when_its_connection_falls_silent() {
     with_server(async |server| {
@@ -426,7 +426,7 @@ fn a_reserved_journal_closes_when_its_connection_falls_silent() {
     });
 }
 
-/// The stores of one database are closed each by itself: whoever comes second must not cut off what the first waits for.
+/// The stores of one database are closed each by itself: the second `close` must not cut off what the first waits for.
 #[test]
 fn what_waits_when_two_stores_are_closed_is_answered() {
     with_server(async |mut server| {
@@ -479,8 +479,8 @@ fn a_standby_is_asked_again_with_waits_that_grow() {
     });
 }
 
-/// Who recovers, proves that a history is still its own, or reads a state must not be answered by a standby: it may
-/// lag behind (persistence §4.4). Queries may be.
+/// A standby must not answer an entity that recovers, proves that a history is still its own, or reads a state, since
+/// the standby may lag behind (persistence §4.4). It may answer queries.
 #[test]
 fn recovery_and_proof_of_ownership_read_the_primary_alone() {
     with_server(async |server| {

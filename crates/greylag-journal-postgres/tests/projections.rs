@@ -214,7 +214,7 @@ async fn a_part_of_a_former_range_starts_over_alone(server: &Postgres) {
 /// Scenario persistence 58, and what a projection makes of it.
 async fn scenario_58_late_rows_are_found_by_backtracking(server: &Postgres) {
     let journal = open(server).await;
-    // Two lanes, so that the slow one holds up nobody else: slices of different remainders.
+    // Two lanes, so that the slow one does not hold up the other: slices of different remainders.
     let even = |wanted: bool| move |name: &String| id(name).slice().is_multiple_of(2) == wanted;
     let names = || (0..).map(|n: u32| format!("Cart|{n}"));
     let (slow, quick) = (names().find(even(true)).unwrap(), names().find(even(false)).unwrap());
@@ -267,7 +267,7 @@ async fn upsert(states: &PostgresStates, name: &str, revision: u32) {
 /// Scenario persistence 58, of durable states: a transaction is open across polls, and commits behind what was read.
 async fn late_changes_of_states_are_found_by_backtracking(server: &Postgres) {
     let journal = open(server).await;
-    // Over connections of its own, those that wait hold up nobody else.
+    // Over connections of its own, so that those that wait hold up no other work.
     let other = open(server).await;
     let (states, seen) = (journal.states(), Seen::default());
     let (read, offsets) = (ReadJournal::new(Arc::new(states.queries()), settings()), Arc::new(journal.offsets()));
@@ -298,7 +298,7 @@ async fn late_changes_of_states_are_found_by_backtracking(server: &Postgres) {
     let at = async |name| states.get(&id(name)).await.unwrap().timestamp;
     assert!(at(new).await < at(quick).await && at(old).await < at(quick).await, "the late ones have older times");
     until("the late ones are handled", || revisions(new) == [1] && revisions(old) == [1, 2]).await;
-    // Replaced before anybody went back for it: the later one stands for it.
+    // Replaced before the projection went back for it: the later one stands for it.
     upsert(&states, old, 3).await;
     upsert(&states, old, 4).await;
     until("the newest is handled", || revisions(old).ends_with(&[4])).await;
@@ -397,7 +397,7 @@ async fn a_killed_server_loses_no_event_and_doubles_none(server: &mut Postgres) 
     );
     std::io::stdout().write_all(told.as_bytes()).unwrap();
     assert!(!around.is_empty() || !normal.is_empty(), "every event has a lag");
-    // What one instance did is known to whoever takes over.
+    // The instance that takes over knows what the one before it did.
     let both = run_exactly_once(journal, &read, 0..=1023);
     let mut one_more = Writer::claim(journal, id("Cart|w0")).await;
     one_more.append(journal, &["one more"]).await.unwrap();
@@ -407,8 +407,8 @@ async fn a_killed_server_loses_no_event_and_doubles_none(server: &mut Postgres) 
     assert_eq!(count(server, "select count(*) from handled"), all + 1, "nothing again");
 }
 
-/// A connection may end without a word, say in a firewall that forgets what is idle. Whoever asks on it must not wait
-/// for an answer for ever.
+/// A connection may end without a word, say in a firewall that forgets what is idle. A projection that asks on it must
+/// not wait for an answer for ever.
 #[test]
 fn a_projection_goes_on_when_its_connection_falls_silent() {
     with_server(async |server| {

@@ -71,7 +71,7 @@ async fn write(journal: PostgresJournal, number: usize, acks: watch::Sender<u64>
                 told.refused.extend(contents);
                 writer = None;
             }
-            Err(error) => panic!("nobody else writes, and the disk has room: {error:?}"),
+            Err(error) => panic!("there is no other writer, and the disk has room: {error:?}"),
         }
     }
     told

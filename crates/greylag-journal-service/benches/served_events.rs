@@ -74,7 +74,7 @@ async fn one_run(path: &Path) -> Result<(f64, f64), Failure> {
             for number in 1..=EVENTS_PER_ENTITY {
                 let first = SeqNr::saturating(number);
                 let append = Append { id: id.clone(), epoch, writer_uuid, first, events: vec![event()] };
-                journal.append(append).await.expect("nobody else writes");
+                journal.append(append).await.expect("no other writer");
             }
         })
     });

@@ -115,8 +115,8 @@ impl CrashFactory for Killed {
         let clients = self.clients.get_or_init(connect_all).await;
         for client in clients {
             // Refused at once for as long as the client has not found the server again.
-            let nobody = PersistenceId::unique("nobody").unwrap();
-            while client.journal().head(&nobody).await.is_err() {
+            let unclaimed = PersistenceId::unique("unclaimed").unwrap();
+            while client.journal().head(&unclaimed).await.is_err() {
                 process.assert_runs();
                 tokio::task::yield_now().await;
             }

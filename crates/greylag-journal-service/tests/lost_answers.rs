@@ -55,7 +55,7 @@ async fn scenario_64_a_state_write_is_repeated() {
     let feed = states.changes(&ChangesOf::Tag("red".to_owned()), &Offset::None, 9).await.unwrap();
     assert_eq!(feed.len(), 1, "{feed:?}");
 
-    // Whoever wrote on meanwhile hides whether ours is stored: nobody is told that it is not.
+    // A write of another writer hides whether ours is stored: the caller is not told that it is not.
     let next = StateWrite { writer_uuid: WriterUuid::from_u128(2), ..write(4) };
     let other = served.client().await.states().unwrap();
     cable.swallow_answers();

@@ -1,4 +1,4 @@
-//! Queries through the service: pages that fit a frame, nothing asked for that nobody wants, and streams
+//! Queries through the service: pages that fit a frame, no page asked for that no consumer wants, and streams
 //! and projections that outlive the server.
 
 mod common;
@@ -146,7 +146,7 @@ async fn live_streams_outlive_a_restart_of_the_server() {
     let first = live.try_next().await.unwrap().unwrap();
     let address = served.stop().await;
     let away = loop {
-        // The stream says that nobody answers, and is not at its end.
+        // The stream says that no server answers, and is not at its end.
         if let Some(Err(error)) = live.next().await {
             break error;
         }

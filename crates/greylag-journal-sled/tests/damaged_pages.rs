@@ -1,5 +1,5 @@
-//! A page of the store that cannot be read any more, and that no opening looks at: what lies on it is refused by name,
-//! and nobody else suffers, neither who asks for something meanwhile, nor who opens the journal again (J1, J11).
+//! A page of the store that cannot be read any more, and that no opening looks at: records on it are refused by name,
+//! and nothing else suffers: neither calls for other ids meanwhile, nor a later opening of the journal (J1, J11).
 
 mod common;
 
@@ -85,12 +85,12 @@ async fn bury(journal: SledJournal, path: &Path) {
     verify(path).await;
 }
 
-/// Who is to notice nothing of the damage.
+/// The id whose writer is to notice nothing of the damage.
 fn last() -> PersistenceId {
     id("Last|one")
 }
 
-/// Flips a bit in every copy of `mark` in the log, and leaves the rest alone: somebody may have it open.
+/// Flips a bit in every copy of `mark` in the log, and leaves the rest alone, since a journal may have it open.
 fn damage(path: &Path, mark: &[u8]) {
     let path = path.join("db");
     let log = std::fs::read(&path).unwrap();
@@ -107,7 +107,7 @@ async fn open_blindly(path: &Path) -> SledJournal {
     SledJournal::open(path, settings).await.unwrap()
 }
 
-/// Somebody else writes a few times, as if nothing were wrong.
+/// Another id's writer writes a few times, as if nothing were wrong.
 async fn others_write(journal: &SledJournal) {
     let mut writer = Writer::claim(journal, last()).await;
     for _ in 0..10 {

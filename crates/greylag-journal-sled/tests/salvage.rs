@@ -167,7 +167,7 @@ async fn scenario_75_fewer_commits_than_the_guard_says_are_counted() {
     assert_eq!((lost, commits), (0, 17));
     let saved = salvage(original.path(), in_memory().path()).unwrap();
     assert!(saved.damage.iter().any(|what| what.contains("17 commits are missing")), "{:?}", saved.damage);
-    // Without the guard nobody can tell.
+    // Without the guard missing commits cannot be counted.
     std::fs::remove_file(original.path().join(GUARD_FILE)).unwrap();
     let saved = salvage(original.path(), in_memory().path()).unwrap();
     assert!(saved.missing_commits == 0 && saved.damage.iter().any(|what| what.contains("tail guard")), "{saved:?}");

@@ -36,7 +36,7 @@ fn shown(changes: &[StateChange]) -> Vec<(&str, u64)> {
     changes.iter().map(|change| (change.state.id.as_str(), change.state.revision.as_u64())).collect()
 }
 
-/// Counts, removes or cuts rows of the store while nobody else has it.
+/// Counts, removes or cuts rows of the store while no journal has it open.
 struct Rows;
 
 enum Do {
@@ -136,7 +136,7 @@ async fn a_state_written_often_takes_the_room_of_one() {
     assert_eq!((on_rows(directory.path(), Do::Count(0x21)), on_rows(directory.path(), Do::Count(0x22))), (1, 2));
 }
 
-/// One order with the events, each at its place, whoever shares the group.
+/// Changes have one order with the events, each at its place, whatever else is in their group.
 #[tokio::test]
 async fn events_and_changes_share_one_order_without_gaps() {
     let directory = tempfile::tempdir().unwrap();
@@ -180,7 +180,7 @@ async fn events_by_slices(journal: &SledJournal) -> Vec<u64> {
         }));
         query.after = page.next;
         if !page.more {
-            // Past the changes too, so that nobody walks over them again and again.
+            // Past the changes too, so that readers do not walk over them again and again.
             let newest = journal.queries().newest().await.unwrap();
             assert_eq!(
                 newest.map(|newest| (newest, &query.after)),
@@ -215,7 +215,7 @@ async fn a_damaged_state_is_an_error_and_stops_nobody_else() {
     Writer::claim(&journal, b).await.append(&journal, &["a"]).await;
 }
 
-/// A hole in the log takes a state, and nobody reads "absent".
+/// A hole in the log takes a state, and no reader is told "absent".
 #[tokio::test]
 async fn a_lost_state_is_found_when_the_journal_opens() {
     let directory = tempfile::tempdir().unwrap();

@@ -93,7 +93,7 @@ async fn an_ask_hears_what_became_of_its_command() {
     sum.tell(Command::End).await.unwrap();
     assert_eq!(sum.ask(add(1)).await, Err(EntityError::Stopped), "it was waiting");
     assert_eq!(end.await, Ok(Ended::Stopped));
-    assert_eq!(sum.ask(add(1)).await, Err(EntityError::Stopped), "nobody is there");
+    assert_eq!(sum.ask(add(1)).await, Err(EntityError::Stopped), "the entity has ended");
 }
 
 #[tokio::test]
@@ -169,7 +169,7 @@ impl Journal for Panics {
     }
 }
 
-/// persistence §2.6: nobody waits for ever, and nobody is told that nothing is stored.
+/// persistence §2.6: no asker waits for ever, and none is told that nothing is stored.
 #[tokio::test]
 async fn a_store_that_panics_ends_its_entity_with_an_unknown_outcome() {
     let memory = InMemoryJournal::default();
@@ -181,7 +181,7 @@ async fn a_store_that_panics_ends_its_entity_with_an_unknown_outcome() {
     assert_eq!(memory.head(&PersistenceId::of("Sum", "1").unwrap()).await.unwrap().highest.as_u64(), 1);
 }
 
-/// Scenario persistence 20: who asks while the stash is full is told so; those that were kept are answered.
+/// Scenario persistence 20: an asker that meets a full stash is told so; commands that were kept are answered.
 #[tokio::test(start_paused = true)]
 async fn scenario_20_whoever_asks_a_full_stash_is_told_so() {
     let journal = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));

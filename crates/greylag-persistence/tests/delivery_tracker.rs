@@ -313,7 +313,7 @@ impl Failing {
         if let Some((id, text)) = arriving {
             return self.arrive(id, text);
         }
-        // Whoever wants something sent asks until it sees that it is.
+        // The asker repeats its request until it sees that the message is sent.
         match self.core.state().map(|state| state.sent) {
             Some(sent) if sent < MESSAGES as u64 => {
                 let command = if self.fails() { "crash".to_owned() } else { format!("send receiver message-{sent}") };

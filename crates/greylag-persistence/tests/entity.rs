@@ -392,7 +392,7 @@ fn a_failing_store_is_told_and_the_kit_goes_on() {
     let outcome = kit.run("add 1".into());
     assert!(matches!(outcome.failure, Some(Failure::Persist(AppendError::NotStored(_)))));
     assert_eq!((outcome.events.len(), kit.state().unwrap().sum), (0, 0));
-    // Scenario persistence 61: stored, but nobody heard; then the disk is full. Recovery finds it once.
+    // Scenario persistence 61: stored, but the answer is lost; then the disk is full. Recovery finds the event once.
     kit.journal().script_append(&id, [AppendFault::LoseAnswer { stored: true }, AppendFault::StorageLow]);
     kit.run("add 5".into());
     assert_eq!((kit.state().unwrap().sum, kit.core().seq_nr()), (5, SeqNr::FIRST));

@@ -427,7 +427,7 @@ fn scenario_76_a_state_that_is_not_whole_is_seen_by_no_signal<C: Core>() {
     bench.command(Command::Panic);
     bench.core.give_way();
     assert_eq!(bench.log.take(), ["PreRestart with 0 at 0"]);
-    // Somebody else writes.
+    // Another writer writes.
     let mut bench = Bench::<C>::running();
     C::fence(&bench.stores);
     bench.command(Command::Add);

@@ -142,7 +142,7 @@ async fn an_open_breaker_is_probed_without_any_call_of_a_user() {
     assert_eq!((stats.opened, stats.probes, stats.failures), (1, 5, 10));
 }
 
-/// A store that is closed, or that nobody has any more, is not probed.
+/// A store that is closed, or whose last handle was dropped, is not probed.
 #[tokio::test(start_paused = true)]
 async fn what_is_closed_is_not_probed() {
     let (faulty, journal) = guarded();
@@ -213,7 +213,7 @@ async fn refusals_never_open_a_breaker() {
 }
 
 /// Rule persistence §4.1 (timeouts and breaker): what a store says itself is an answer, though the operation
-/// has no word for it: nobody is kept from a store that is there.
+/// has no word for it: no caller is kept from a store that is there.
 #[tokio::test(start_paused = true)]
 async fn what_a_store_refuses_itself_never_opens_a_breaker() {
     let (faulty, journal) = guarded();
@@ -272,8 +272,8 @@ async fn after_an_unanswered_try_a_refusal_is_unknown() {
     }
 }
 
-/// Rule persistence J10: whoever fenced us may have deleted what the first try stored; then the fence
-/// proves nothing. While the record would still be there, it does.
+/// Rule persistence J10: the writer that fenced us may have deleted what the first try stored; then the fence
+/// proves nothing. While the record would still be there, the fence is a proof.
 #[tokio::test(start_paused = true)]
 async fn a_fence_is_no_proof_once_the_events_may_be_deleted() {
     for deletes in [true, false] {

@@ -119,7 +119,7 @@ impl Broken {
         Append { epoch: head.epoch, writer_uuid: head.writer_uuid, ..append }
     }
 
-    /// The store as a writer that holds the claim would find it, whoever `append` is from.
+    /// Appends as the writer that holds the claim, even if `append` is another writer's.
     async fn forced(&self, append: Append) -> Result<Appended, AppendError> {
         let append = self.current(append).await;
         self.inner.append(append).await

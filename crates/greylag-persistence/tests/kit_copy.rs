@@ -35,7 +35,7 @@ fn a_closed_store_is_neither_copied_nor_compared() {
     assert!(matches!(now(verify(&open, &closed, 1)), Err(CopyError::InUse(_))));
 }
 
-/// Damage is found by whoever reads everything, told by number, and not copied.
+/// A copy reads everything, so it finds the damaged event, names it by number, and does not copy it.
 #[test]
 fn a_damaged_event_is_named_and_not_copied() {
     let source = InMemoryArchive::default();
@@ -121,7 +121,7 @@ fn what_did_not_arrive_is_found_out() {
     assert!(refused.to_string().contains("snapshot 1 of Counter|1: it is in the first store only"), "{refused}");
 }
 
-/// Ids of two stores meet, however many pages there are and whoever has more.
+/// Ids of two stores meet, however many pages there are and whichever store has more.
 #[test]
 fn stores_of_many_pages_are_compared_to_the_end() {
     let (few, many) = (InMemoryArchive::default(), InMemoryArchive::default());

@@ -1,5 +1,5 @@
-//! State and offset stores in memory pass their kits, as do all faulty wrappers that nobody scripted;
-//! and the kits find what is planted to break them.
+//! State and offset stores in memory pass their kits, as do all faulty wrappers without scripted faults;
+//! and the kits find the bugs that are planted in stores.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -79,7 +79,7 @@ impl Journal for Broken {
             (_, under) => under,
         };
         if self.0 == Bug::SameWriter && head.writer_uuid == writer_uuid && head.epoch != WriterEpoch::NONE {
-            // Somebody else in between, whom nobody asked for.
+            // Another writer claims in between, though the script has no such step.
             self.1.claim(id, WriterUuid::from_u128(u128::MAX), Under::Seen(head.epoch)).await?;
             let under = if let Under::Seen(_) = under { Under::Seen(head.epoch.raised()) } else { under };
             return self.1.claim(id, writer_uuid, under).await;

@@ -1,14 +1,15 @@
 //! Four projections of one node and the reader that they share, over a store that only pretends.
 //!
 //! A seed draws the *profile*: whether the store orders by number or by time, whether it shows every event or
-//! the newest state only, whether stores and handlers fail, how large groups are, and who stays paused in the
-//! end. Then it draws the *storm*: writes, some of which are committed late, answers that take their time,
+//! the newest state only, whether stores and handlers fail, how large groups are, and which projection stays paused in
+//! the end. Then it draws the *storm*: writes, some of which are committed late, answers that take their time,
 //! pauses, resets and hints, at any point between two inputs. After it nothing fails any more: *showers* of
 //! writes come while some still catch up, and then a *calm*.
 //!
 //! - Every event is handled once, or again after a failure, never out of order or with a gap; exactly-once
 //!   projections see none twice but after a reset. Of states, revisions may be left out, and never go down.
-//! - After the calm every projection has seen everything, whoever else is paused: none waits for ever.
+//! - After the calm every projection that may go on has seen everything, even if another is paused: none waits for
+//!   ever.
 //! - No machine spins: neither without an end at one moment, nor by asking a store that has nothing new.
 //!
 //! `GREYLAG_SEEDS=2000` runs so many seeds instead of the gate's number; `GREYLAG_SEED=7` runs this one.
@@ -59,7 +60,7 @@ pub(crate) struct Profile {
     groups: [usize; PROJECTIONS],
     /// How long each handler takes at most.
     handling: [Duration; PROJECTIONS],
-    /// Who is paused throughout the calm.
+    /// The projection that is paused throughout the calm.
     stays_paused: Option<usize>,
 }
 
@@ -86,7 +87,7 @@ fn seeds() -> Vec<u64> {
     }
 }
 
-/// Rule persistence §5 (one reader): whatever happens, whoever may go on sees everything in the end.
+/// Rule persistence §5 (one reader): whatever happens, a projection that may go on sees everything in the end.
 #[test]
 fn scenario_59_after_a_storm_every_projection_has_seen_everything() {
     for seed in seeds() {

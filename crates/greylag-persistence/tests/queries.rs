@@ -258,8 +258,8 @@ async fn current_streams_end() {
     assert_eq!(bounded.count().await, 2);
 }
 
-/// Rule persistence §5 (*current*): what is written while it is read is not in it, or who writes as fast as
-/// somebody reads would keep him for ever.
+/// Rule persistence §5 (*current*): a current history leaves out what is written while it is read, or a writer as fast
+/// as the reader would keep the reader for ever.
 #[tokio::test(start_paused = true)]
 async fn a_current_history_ends_at_what_was_there() {
     let journal = InMemoryJournal::default();

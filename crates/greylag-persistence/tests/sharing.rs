@@ -389,8 +389,8 @@ async fn scenario_59_many_projections_cost_the_queries_of_one() {
     assert!(apart >= 8 * one, "what is measured is what sharing saves: {costs:?}");
 }
 
-/// Rule persistence §5 (one reader): who holds the buffer for long is dismissed, the others go on, and it
-/// catches up by itself.
+/// Rule persistence §5 (one reader): a projection that holds the buffer for long is dismissed, the others go on, and
+/// the dismissed one catches up by itself.
 #[tokio::test(start_paused = true)]
 async fn scenario_59_a_slow_projection_holds_up_nobody_for_long() {
     let store = Timed::new(Duration::ZERO);
@@ -443,7 +443,7 @@ async fn scenario_59_the_last_one_gone_a_new_one_works() {
         seen.assert_in_order();
         running.stop().await;
     }
-    // Nobody reads after the reader has lingered.
+    // No query goes out after the reader has lingered.
     tokio::time::sleep(Duration::from_secs(50)).await;
     let asked = store.asked();
     tokio::time::sleep(Duration::from_secs(600)).await;

@@ -227,12 +227,12 @@ impl World {
         let Some((incarnation, call)) = self.held.pop_front() else { return self.log.push("nothing is held") };
         let answer = match what {
             "ok" => now(call.perform(&self.states)),
-            // Stored, but nobody hears.
+            // Stored, but the answer is lost.
             "lost" => {
                 now(call.perform(&self.states));
                 StateAnswer::Written(Err(StateWriteError::Unknown(failure())))
             }
-            // Stored later than anybody waits for it.
+            // Stored after its caller has stopped waiting.
             "late" => {
                 now(call.perform(&self.states));
                 return;
@@ -442,7 +442,7 @@ fn answers_of_another_incarnation_change_nothing() {
     }
 }
 
-/// A write on its way is not yet seen by anybody.
+/// The state shows no write that is still on its way.
 #[test]
 fn a_state_is_seen_only_after_it_is_stored() {
     let mut steps = in_phase(StatePhase::Persisting);
@@ -513,7 +513,7 @@ async fn an_entity_runs_as_a_task_and_keeps_its_state() {
     }
     let (first, fenced) = driver::spawn_state(cell(&log)(), stores.clone(), RecoveryPermits::default()).unwrap();
     let (second, end) = driver::spawn_state(cell(&log)(), stores.clone(), RecoveryPermits::default()).unwrap();
-    // Both read the same row; whoever writes second is fenced.
+    // Both read the same row; the entity that writes second is fenced.
     first.tell("none".to_owned()).await.unwrap();
     while !log.take().iter().any(|line| line.contains("handle \"none\"")) {
         tokio::task::yield_now().await;

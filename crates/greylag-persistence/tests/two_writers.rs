@@ -118,7 +118,7 @@ struct World {
     granted: Option<Generation>,
     /// Whose claim was stored, in order.
     holders: Vec<WriterUuid>,
-    /// A write by somebody whose claim was superseded, or a claim that came back, if there was one.
+    /// A write by a writer whose claim was superseded, or a claim that came back, if there was one.
     zombie: Option<String>,
 }
 
@@ -264,7 +264,7 @@ impl World {
         let writes = matches!(call, StoreCall::Append(_) | StoreCall::Claim { .. });
         let lost = faults && writes && self.rng.random_bool(0.2);
         let reached = !lost || self.rng.random_bool(0.5);
-        // A late copy is a retry that the network kept; whoever sent it went on meanwhile.
+        // A late copy is a retry that the network kept; its sender went on meanwhile.
         if faults && writes && (lost || self.rng.random_bool(0.1)) {
             self.late.push(call.clone());
         }
@@ -329,7 +329,7 @@ impl World {
         }
         let heard = self.heard.0.lock().unwrap();
         let written = heard[before..].iter().any(|(_, heard)| *heard == Heard::Stored);
-        (!written).then(|| "nobody can write any more".to_owned())
+        (!written).then(|| "no writer can write any more".to_owned())
     }
 }
 

@@ -1,10 +1,10 @@
 //! The same rows without a journal: into a table of the same columns and indexes, by as many connections as
 //! the journal used, two statements under way on each.
 //!
-//! Both kinds of `INSERT` send every column of every row, as whoever has events must, by prepared statements of as
+//! Both kinds of `INSERT` send every column of every row, as any writer of events must, by prepared statements of as
 //! many rows as those of the journal had appends: [`Values`](Kind::Values) is the plain one, `VALUES (…), (…), …` with
 //! a parameter for each value; [`Arrays`](Kind::Arrays) binds a column as one array, as the journal does. They compare
-//! nothing, raise no head, answer nobody, and never wait for an entity's next event.
+//! nothing, raise no head, answer no caller, and never wait for an entity's next event.
 
 use std::time::Instant;
 

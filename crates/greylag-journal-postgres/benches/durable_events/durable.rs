@@ -78,7 +78,7 @@ pub(crate) async fn append(
         tokio::spawn(async move {
             for number in 0..events {
                 writer.highest = number;
-                journal.append(writer.next(vec![event(PAYLOAD_BYTES)])).await.expect("nobody else writes");
+                journal.append(writer.next(vec![event(PAYLOAD_BYTES)])).await.expect("no other writer");
             }
         })
     });

@@ -55,7 +55,7 @@ async fn append(journal: &PostgresJournal, writers: Vec<Writer>) -> Result<f64, 
             tokio::spawn(async move {
                 for number in 0..APPENDS_EACH {
                     writer.highest = number;
-                    journal.append(writer.next(vec![event(PAYLOAD_BYTES)])).await.expect("nobody else writes");
+                    journal.append(writer.next(vec![event(PAYLOAD_BYTES)])).await.expect("no other writer");
                 }
             })
         })

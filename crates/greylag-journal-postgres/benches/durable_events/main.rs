@@ -83,7 +83,7 @@ fn event(bytes: usize) -> NewEvent {
     }
 }
 
-/// One who writes one id.
+/// The writer of one id.
 #[derive(Clone)]
 struct Writer {
     id: PersistenceId,
@@ -99,11 +99,11 @@ impl Writer {
     }
 }
 
-/// Claims these ids, which nobody has claimed before.
+/// Claims these ids, which were never claimed before.
 async fn claim(journal: &PostgresJournal, numbers: std::ops::Range<u64>) -> Vec<Writer> {
     let claims = numbers.map(|number| async move {
         let (id, uuid) = (id(number), WriterUuid::from_u128(u128::from(number) + 1));
-        let claim = journal.claim(&id, uuid, Under::Seen(WriterEpoch::NONE)).await.expect("nobody else claims it");
+        let claim = journal.claim(&id, uuid, Under::Seen(WriterEpoch::NONE)).await.expect("no other writer");
         Writer { id, uuid, epoch: claim.epoch, highest: 0 }
     });
     futures::stream::iter(claims).buffer_unordered(AT_ONCE).collect().await
@@ -114,7 +114,7 @@ async fn fill(journal: &PostgresJournal, writers: Vec<Writer>, events: u64, byte
     let filling = writers.into_iter().map(|mut writer| async move {
         while writer.highest < events {
             let count = (events - writer.highest).min(100);
-            journal.append(writer.next((0..count).map(|_| event(bytes)).collect())).await.expect("nobody else writes");
+            journal.append(writer.next((0..count).map(|_| event(bytes)).collect())).await.expect("no other writer");
             writer.highest += count;
         }
     });

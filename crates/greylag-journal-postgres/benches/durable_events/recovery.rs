@@ -49,7 +49,7 @@ async fn recover_all(
     let recoveries = (0..entities).map(|number| async move {
         let (id, uuid, began_at) = (id(number), WriterUuid::from_u128(1 << 100), Instant::now());
         let seen = journal.head(&id).await.expect("it is there").epoch;
-        let claim = journal.claim(&id, uuid, Under::Seen(seen)).await.expect("nobody else claims it");
+        let claim = journal.claim(&id, uuid, Under::Seen(seen)).await.expect("no other writer");
         assert_eq!(claim.highest.as_u64(), events);
         let snapshot = journal.snapshots().load(&id, SnapshotCriteria::LATEST).await;
         assert_eq!(snapshot.expect("the table is there"), None);

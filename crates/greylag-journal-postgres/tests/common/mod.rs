@@ -126,7 +126,7 @@ pub(crate) fn payloads(events: &[StoredEvent]) -> Vec<String> {
 /// The next `times` statements that insert events do this first: plpgsql.
 pub(crate) fn at_inserts(server: &Postgres, times: u32, statement: &str) {
     let sql = format!(
-        // The table first, as whoever inserts does: one may still be at it.
+        // The table first, as an insert does: one may still be under way.
         "lock table event in share row exclusive mode;
          drop sequence if exists inserts; create sequence inserts;
          create or replace function at_insert() returns trigger language plpgsql as $$ begin
@@ -146,7 +146,7 @@ pub(crate) fn set_clock(shift: &str) -> String {
     )
 }
 
-/// No event with this payload is ever stored: who writes it is told this state.
+/// No event with this payload is ever stored: a statement that inserts it is told this state.
 pub(crate) fn refuse(server: &Postgres, payload: &str, state: &str) {
     let sql = format!(
         "create or replace function refuse() returns trigger language plpgsql as $$ begin {}; end $$;

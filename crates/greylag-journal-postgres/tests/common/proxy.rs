@@ -15,9 +15,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// What happens at the next statement about the id watched.
 pub(crate) enum Step {
-    /// It is carried to the server or not, and the connection breaks before anybody hears.
+    /// The statement is carried to the server or not, and the connection breaks before the answer comes.
     Break { carried: bool },
-    /// Nothing is carried on this connection any more, and nobody is told.
+    /// Nothing is carried on this connection any more, and neither end is told.
     Silence,
     /// First this.
     Before(Box<dyn FnOnce() + Send>),

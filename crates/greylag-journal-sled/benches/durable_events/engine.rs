@@ -1,4 +1,4 @@
-//! The journal's batches, written by nobody in particular: no checks, no guard, no answers to a thousand tasks.
+//! The journal's batches, written to the engine directly: no checks, no guard, no answers to a thousand tasks.
 
 use std::path::Path;
 use std::time::Instant;

@@ -35,7 +35,7 @@ pub(crate) async fn run(path: &Path, load: Load) -> Result<(f64, Shape), Box<dyn
             for number in 1..=load.events_each {
                 let (first, events) = (SeqNr::saturating(number), vec![event(load.payload_bytes)]);
                 let append = Append { id: id.clone(), epoch, writer_uuid, first, events };
-                journal.append(append).await.expect("nobody else writes");
+                journal.append(append).await.expect("no other writer");
             }
         })
     });

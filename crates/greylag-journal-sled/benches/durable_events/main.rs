@@ -9,7 +9,7 @@
 //! at once. Then
 //! - the *engine* writes as many batches of as many keys under the same kinds of keys, of the same bytes in all:
 //!   `apply_batch`, `flush` and `fdatasync` for each, one after the other, without guard and without answers to
-//!   anybody;
+//!   callers;
 //! - the *file* gets the bytes of each batch appended, with one `fdatasync` each.
 //!
 //! The journal has its tail guard, which is a second `fdatasync` for each batch. All run in one process on the

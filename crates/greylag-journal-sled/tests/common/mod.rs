@@ -116,7 +116,7 @@ pub(crate) async fn try_upsert(
     states.upsert(write, value, Some("odd".to_owned())).await
 }
 
-/// Copies the files of a store that nobody has open, or that was stopped.
+/// Copies the files of a store that no process has open, or that was stopped.
 pub(crate) fn copy(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
         if entry.file_type().unwrap().is_file() {

@@ -26,7 +26,7 @@ impl Seen {
         }
     }
 
-    /// Whoever starts over sees everything again.
+    /// Forgets what was seen, since a projection that starts over sees everything again.
     pub(crate) fn reset(&mut self) {
         self.counted.clear();
         self.highest.clear();

@@ -50,7 +50,7 @@ pub(crate) struct World {
     last_number: u64,
 }
 
-/// A letter, by whom it is for.
+/// A letter, with its recipient.
 #[derive(Debug)]
 enum Letter {
     Projection(usize, ProjectionInput),
@@ -196,7 +196,7 @@ impl World {
 
     fn advance_to(&mut self, at: Instant) {
         self.steps_now = if at > self.now { 0 } else { self.steps_now + 1 };
-        assert!(self.steps_now < MOST_STEPS, "somebody spins");
+        assert!(self.steps_now < MOST_STEPS, "a machine spins");
         self.now = self.now.max(at);
     }
 
@@ -221,7 +221,7 @@ impl World {
             12..16 => self.tell(number, ProjectionInput::Pause),
             16..22 => self.tell(number, ProjectionInput::Resume),
             22 => self.tell(number, ProjectionInput::Reset),
-            // Whoever shares a reader is not told: the reader is.
+            // Projections that share a reader get no hint of their own: the reader gets it.
             23..32 if self.instances[number].place.is_none() => self.tell(number, ProjectionInput::Hint),
             32..37 => self.hint_reader(),
             _ => {}
@@ -281,7 +281,7 @@ impl World {
         self.obey_projection(number, effects);
     }
 
-    /// Who has left is not found any more.
+    /// Hands an answer to the consumer; one that has left is not found any more.
     fn tell_consumer(&mut self, consumer: ConsumerId, answer: SharedAnswer) {
         let is_meant = |place: &Place| place.consumer == consumer;
         let Some(number) = self.instances.iter().position(|it| it.place.as_ref().is_some_and(is_meant)) else { return };
@@ -403,7 +403,7 @@ impl World {
             }
             Ask::Claim(run) => {
                 let projection = self.instances[number].id.name.clone();
-                // Nobody else claims, so no epochs are needed.
+                // No other instance claims, so no epochs are needed.
                 let owned = self.ask(|_, _| OwnedSlices { projection, epochs: BTreeMap::new() });
                 (run, ProjectionAnswer::Claimed(owned.map_err(OffsetError::Unavailable)))
             }
@@ -436,7 +436,7 @@ impl World {
                 };
                 (run, ProjectionAnswer::Handled(handled))
             }
-            told => unreachable!("nobody answers {told:?}"),
+            told => unreachable!("the world has no answer to {told:?}"),
         }
     }
 

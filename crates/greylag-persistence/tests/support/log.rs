@@ -1,4 +1,4 @@
-//! What the behaviours of the tests write down, and whom their askers are answered by.
+//! What the behaviours of the tests write down, and the port by which their askers are answered.
 
 use std::sync::{Arc, Mutex};
 
