@@ -123,7 +123,7 @@ impl<S: Store> Causal<S> {
     }
 
     fn join_fragment(&mut self, fragment: &Fragment<S>) -> Grew {
-        // What a first delta claims is new to nearly everybody; then only what it touches can change.
+        // Nearly every value has not seen what a first delta claims; then only what the delta touches can change.
         let everything = S::everything();
         let scope = if fragment.forgotten.intersects(&self.context) { &everything } else { &fragment.scope };
         self.join_parts(&fragment.store, &fragment.context, scope)
@@ -293,8 +293,8 @@ impl<S: Store> Host<S> for Causal<S> {
         (!self.store.is_empty()).then_some(&self.store)
     }
 
-    /// Makes the edit where it stands: the value is then what a join with the edit's fragment makes of it. The fragment is
-    /// made only if somebody collects it.
+    /// Makes the edit in place: the value is then what a join with the edit's fragment makes of it. The fragment is
+    /// made only if the caller collects it.
     fn apply(&mut self, cx: &UpdateCx<'_>, edit: Edit<S>) {
         self.adopt(cx);
         let Edit { patch, drawn } = edit;

@@ -141,9 +141,9 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
         let _ = home;
     }
 
-    /// Whether whoever was shown `before` would be shown the same now: the same elements, keys, winners and sums. Only
-    /// what pruning does may differ, which is whose name stands where. By default whether both are equal; a type that has
-    /// [`ReplicatedData::pruning`] says more. Source: ddata R16.
+    /// Whether a reader sees the same in this value as in `before`: the same elements, keys, winners and sums. Only
+    /// what pruning changes may differ, which is the replica under whose name a part stands. By default whether both
+    /// are equal; a type that has [`ReplicatedData::pruning`] answers more finely. Source: ddata R16.
     fn reads_like(&self, before: &Self) -> bool {
         self == before
     }
@@ -227,7 +227,8 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
         Self::from_untagged_bytes(without_tag(&Self::TAG, bytes)?)
     }
 
-    /// The canonical bytes alone, for whoever keeps the tag beside them, as a replicator does. Source: ddata K9, G17.
+    /// The canonical bytes alone, for a caller that keeps the tag beside them, as a replicator does. Source: ddata K9,
+    /// G17.
     fn to_untagged_bytes(&self) -> Vec<u8> {
         let mut out = Encoder::new();
         self.encode(&mut out);

@@ -11,15 +11,15 @@ use crate::store::{Changes, DotSet, Join, Store};
 
 /// A joinable part of a causal state: a delta, or several joined.
 ///
-/// Every dot that its context covers concerns what it touches, so a join looks at that alone. The exception is a
-/// replica's first delta for an entry that it had forgotten: that one claims numbers of the replica which nobody there
-/// knows any more, and retires their leaves wherever they are.
+/// Every dot that a fragment's context covers concerns what the fragment touches, so a join looks at that alone. The
+/// exception is a replica's first delta for an entry that it had forgotten: that delta claims numbers which the replica
+/// drew in the entry's former life and no longer knows, and retires their leaves wherever they are.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fragment<S: Store> {
     pub(crate) store: S,
     pub(crate) context: Context,
     pub(crate) scope: S::Scope,
-    /// Claims of first deltas: who has seen any of these numbers joins everything, not only what is touched.
+    /// Claims of first deltas: a value that has seen any of these numbers joins everything, not only what is touched.
     pub(crate) forgotten: Context,
 }
 
@@ -77,8 +77,8 @@ impl<S: Store> Fragment<S> {
 
     pub(crate) fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         inp.format()?;
-        let (forgotten, nobody) = Context::decode(inp)?;
-        if !nobody.is_empty() {
+        let (forgotten, unnumbered) = Context::decode(inp)?;
+        if !unnumbered.is_empty() {
             return Err(DecodeError::NotCanonical("a replica without numbers"));
         }
         let (context, others) = Context::decode(inp)?;

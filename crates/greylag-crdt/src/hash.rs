@@ -74,13 +74,13 @@ impl CachedDigest {
         whole(*self.0.get_or_init(|| halves(compute())))
     }
 
-    /// The digest, if somebody asked for it.
+    /// The digest, if it was asked for before.
     pub(crate) fn known(&self) -> Option<Digest> {
         self.0.get().copied().map(whole)
     }
 
-    /// Keeps a sum of digests up: adds to it, if somebody asked for it before. A value that nobody compares, because it
-    /// is still being built for example, pays for no hash.
+    /// Keeps a sum of digests up to date: adds to it, if it was asked for before. A value that is not compared, because
+    /// it is still being built for example, pays for no hash.
     pub(crate) fn add(&mut self, more: impl FnOnce() -> Digest) {
         if let Some(sum) = self.0.get_mut() {
             *sum = halves(whole(*sum).plus(more()));
@@ -90,7 +90,7 @@ impl CachedDigest {
     /// To be called whenever the value changes.
     #[inline]
     pub fn forget(&mut self) {
-        // Mostly nobody has asked.
+        // Mostly the digest was not asked for, and there is nothing to take.
         if self.0.get().is_some() {
             self.0.take();
         }

@@ -49,13 +49,13 @@
 //! [`Plain`] value in a map comes back with its history. Last-writer-wins types discard one of two concurrent writes and
 //! trust the clocks that decided. An entry that expired at one replica and was created there again retires that
 //! replica's former elements and no others; counters lose nothing by it, and keep one slot for each life of the entry and
-//! replica in which it counted, until that replica is pruned. Slots that pruning renamed are never folded, so a counter in a map keeps one
-//! for each writer that was removed, and a [`Plain`] counter all its slots. What a removed replica wrote counts once, as
-//! long as the markers of its pruning are kept: a copy that comes back later counts again, and what had reached nobody is
-//! lost. Two sides of a partition that removed each other and both went on are not told apart from one history afterwards:
-//! where they meet again, what one side has forgotten comes back from the other. Entries are replicated one by one, so
-//! related ones may be seen out of step: what belongs together goes into one.
-//! Source: ddata §0, §1, Y11.
+//! replica in which it counted, until that replica is pruned. Slots that pruning renamed are never folded, so a counter
+//! in a map keeps one for each writer that was removed, and a [`Plain`] counter all its slots. What a removed replica
+//! wrote counts once, as long as the markers of its pruning are kept: a copy that comes back later counts again, and
+//! what had reached no other replica is lost. Two sides of a partition that removed each other and both went on are not
+//! told apart from one history afterwards: where they meet again, what one side has forgotten comes back from the
+//! other. Entries are replicated one by one, so related ones may be seen out of step: what belongs together goes into
+//! one. Source: ddata §0, §1, Y11.
 
 #[cfg(feature = "crdts")]
 mod adapter;

@@ -1,8 +1,8 @@
 //! An ordered map whose versions share structure: `clone` is O(1), a change O(log n).
 //!
-//! A vector of few keys, or a B+ tree of shared nodes. A change copies the nodes on its path that somebody else holds too
-//! and edits the others in place, so updates that run on a clone, subscribers and senders all hold snapshots without
-//! blocking each other. Source: ddata K11.
+//! The map is a vector of few keys, or a B+ tree of shared nodes. A change copies the nodes on its path that other
+//! versions share and edits the rest in place, so updates that run on a clone, subscribers and senders all hold
+//! snapshots without blocking each other. Source: ddata K11.
 
 mod iter;
 mod node;

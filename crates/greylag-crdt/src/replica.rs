@@ -142,7 +142,7 @@ impl fmt::Debug for Dot {
 }
 
 /// The highest number of a dot that is believed. No process draws so many, wherever it began; data that name a higher one
-/// cannot be decoded, because numbers above it are left to nobody who would have to draw the next. Source: ddata §9, K2.
+/// cannot be decoded, because a process that took it over would have no numbers left to draw. Source: ddata §9, K2.
 pub const MAX_NUMBER: u64 = i64::MAX as u64;
 
 /// The highest number that reserving leads to, so that half of all numbers stay to be drawn one by one.

@@ -2,7 +2,7 @@
 //!
 //! A store holds leaves, each labelled with the dot that wrote it. Two sides `(s, c)` and `(s', c')`
 //! join leaf by leaf: a leaf of one side survives unless the other side's context has seen its dot
-//! and its store lacks it, for then somebody removed it. All stores of an entry share one context.
+//! and its store lacks it, for then some replica removed it. All stores of an entry share one context.
 //!
 //! Source: ddata K5; Almeida, Shoker, Baquero, "Delta state replicated data types", 2018.
 
@@ -162,13 +162,13 @@ pub struct Changes {
     /// The replica whose slots are watched.
     pub(crate) watched: Option<ReplicaId>,
     pub(crate) path: Vec<u8>,
-    /// What is to be added to the sum of the leaves' digests; `None` where nobody keeps that sum.
+    /// What is to be added to the sum of the leaves' digests; `None` where that sum is not kept.
     pub(crate) sum: Option<Digest>,
     /// What is to be added to the count of slots, by replica.
     pub(crate) slots: BTreeMap<ReplicaId, i64>,
     /// Whether a slot of the watched replica shrank or vanished.
     pub(crate) shrunk: bool,
-    /// The dots that a patch supersedes, where somebody asks for them.
+    /// The dots that a patch supersedes, where the caller asks for them.
     pub(crate) superseded: Option<Vec<Dot>>,
 }
 

@@ -40,7 +40,8 @@ impl Batch {
         self.sealed = sealed;
     }
 
-    /// [`Batch::put`] for a value that was made on another thread. It is freed after everybody was answered.
+    /// Does as [`Batch::put`], for a value that was made on another thread. That value is freed after all requests of
+    /// the group were answered.
     ///
     /// # Panics
     /// If the value is longer than [`MAX_VALUE_BYTES`].

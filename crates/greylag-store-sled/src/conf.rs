@@ -1,8 +1,8 @@
 //! sled's own settings, in the file `conf`.
 //!
-//! sled writes it when it makes a store, in two steps and before it locks anything, and takes a file that lacks the
-//! second one for damage. So a process that is killed in between would leave a store that nobody can open, although
-//! nothing was ever in it. What the file says is known: whatever it is cut off at, it is written anew.
+//! sled writes that file when it makes a store, in two steps and before it locks anything, and takes a file that lacks
+//! the second one for damage. So a process that is killed in between would leave a store that cannot be opened,
+//! although nothing was ever in it. The file's text is known, so it is written anew wherever it is cut off.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -88,7 +88,7 @@ mod tests {
         let whole = format!("{text}crcs");
         assert!(is_torn(text.as_bytes()) && is_torn(format!("{text}crc").as_bytes()));
         assert!(!is_torn(whole.as_bytes()), "it has its end");
-        assert!(!is_torn(b"segment_size: 1"), "settings of somebody else");
+        assert!(!is_torn(b"segment_size: 1"), "settings of another program");
         assert!(!is_torn(&text.as_bytes()[1..]));
     }
 }

@@ -307,7 +307,7 @@ impl DurableStore for DdataStore {
 async fn off_thread<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, result) = oneshot::channel();
     let spawned = thread::Builder::new().name("greylag-ddata-store".into()).spawn(move || {
-        // Whoever asked may have gone.
+        // The caller may have gone, and wants no answer then.
         let _gone = done.send(run());
     });
     spawned.ok()?;

@@ -81,7 +81,7 @@ impl Engine {
     /// Reads every page that a batch changes.
     ///
     /// sled changes them one after the other, in no order, and gives up at the first that it cannot read. What it
-    /// changed before that stays, and goes to the disk: a part of a batch, which nobody asked for. So nothing is
+    /// changed before that stays, and goes to the disk: a part of a batch, which no request asked for. So nothing is
     /// applied before it is certain that all of it can be.
     pub(crate) fn fetch(&self, batch: &Batch) -> Result<(), StoreError> {
         batch.writes().iter().try_for_each(|(key, _)| self.fetch_page(key))
@@ -103,8 +103,8 @@ impl Engine {
         (0..LEAST_OF_A_PAGE).try_for_each(|_| before.next_back().transpose().map(drop))
     }
 
-    /// Lets pages that this batch left nearly empty be taken in, now that those before them can be read. Otherwise
-    /// whoever looks at one next would have it done, and those may be damaged by then.
+    /// Has sled merge pages that this batch left nearly empty, now that the pages before them can be read. Otherwise
+    /// the next read of such a page would have it merged, and the page before may be damaged by then.
     pub(crate) fn settle(&self, batch: &Batch) -> Result<(), StoreError> {
         let removed = batch.writes().iter().filter(|(_, value)| value.is_none());
         for (key, _) in removed {

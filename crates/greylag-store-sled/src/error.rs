@@ -45,7 +45,7 @@ pub enum StoreError {
     },
     /// There are commits, but the file that tells how many there must be is missing or unreadable.
     #[error(
-        "the tail guard {} is missing or unreadable, so nobody can tell whether commits after {found} are lost",
+        "the tail guard {} is missing or unreadable, so commits after {found} may be lost without a trace",
         crate::guard::FILE_NAME
     )]
     GuardLost {

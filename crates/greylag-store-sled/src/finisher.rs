@@ -4,7 +4,7 @@
 //! applied ─▶ flush ─▶ sync_data ─▶ guard ─▶ once_durable ─▶ answers
 //!                         └─▶ the next group may be applied
 //! ```
-//! The guard names a group only when its sync is over, and nobody is answered before the guard is synced. If
+//! The guard names a group only when its sync is over, and no request is answered before the guard is synced. If
 //! anything fails, nothing is answered any more. Source: persistence §4.3.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,11 +22,11 @@ use crate::shared::{Phase, Shared};
 
 const SLOW_COMMIT: Duration = Duration::from_secs(1);
 
-/// A group whose batch readers can see, and which nobody is told of yet.
+/// A group whose batch readers can see, and whose requests are not answered yet.
 pub(crate) struct Applied<P: Planner> {
     pub(crate) answers: Vec<P::Answer>,
-    /// What it changed; if it is empty, it was not applied at all. Freed here, after the answers: most of it is
-    /// memory of the threads that asked, and whoever gives that back may have to wait for their allocations.
+    /// The group's changes; an empty batch was not applied at all. Freed here, after the answers: most of it is
+    /// memory of the requesting threads, and a thread that gives that back may have to wait for their allocations.
     pub(crate) batch: Batch,
     /// The number that the guard is raised to.
     pub(crate) tail: Option<u64>,
@@ -169,10 +169,10 @@ impl<P: Planner> Steps<P> {
             group.senders
         };
         for (sender, answer) in senders.into_iter().zip(applied.answers) {
-            // Whoever asked may have gone; the write stands all the same (persistence J13).
+            // The caller may have gone; the write stands all the same (persistence J13).
             let _gone = sender.send(answer);
         }
-        // Last, so that the committer meets those who ask again.
+        // Last, so that the committer meets the next requests of the callers just answered.
         self.shared.work.notify_one();
         self.engine.settle(&applied.batch)
     }

@@ -1,9 +1,10 @@
 //! sled's index of its log, in a file `snap.` and a number.
 //!
-//! sled writes a new one while it opens a store: under the same name with an ending, and then renames it. It leaves
-//! what a process that is killed in between had written, and takes that for the index when it next opens, since its name
-//! sorts behind all others: nobody can open the store any more, although nothing is missing. An unfinished index is
-//! never needed. The one before it is removed only once it has its name, and where there is none, the log is read whole.
+//! sled writes a new index while it opens a store: under the same name with an ending, and then renames it. If the
+//! process is killed in between, sled leaves the unfinished file, and takes that for the index at the next opening,
+//! since its name sorts behind all others: the store can never be opened again, although nothing is missing. An
+//! unfinished index is never needed: the index before it is removed only once the new one has its name, and where there
+//! is none, the log is read whole.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -12,8 +13,8 @@ use std::path::{Path, PathBuf};
 const PREFIX: &str = "snap.";
 const UNFINISHED: &str = ".generating";
 
-/// Removes what nobody finishes any more. While another process has the store it may be writing one, and opening will
-/// fail in any case; so nothing is removed then.
+/// Removes unfinished index files. A process that has the store open may be writing one, and opening fails then in any
+/// case; so nothing is removed while the store is locked.
 pub(crate) fn remove_unfinished(store: &Path) -> io::Result<()> {
     if unfinished(store)?.is_empty() {
         return Ok(());
@@ -25,9 +26,9 @@ pub(crate) fn remove_unfinished(store: &Path) -> io::Result<()> {
         Err(TryLockError::WouldBlock) => return Ok(()),
         Err(TryLockError::Error(error)) => return Err(error),
     }
-    // Looked for once more: whoever had the lock before may have finished it.
+    // Looked for once more: the process that had the lock before may have finished its index.
     for path in unfinished(store)? {
-        tracing::warn!(path = %path.display(), "whoever wrote this index was stopped: it is removed, and made anew");
+        tracing::warn!(path = %path.display(), "an unfinished index of a stopped process is removed, and made anew");
         fs::remove_file(path)?;
     }
     Ok(())

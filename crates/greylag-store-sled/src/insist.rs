@@ -1,9 +1,9 @@
 //! Asks sled again when the answer may have been about something else.
 //!
 //! While sled works on one page, it moves others out of a segment that it wants to use again; with a change, and when
-//! it splits a page that somebody reads. If one of those is damaged, whoever it was working for is told so, the rest
-//! of a batch is left out, and the page is not met again. So who asks once more is told of another page, or is
-//! answered; who hears the same twice asked for a damaged page.
+//! it splits a page that is read. If one of those is damaged, the caller gets that error, the rest of a batch is left
+//! out, and sled does not meet the page again. So a caller that asks once more is told of another page, or is answered;
+//! a caller that gets the same error twice asked for a damaged page.
 
 use crate::error::StoreError;
 

@@ -5,8 +5,9 @@
 //!   work     A     B     A     B                       work     ABAB          ABAB
 //!   durable     A     B     A                          durable      ABABABABAB    ABABABABAB
 //! ```
-//! Whoever waits for an answer asks nothing meanwhile. So if one group holds everybody, the committer idles while
-//! it is made durable and answered; and if each holds half, everybody waits for two syncs instead of one.
+//! A caller that waits for an answer asks nothing meanwhile. So if one group holds the requests of all callers, the
+//! committer idles while that group is made durable and answered; and if each of two groups holds half, every caller
+//! waits for two syncs instead of one.
 
 use std::time::Duration;
 

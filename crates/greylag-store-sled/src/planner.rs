@@ -64,12 +64,12 @@ pub trait Planner: Send + 'static {
         Ok(())
     }
 
-    /// What whoever finds the store damaged is told to do.
+    /// The advice to an operator whose store is damaged.
     fn repair(&self) -> &'static str {
         "restore the directory from a copy"
     }
 
-    /// Whether `plan` should be called although nobody asks for anything.
+    /// Whether `plan` should be called although there is no request.
     fn has_background_work(&self) -> bool {
         false
     }

@@ -32,8 +32,8 @@ impl Reader {
     /// Whether the page on which `key` lies, or would lie, can be read, and so changed. What lies under `key`
     /// is not looked at: it may be damaged by itself, or not be there.
     ///
-    /// A batch that changes a page that cannot be read fails the store, and everybody who waits for that batch; so
-    /// a planner asks here before it adds what only one of them wants.
+    /// A batch that changes a page that cannot be read fails the store, and every request that waits for that batch; so
+    /// a planner asks here before it adds what only one of those requests wants.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if the page is damaged, others if it cannot be read.

@@ -1,9 +1,9 @@
 //! Writes what is whole of a damaged log into a new store, from which everything can be read again.
 //!
 //! The messages of the log are repeated in the order in which they were written: a page stands for all records between its
-//! ends, so those that it lacks are gone. What lies in a hole was never said; of a record whose last value is lost the one
-//! before it remains, and one whose removal is lost comes back. Whoever plans the store knows which of its records belong
-//! together, and finds that out.
+//! ends, so those that it lacks are gone. Messages in a hole count as never written: of a record whose last value is
+//! lost the value before remains, and a record whose removal is lost comes back. The store's planner knows which of its
+//! records belong together, and finds such gaps when it opens the new store.
 //!
 //! Changes name their keys without the prefix of their page. If the page lies in a hole, the prefix is found by trial: the
 //! checksum of a record covers its whole key. Source: persistence §4.3, scenario 75.
@@ -21,8 +21,8 @@ const CRC_BYTES: usize = 4;
 /// Sorts behind every key.
 const BEHIND_ALL: [u8; 9] = [0xff; 9];
 
-/// Writes every record of the store in `from` that is whole into a new store in `to`. `from` is only read, and nobody may
-/// have it open.
+/// Writes every record of the store in `from` that is whole into a new store in `to`. `from` is only read, and no
+/// process may have it open.
 ///
 /// # Errors
 /// [`OpenError`] if the log of `from` cannot be read at all, or `to` cannot be written.

@@ -1,15 +1,16 @@
-//! Removing what nobody needs any more, beside pages that may be damaged.
+//! Removes keys that are no longer needed, without merging a page with a damaged neighbour.
 //!
-//! sled merges a page that a removal left nearly empty with the one before it. If that one is damaged, hundreds of
-//! sound pages become unreadable. So a removal that can wait asks first, and is left out where it would do harm.
+//! sled merges a page that a removal left nearly empty with the page before it. If that page is damaged, hundreds of
+//! sound pages become unreadable. So a removal that can wait checks both pages first, and is left out if it would do
+//! harm.
 
 use crate::batch::Batch;
 use crate::error::{Hex, StoreError};
 use crate::reader::Reader;
 
-/// Removes what nobody needs any more, unless that touches a damaged page. Then it stays, and takes room: a batch
-/// cannot change such a page, and cleaning up must not stop those who write elsewhere (persistence J11). Answers whether
-/// it goes.
+/// Removes a key that is no longer needed, unless that touches a damaged page. Then the key stays, and takes room: a
+/// batch cannot change such a page, and cleaning up must not stop writes to other pages (persistence J11). Returns
+/// whether the key goes.
 ///
 /// # Errors
 /// [`StoreError`] if it cannot be told whether a page is damaged.
@@ -17,7 +18,7 @@ pub fn remove_unneeded(key: &[u8], reader: &Reader, batch: &mut Batch) -> Result
     remove_if(reader.check_removal(key), key, batch)
 }
 
-/// [`remove_unneeded`] for the key behind one that goes with this batch, or stays.
+/// Does as [`remove_unneeded`], for a key whose predecessor goes with this batch, or stays.
 ///
 /// # Errors
 /// As [`remove_unneeded`].
@@ -35,7 +36,7 @@ fn remove_if(checked: Result<(), StoreError>, key: &[u8], batch: &mut Batch) -> 
     match checked {
         Ok(()) => batch.remove(key),
         Err(error) if error.is_corruption() => {
-            tracing::warn!(key = %Hex(key), %error, "what nobody needs stays: it lies on a damaged page, or behind one");
+            tracing::warn!(key = %Hex(key), %error, "an unneeded key stays: it lies on a damaged page, or behind one");
             return Ok(false);
         }
         Err(error) => return Err(error),
@@ -54,7 +55,7 @@ pub fn remove_all_unneeded(first: &[u8], last: &[u8], reader: &Reader, batch: &m
             Ok(key) => last_goes = remove_next_unneeded(last_goes, &key, reader, batch)?,
             // An iteration does not get past a damaged page.
             Err(error) if error.is_corruption() => {
-                tracing::warn!(from = %Hex(first), %error, "what nobody needs stays: its page is damaged");
+                tracing::warn!(from = %Hex(first), %error, "unneeded keys stay: their page is damaged");
                 break;
             }
             Err(error) => return Err(error),

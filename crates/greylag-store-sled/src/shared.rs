@@ -22,7 +22,7 @@ pub(crate) struct Shared<P: Planner> {
     state: Mutex<State<P>>,
     /// The committer waits here for work.
     pub(crate) work: Condvar,
-    /// Whoever waits for the phase waits here.
+    /// Threads that wait for the phase wait here.
     pub(crate) phase_changed: Condvar,
     reader: RwLock<Option<Reader>>,
     /// A test that holds this keeps groups from being synced.

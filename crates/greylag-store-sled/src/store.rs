@@ -139,11 +139,11 @@ impl Wake for Unpark {
 /// How a store is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// It takes requests.
+    /// The store takes requests.
     Up,
-    /// It takes requests, but somebody should look at these.
+    /// The store takes requests, but an operator should look at these problems.
     Degraded(Vec<String>),
-    /// It refuses everything, for this reason. Unless it was closed it is opened again by itself.
+    /// The store refuses everything, for this reason. Unless it was closed it opens itself again.
     Down(String),
 }
 

@@ -29,7 +29,7 @@ fn store(path: &Path) -> Arc<DdataStore> {
 
 /// Flips bits of the record under a key, by sled itself.
 fn damage(path: &Path, id: &str) -> bool {
-    let db = sled::Config::default().path(path).segment_size(8 << 20).open().expect("nobody has it open");
+    let db = sled::Config::default().path(path).segment_size(8 << 20).open().expect("no process has it open");
     let mut key = vec![0x10];
     key.extend_from_slice(&u16::try_from(id.len()).unwrap().to_be_bytes());
     key.extend_from_slice(id.as_bytes());

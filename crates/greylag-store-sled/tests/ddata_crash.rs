@@ -166,8 +166,8 @@ fn killed_under_load_it_loses_nothing_that_was_acknowledged() {
         }
     }
     say(&format!(
-        "{cycles} kills, {acks} acknowledged updates, none lost; {unacknowledged} more were found that nobody had \
-         heard of; {:.1?}",
+        "{cycles} kills, {acks} acknowledged updates, none lost; {unacknowledged} more were found that were never \
+         acknowledged; {:.1?}",
         began_at.elapsed()
     ));
 }
@@ -181,7 +181,7 @@ async fn child_on_a_small_disk() {
     let visit = || replicator.update(&key, WriteLevel::Local, GCounter::new, |count, cx| count.increment(cx, 1));
     visit().await.unwrap();
 
-    // Somebody else takes all the space there is.
+    // Another program takes all the space there is.
     let filler = disk.fill(0);
     let (mut stored, mut failed) = (1_u128, None);
     // What sled has already reserved takes some changes still.

@@ -236,7 +236,7 @@ async fn child_with_a_watermark() {
     assert!(free() > 1 << 19, "{} bytes are free", free());
     fs::remove_file(filler).unwrap();
     tck::store(&store, vec![put("a", vec![3])]).await.unwrap();
-    // Whoever writes on and on is refused before the disk is full, and goes on once there is room.
+    // A caller that writes on and on is refused before the disk is full, and goes on once there is room.
     let filler = disk.fill(16 << 20);
     let mut number = 0_u8;
     let refused = loop {

@@ -35,7 +35,7 @@ pub struct Files {
 
 #[expect(clippy::new_without_default, reason = "no authority is like another")]
 impl Authority {
-    /// Makes one whose signature nobody knows yet.
+    /// Makes an authority that no node trusts yet.
     ///
     /// # Panics
     /// If the system gives no directory.

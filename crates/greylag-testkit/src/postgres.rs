@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The server keeps its data in a directory of its own, listens on a free port of the loopback
-//! interface, and ends with the value, or with the process if that dies first. It trusts whoever
-//! comes over its socket, and wants the password over TCP. It does not sync to disk: it survives a
+//! interface, and ends with the value, or with the process if that dies first. It trusts every client
+//! that comes over its socket, and wants the password over TCP. It does not sync to disk: it survives a
 //! [`Postgres::restart`], not a power loss.
 
 use std::fs;
@@ -31,7 +31,7 @@ pub const USER: &str = "postgres";
 /// The password that TCP wants.
 pub const PASSWORD: &str = "throw-away";
 
-/// Ports are free when they are chosen; somebody else may be faster.
+/// How often a port is chosen: another process may take a free one before the server does.
 const TRIES: usize = 5;
 const START_WITHIN: Duration = Duration::from_secs(60);
 
@@ -67,19 +67,19 @@ pub struct ServerTls<'a> {
     pub key: &'a Path,
     /// The certificate of that key.
     pub cert: &'a Path,
-    /// Lets in only who comes by TLS with a certificate of this authority; the password is wanted
-    /// all the same. `None`: whoever knows the password, by TLS or not.
+    /// Lets in only clients that come by TLS with a certificate of this authority; the password is wanted
+    /// all the same. `None`: every client that knows the password, by TLS or not.
     pub clients: Option<&'a Path>,
 }
 
 /// How a server ends before it starts again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// It lets everything fall, and tells its clients so (SIGQUIT); as [`Postgres::stop`] does.
+    /// The server lets everything fall, and tells its clients so (SIGQUIT); as [`Postgres::stop`] does.
     Crash,
-    /// All its processes are killed (SIGKILL): nobody is told anything.
+    /// All processes of the server are killed (SIGKILL): no client is told.
     Killed,
-    /// It rolls back what is under way, writes everything to its tables, and ends (SIGINT).
+    /// The server rolls back what is under way, writes everything to its tables, and ends (SIGINT).
     Orderly,
 }
 
@@ -167,7 +167,7 @@ impl Postgres {
     fn prepare(settings: &[&str]) -> Result<Self, PostgresError> {
         let binaries = binaries()?;
         let directory = tempfile::Builder::new().prefix("greylag-pg-").tempdir()?;
-        let run_as = somebody_else()?;
+        let run_as = other_user()?;
         if let Some((user, group)) = run_as {
             chown(directory.path(), Some(user), Some(group))?;
         }
@@ -227,7 +227,7 @@ impl Postgres {
         loop {
             match says.recv_timeout(START_WITHIN) {
                 Ok(line) if line.contains("database system is ready to accept connections") => break,
-                // Somebody knocks already, and is told to wait; that is not about the server.
+                // A client that connects too early is told to wait; that is no failure of the server.
                 Ok(line) if line.contains("FATAL:  the database system is") => {}
                 Ok(line) => heard = heard + &line + "\n",
                 Err(_) => return Err(PostgresError::DoesNotStart(heard)),
@@ -327,7 +327,7 @@ impl Postgres {
     pub fn restart_after(&mut self, end: End) -> Result<(), PostgresError> {
         if let Some(server) = &self.server {
             let pid = server.process.id().to_string();
-            // Its children first: those whose parent is gone are nobody's any more.
+            // Its children first: once their parent is gone, they are no longer found by it.
             let all = r#"kill -STOP $0; kill -KILL $(cat /proc/$0/task/$0/children) $0"#;
             match end {
                 End::Crash => {}
@@ -344,7 +344,7 @@ impl Postgres {
         let began_at = Instant::now();
         loop {
             match self.launch() {
-                // Processes that were killed hold their memory until they are gone, which nobody can wait for.
+                // Killed processes hold their memory until they are gone, and there is no way to wait for that.
                 Err(PostgresError::DoesNotStart(said))
                     if said.contains("pre-existing shared memory block") && began_at.elapsed() < START_WITHIN => {}
                 launched => return launched,
@@ -408,7 +408,7 @@ fn binaries() -> Result<PathBuf, PostgresError> {
 }
 
 /// PostgreSQL refuses to run as root: the user `postgres`, or else `nobody`, then runs it.
-fn somebody_else() -> Result<Option<(u32, u32)>, PostgresError> {
+fn other_user() -> Result<Option<(u32, u32)>, PostgresError> {
     if fs::metadata("/proc/self").map(|own| own.uid()).unwrap_or(1) != 0 {
         return Ok(None);
     }
@@ -439,7 +439,7 @@ mod tests {
         assert!(server.psql("select nonsense").unwrap_err().contains("nonsense"));
         let (port, directory) = (server.port(), server.socket_directory().to_owned());
         drop(server);
-        assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err(), "nobody listens any more");
+        assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err(), "the port is closed");
         assert!(!directory.exists(), "nothing is left behind");
     }
 }

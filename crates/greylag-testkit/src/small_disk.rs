@@ -1,4 +1,4 @@
-//! A small file system of a test's own, that nobody else sees and that is gone with it.
+//! A small file system of a test's own, that no other process sees and that is gone with the test.
 //!
 //! A mount needs a namespace of its own, and that a process: the test starts its very binary once more, and
 //! only one test there, the child, which runs on the disk.

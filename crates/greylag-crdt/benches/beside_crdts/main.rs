@@ -2,8 +2,9 @@
 //! elements costs.
 //!
 //! Both sides do the same on the same keys, and end with the same content. An update is taken in two forms: *in place*, on
-//! a value that nobody else holds and with nothing but the new value wanted; and *kept*, as a replicator has to do it: on
-//! a clone, with the former value kept until the new one stands, and with what is to be sent to others. In the first form an update of `crdts` is its operation made and applied, in the second that operation is cloned. What a merge
+//! a value that has no clone and with nothing but the new value wanted; and *kept*, as a replicator has to do it: on
+//! a clone, with the former value kept until the new one stands, and with what is to be sent to others. In the first
+//! form an update of `crdts` is its operation made and applied, in the second that operation is cloned. What a merge
 //! works on and what it consumes is made outside of what is timed, and shared with nothing. Medians are shown.
 //!
 //! `cargo bench -p greylag-crdt` (`-- OrSet` for the types whose name begins so, `-- OrSet 100` of this size alone)

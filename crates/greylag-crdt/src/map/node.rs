@@ -1,7 +1,7 @@
 //! The shared nodes of the tree.
 //!
-//! They are wide, because a change should touch few of them. References are counted by `triomphe`, which has no weak ones:
-//! to see that a node is held by nobody else costs one plain load, not a locked instruction on each level.
+//! Nodes are wide, because a change should touch few of them. References are counted by `triomphe`, which has no weak
+//! ones: to see that no other tree holds a node costs one plain load, not a locked instruction on each level.
 
 use std::borrow::Borrow;
 use std::sync::OnceLock;
@@ -49,7 +49,7 @@ pub(super) struct Leaf<K, V> {
     sum: KnownSum,
 }
 
-/// The sum over everything in a node, once somebody has asked for it; see [`super::ranges`].
+/// The sum over everything in a node, once a caller has asked for it; see [`super::ranges`].
 pub(super) type KnownSum = OnceLock<RangeSum>;
 
 /// Children, ascending, and not empty.
@@ -202,14 +202,14 @@ impl<K, V> Node<K, V> {
     }
 }
 
-/// A leaf to be changed: copied if somebody else holds it too.
+/// A leaf to be changed: copied if another tree holds it too.
 fn leaf_mut<K: Clone, V: Clone>(leaf: &mut Arc<Leaf<K, V>>) -> &mut Leaf<K, V> {
     let leaf = Arc::make_mut(leaf);
     forget(&mut leaf.sum);
     leaf
 }
 
-/// Mostly nobody has asked.
+/// Forgets a sum, if it was ever computed, which it mostly was not.
 #[inline]
 fn forget(sum: &mut KnownSum) {
     if sum.get().is_some() {
@@ -268,7 +268,7 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
     }
 
     /// The leaf of a key, to be changed, and the key's place there, or the one that it would have: in one descent, if
-    /// nobody else holds a node on the way; `None` if somebody does.
+    /// no other tree holds a node on the way; `None` if one does.
     pub(super) fn unshared<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<(&mut Leaf<K, V>, Result<usize, usize>)>
     where
         K: Borrow<Q>,

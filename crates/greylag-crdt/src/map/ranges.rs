@@ -70,7 +70,7 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
         }
     }
 
-    /// Computes sums that nobody has asked for yet, over about `most` keys. Returns whether all are known now.
+    /// Computes sums that were not asked for yet, over about `most` keys. Returns whether all are known now.
     pub(crate) fn warm(&self, most: usize, of: DigestOf<'_, K, V>) -> bool {
         let mut left = most;
         match &self.0 {

@@ -103,7 +103,7 @@ impl<K: Ord + Clone, V: Clone> Small<K, V> {
         Some(Arc::make_mut(&mut self.0).remove(at).1)
     }
 
-    /// All of them; a copy if somebody else holds them too.
+    /// All entries; a copy if another map shares them.
     pub(super) fn into_entries(self) -> Vec<(K, V)> {
         Arc::unwrap_or_clone(self.0).into_vec()
     }

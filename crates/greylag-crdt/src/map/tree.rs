@@ -1,7 +1,7 @@
 //! A map of many keys: a B+ tree.
 //!
-//! A key is looked for once: in one descent that lets the change be made where nobody else holds a node on the way, or
-//! else by a way to its place that is remembered, so that nodes are copied only when something is to change there.
+//! A key is looked for once: in one descent that lets the change be made where no other tree holds a node on the way,
+//! or else by a way to its place that is remembered, so that nodes are copied only when something is to change there.
 
 use std::borrow::{Borrow, Cow};
 

@@ -44,7 +44,7 @@ impl Many {
         self.place(slot).map_or(0, |at| self.slots[at].1.get())
     }
 
-    /// Adds to a slot; the list is copied if somebody else holds it too.
+    /// Adds to a slot; the list is copied if another value shares it.
     #[inline]
     pub(super) fn add(list: &mut Arc<Self>, slot: SlotId, by: u64) -> Result<(), CounterOverflow> {
         let many = Arc::make_mut(list);

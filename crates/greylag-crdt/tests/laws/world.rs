@@ -179,7 +179,7 @@ impl<T: Model> World<T> {
         assert_eq!(base.to_bytes(), bytes, "L11: a clone is independent");
         let mut alone = base.clone();
         update(&mut alone, &same_numbers);
-        assert_eq!(alone, node.value, "L3: what an update does is the same if nobody collects its delta");
+        assert_eq!(alone, node.value, "L3: an update does the same if its delta is not collected");
         assert_eq!(alone.digest(), node.value.digest(), "L6: and so is the digest");
         assert_eq!(base.to_bytes(), bytes, "L11: a clone is independent");
         match node.value.take_change(Lineage(first as u64)) {
@@ -412,7 +412,8 @@ impl<T: Model> World<T> {
         assert_eq!(left, right, "L1: associative");
     }
 
-    /// Everybody who is left hears of everything; then what removed replicas left is put under another name for good.
+    /// Has every remaining replica hear of everything; then puts what removed replicas left under another name for
+    /// good.
     fn heal(&mut self) {
         let left: Vec<usize> = (0..REPLICAS).filter(|at| !self.nodes[*at].is_gone).collect();
         for from in &left {

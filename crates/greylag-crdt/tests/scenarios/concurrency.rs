@@ -1,5 +1,5 @@
-//! The concurrency table of ddata §1, as data: each row is a situation in words, what everybody has at first, what two
-//! replicas then do without knowing of each other, and what both show after they met, by states and by deltas.
+//! The concurrency table of ddata §1, as data: each row is a situation in words, what all replicas have at first, what
+//! two replicas then do without knowing of each other, and what both show after they met, by states and by deltas.
 
 use std::fmt::Write as _;
 

@@ -171,7 +171,7 @@ fn a_chain_of_owners() {
     assert_eq!(copy.value.digest(), digest, "the kept digest followed the names");
 }
 
-/// ddata Y9: nobody counts on in a slot that came from renaming; a late copy of it may know more.
+/// ddata Y9: no replica counts on in a slot that came from renaming; a late copy of it may know more.
 #[test]
 fn a_renamed_slot_is_not_counted_on() {
     let (r, mut o) = (Node::new(9), Node::new(1));

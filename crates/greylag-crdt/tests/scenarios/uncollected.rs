@@ -1,4 +1,4 @@
-//! Updates whose delta nobody collects: they are made where they stand, and claim what the others claim.
+//! Updates whose delta is not collected: they are made in place, and claim what the others claim.
 
 use greylag_crdt::{OrSet, ReplicatedData, UpdateCx};
 

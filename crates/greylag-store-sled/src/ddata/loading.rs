@@ -110,7 +110,7 @@ fn size(record: &LoadedRecord) -> usize {
     }
 }
 
-/// Leftovers of stores that failed half-way. Nobody waits for that; what is not swept is swept next time.
+/// Removes what stores that failed half-way left. Loading does not wait for that; what is not swept is swept next time.
 fn sweep(shared: &Shared, orphans: Vec<Bytes>) {
     if let Some(store) = shared.opened().filter(|_| !orphans.is_empty()) {
         tracing::info!(count = orphans.len(), "swept what stores that failed half-way had left");
@@ -127,7 +127,7 @@ fn next_entry(rest: &mut Rest) -> Result<Option<Parts>, StoreError> {
             None => rest.records.next().map(read_record).transpose()?,
         };
         let Some((key, value)) = record else { return Ok(parts) };
-        // A key that makes no sense was not written here; it belongs to nobody.
+        // This store never wrote a key that cannot be parsed, so the key belongs to no entry.
         let Some((id, part, place)) = parse_key(&key) else { continue };
         if parts.as_ref().is_some_and(|parts| *parts.id != *id) {
             rest.ahead = Some((key, value));

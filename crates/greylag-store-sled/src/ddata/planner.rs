@@ -13,8 +13,8 @@
 //!
 //! Pieces of a long record are written before its head, in commits of their own. Whatever belongs to
 //! another snapshot than the head names counts for nothing, and is swept when the store is opened. A removal never
-//! makes sled merge a page with a damaged neighbour: parts that nobody needs stay instead, and a head that cannot go is
-//! written over by one that says nothing.
+//! makes sled merge a page with a damaged neighbour: unneeded parts stay instead, and a head that cannot go is
+//! written over by an empty one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
