@@ -1,15 +1,17 @@
 //! From settings to a running node.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use greylag_cluster::{Cluster, Discovery, JoinError, LeaseProvider, Leases, ShutdownReason};
+use greylag_cluster::{Cluster, Discovery, LeaseProvider, Leases, ShutdownReason};
 use greylag_core::{InvalidAddress, NodeAddress, Registry};
-use greylag_transport::{BindError, GrpcTransport, Remoting};
+use greylag_transport::{GrpcTransport, Remoting};
 
 use crate::config::{Config, ConfigProblems, Origin, Problem, ReadSettings};
 use crate::leases::{self, MakeLeases};
 use crate::node::{LastHandle, Node};
 use crate::settings::NodeSettings;
+use crate::start_error::StartError;
 
 type Change = Box<dyn FnOnce(&mut NodeSettings) + Send>;
 
@@ -26,6 +28,7 @@ pub struct NodeBuilder {
     seeds: Option<Vec<Result<NodeAddress, InvalidAddress>>>,
     discovery: Option<Arc<dyn Discovery>>,
     joins: bool,
+    start_timeout: Option<Duration>,
     stores_of_leases: Vec<(String, MakeLeases)>,
     #[cfg(feature = "persistence")]
     stores: Option<greylag_persistence::Stores>,
@@ -39,6 +42,7 @@ impl NodeBuilder {
             seeds: None,
             discovery: None,
             joins: true,
+            start_timeout: None,
             stores_of_leases: Vec::new(),
             #[cfg(feature = "persistence")]
             stores: None,
@@ -113,7 +117,19 @@ impl NodeBuilder {
         self
     }
 
+    /// How long [`start`](Self::start) may take; after it, the node ends in order and the start fails with
+    /// [`StartError::TimedOut`], or, if no seed node let it in, with what is known of each. Default: as long as it takes.
+    ///
+    /// `cluster.shutdown_after_unsuccessful_join_seed_nodes` is at most nine tenths of it then, so that a join that fails
+    /// is told before the time is over.
+    pub fn start_timeout(mut self, timeout: Duration) -> Self {
+        self.start_timeout = Some(timeout);
+        self
+    }
+
     /// Binds the listener, joins, and waits until the node is Up.
+    ///
+    /// A start that is dropped before it is done ends the node in order, in the background.
     ///
     /// # Errors
     /// [`StartError`] says which part failed and what it said; everything started before is closed.
@@ -126,6 +142,10 @@ impl NodeBuilder {
         if let Some(seeds) = self.seeds {
             read.settings.cluster.seed_nodes = seeds.into_iter().collect::<Result<Vec<_>, _>>()?;
         }
+        if let Some(timeout) = self.start_timeout {
+            let until_let_in = &mut read.settings.cluster.shutdown_after_unsuccessful_join_seed_nodes;
+            *until_let_in = Some(until_let_in.unwrap_or(timeout).min(timeout * 9 / 10));
+        }
         let without_store = leases::choose(&mut read.settings, self.stores_of_leases);
         read.check_with(without_store)?;
         let discovery = discovery(self.discovery, &read.settings)?;
@@ -133,11 +153,17 @@ impl NodeBuilder {
         read.settings.transport.control_threads = read.settings.cluster.cluster_threads;
         let settings = Arc::new(read.settings);
         let transport = GrpcTransport::bind(settings.transport.clone(), Arc::new(Registry::new())).await?;
-        let membership = std::sync::OnceLock::new();
+        // Dropped with this future: a start that is given up ends the node.
+        let last = std::sync::OnceLock::<Arc<LastHandle>>::new();
         let started = async {
             let remoting: Arc<dyn Remoting> = transport.clone();
             let cluster = Cluster::start_on(transport.control_runtime(), settings.cluster.clone(), remoting).await?;
-            membership.set(cluster.clone()).ok();
+            let handle = Arc::new(LastHandle {
+                cluster: cluster.clone(),
+                transport: transport.clone(),
+                runtime: tokio::runtime::Handle::current(),
+            });
+            last.set(handle.clone()).ok();
             #[cfg(feature = "ddata")]
             greylag_ddata::expect_replicators(&*transport);
             #[cfg(feature = "management")]
@@ -154,16 +180,11 @@ impl NodeBuilder {
             if self.joins {
                 join(&settings, &cluster, discovery).await?;
             }
-            let last = LastHandle {
-                cluster: cluster.clone(),
-                transport: transport.clone(),
-                runtime: tokio::runtime::Handle::current(),
-            };
             Ok(Node {
                 settings: settings.clone(),
                 transport: transport.clone(),
                 cluster,
-                _last: Arc::new(last),
+                _last: handle,
                 #[cfg(feature = "persistence")]
                 journal,
                 #[cfg(feature = "management")]
@@ -172,12 +193,18 @@ impl NodeBuilder {
                 sharding,
             })
         };
-        let outcome = started.await;
+        let outcome = match self.start_timeout {
+            None => started.await,
+            Some(timeout) => match tokio::time::timeout(timeout, started).await {
+                Ok(outcome) => outcome,
+                Err(_) => Err(StartError::timed_out(timeout, last.get().map(|last| &last.cluster)).await),
+            },
+        };
         if outcome.is_err() {
-            if let Some(cluster) = membership.get() {
+            if let Some(last) = last.get() {
                 // Its phases end whatever was started on it.
-                cluster.begin_shutdown(ShutdownReason::Stopped);
-                cluster.terminated().await;
+                last.cluster.begin_shutdown(ShutdownReason::Stopped);
+                last.cluster.terminated().await;
             }
             transport.shutdown().await;
         }
@@ -334,41 +361,3 @@ impl std::fmt::Debug for NodeBuilder {
         f.debug_struct("NodeBuilder").field("config", &self.config).field("seeds", &self.seeds).finish_non_exhaustive()
     }
 }
-
-/// Why a node did not start. Nothing of it is left running. `Debug` prints the sentence with its causes, as a
-/// `main` that returns it does.
-#[derive(thiserror::Error)]
-pub enum StartError {
-    /// Settings that cannot be read, or cannot work; all of them.
-    #[error("invalid configuration:\n{0}")]
-    Config(#[from] ConfigProblems),
-    /// A seed node is not an address.
-    #[error(transparent)]
-    Seed(#[from] InvalidAddress),
-    /// The listener could not be bound.
-    #[error("the transport did not start: {0}")]
-    Bind(#[from] BindError),
-    /// The cluster's own threads could not be started.
-    #[error("membership did not start: {0}")]
-    Cluster(#[from] greylag_cluster::StartError),
-    /// The journal that the settings name could not be opened.
-    #[cfg(feature = "persistence")]
-    #[error("the journal did not open: {0}")]
-    Journal(#[from] crate::journals::JournalError),
-    /// The admin service could not be bound.
-    #[cfg(feature = "management")]
-    #[error(transparent)]
-    Management(#[from] greylag_management::StartError),
-    /// A sharding setting is wrong.
-    #[cfg(feature = "sharding")]
-    #[error("sharding did not start: {0}")]
-    Sharding(#[from] greylag_sharding::error::InvalidSetting),
-    /// The node could not join; the cluster is as it was.
-    #[error("the node did not join: {0}")]
-    Join(#[from] JoinError),
-    /// The node joined, but ended before it was Up.
-    #[error("the node never became Up: {0}")]
-    NeverUp(#[from] greylag_cluster::Terminated),
-}
-
-greylag_core::debug_is_sentence!(StartError);

@@ -80,8 +80,9 @@ mod leases;
 mod node;
 pub mod prelude;
 mod settings;
+mod start_error;
 
-pub use builder::{NodeBuilder, StartError};
+pub use builder::NodeBuilder;
 pub use config::{Config, ConfigProblems};
 #[cfg(feature = "journal-postgres")]
 pub use journals::PostgresJournalPlace;
@@ -96,6 +97,7 @@ pub use node::Node;
 #[cfg(feature = "ddata")]
 pub use settings::DdataPlace;
 pub use settings::{DiscoveryMethod, DiscoverySettings, NodeSettings};
+pub use start_error::StartError;
 
 pub use greylag_cluster as cluster;
 pub use greylag_codec as codec;

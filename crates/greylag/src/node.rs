@@ -30,7 +30,7 @@ pub struct Node {
     pub(crate) _last: Arc<LastHandle>,
 }
 
-/// What the clones of a node share: it goes with the last of them.
+/// What the clones of a node share, and its start before them: it goes with the last of them.
 pub(crate) struct LastHandle {
     pub(crate) cluster: Cluster,
     pub(crate) transport: Arc<GrpcTransport>,
@@ -44,7 +44,7 @@ impl Drop for LastHandle {
         if cluster.ended().is_none() {
             tracing::warn!(
                 node = %cluster.self_address(),
-                "the last handle of this node was dropped without a shutdown; it leaves in order now"
+                "the last handle of this node, or its start, was dropped without a shutdown; it leaves in order now"
             );
             cluster.begin_shutdown(ShutdownReason::Stopped);
         }

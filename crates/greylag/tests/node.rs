@@ -47,6 +47,50 @@ async fn what_is_wrong_with_a_node_is_said_before_it_joins_anything() {
     assert!(role.to_string().contains("dc-"), "{role}");
 }
 
+/// A node that is let in and never Up: it waits for a second member.
+fn never_up(port: u16) -> NodeBuilder {
+    let wants_two = |settings: &mut NodeSettings| settings.cluster.min_number_of_members = 2;
+    Node::builder("test").bind("127.0.0.1", port).configure(wants_two)
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port()
+}
+
+/// A start that is dropped leaves no member behind that the program has no handle of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_that_is_dropped_ends_the_node() {
+    let port = free_port();
+    let start = never_up(port).start();
+    tokio::time::timeout(Duration::from_millis(500), start).await.expect_err("it waits for another member");
+    let is_free = async {
+        while std::net::TcpListener::bind(("127.0.0.1", port)).is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), is_free).await.expect("the node ends and gives its port back");
+}
+
+/// A start that was given a time ends with a sentence that says what it waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_that_was_given_a_time_says_what_it_waited_for() {
+    let port = free_port();
+    let error = never_up(port).start_timeout(Duration::from_millis(500)).start().await.expect_err("one is not two");
+    assert!(matches!(&error, StartError::TimedOut { .. }), "{error}");
+    let text = format!("{error:?}");
+    assert!(text.contains("not Up within 500ms") && text.contains("Joining"), "{text}");
+    std::net::TcpListener::bind(("127.0.0.1", port)).expect("the node has ended");
+
+    // Of seed nodes that do not answer it says what came of each.
+    let nowhere = format!("127.0.0.1:{}", free_port());
+    let error = builder().seed_nodes([nowhere.clone()]).start_timeout(Duration::from_secs(2)).start().await;
+    let text = format!("{:?}", error.expect_err("nothing listens there"));
+    assert!(text.contains(&nowhere) && text.contains("refused"), "{text}");
+
+    let node = builder().start_timeout(Duration::from_secs(60)).start().await.expect("in time");
+    node.shutdown().await;
+}
+
 /// A start whose seed node is wrong ends when it was told to, and says of the seed what came of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_has_an_end_and_says_which_seed_was_what() {

@@ -1,0 +1,107 @@
+//! Why a node did not start.
+
+use std::time::Duration;
+
+use greylag_cluster::{Cluster, Health, JoinError};
+use greylag_core::InvalidAddress;
+use greylag_transport::BindError;
+
+use crate::config::ConfigProblems;
+
+/// Why a node did not start. Nothing of it is left running. `Debug` prints the sentence with its causes, as a
+/// `main` that returns it does.
+#[derive(thiserror::Error)]
+pub enum StartError {
+    /// Settings that cannot be read, or cannot work; all of them.
+    #[error("invalid configuration:\n{0}")]
+    Config(#[from] ConfigProblems),
+    /// A seed node is not an address.
+    #[error(transparent)]
+    Seed(#[from] InvalidAddress),
+    /// The listener could not be bound.
+    #[error("the transport did not start: {0}")]
+    Bind(#[from] BindError),
+    /// The cluster's own threads could not be started.
+    #[error("membership did not start: {0}")]
+    Cluster(#[from] greylag_cluster::StartError),
+    /// The journal that the settings name could not be opened.
+    #[cfg(feature = "persistence")]
+    #[error("the journal did not open: {0}")]
+    Journal(#[from] crate::journals::JournalError),
+    /// The admin service could not be bound.
+    #[cfg(feature = "management")]
+    #[error(transparent)]
+    Management(#[from] greylag_management::StartError),
+    /// A sharding setting is wrong.
+    #[cfg(feature = "sharding")]
+    #[error("sharding did not start: {0}")]
+    Sharding(#[from] greylag_sharding::error::InvalidSetting),
+    /// The node could not join; the cluster is as it was.
+    #[error("the node did not join: {0}")]
+    Join(#[from] JoinError),
+    /// The node was not Up within the time of [`NodeBuilder::start_timeout`](crate::NodeBuilder::start_timeout).
+    #[error("the node was not Up within {after:?}: {waited_for}")]
+    TimedOut {
+        /// The time that the start was given.
+        after: Duration,
+        /// What the node waited for, as it knew.
+        waited_for: String,
+    },
+    /// The node joined, but ended before it was Up.
+    #[error("the node never became Up: {0}")]
+    NeverUp(#[from] greylag_cluster::Terminated),
+}
+
+greylag_core::debug_is_sentence!(StartError);
+
+impl StartError {
+    /// The start took longer than it was given. Says how far it came, as a node that is not a member yet knows.
+    pub(crate) async fn timed_out(after: Duration, cluster: Option<&Cluster>) -> Self {
+        let waited_for = match cluster {
+            Some(cluster) => described(&cluster.health().await),
+            None => "membership has not begun".to_owned(),
+        };
+        Self::TimedOut { after, waited_for }
+    }
+}
+
+/// What keeps a node from being Up.
+fn described(health: &Health) -> String {
+    let mut text = match health.status {
+        Some(status) => format!("it is {status:?}"),
+        None => "no member has let it in".to_owned(),
+    };
+    if let Some(held) = health.held_addresses.first() {
+        text += &format!(", and waits until {} is removed, which has its address", held.holder);
+    }
+    if !health.unreachable.is_empty() {
+        let unreachable: Vec<String> = health.unreachable.keys().map(ToString::to_string).collect();
+        text += &format!(", and the leader waits for unreachable members: {}", unreachable.join(", "));
+    } else if !health.blockers.unseen.is_empty() {
+        let unseen: Vec<String> = health.blockers.unseen.iter().map(ToString::to_string).collect();
+        text += &format!(", and these members have not seen the latest state: {}", unseen.join(", "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use greylag_cluster::MemberStatus;
+
+    use super::*;
+
+    #[test]
+    fn what_a_start_waited_for_is_named() {
+        let told = |change: fn(&mut Health)| {
+            let mut health = Health { status: Some(MemberStatus::Joining), ..Health::default() };
+            change(&mut health);
+            described(&health)
+        };
+        assert_eq!(told(|health| health.status = None), "no member has let it in");
+        assert_eq!(told(|_| {}), "it is Joining");
+        let unreachable = told(|health| drop(health.unreachable.insert("a:1#1".parse().unwrap(), [].into())));
+        assert_eq!(unreachable, "it is Joining, and the leader waits for unreachable members: a:1#1");
+        let unseen = told(|health| health.blockers.unseen.push("b:1#2".parse().unwrap()));
+        assert_eq!(unseen, "it is Joining, and these members have not seen the latest state: b:1#2");
+    }
+}
