@@ -184,11 +184,11 @@ async fn watch_begins_with_the_members_and_tells_a_line_an_event() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_goes_wrong_is_told_apart_by_the_exit_code() {
-    // Bound and closed again: nobody listens there.
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let unreachable = greylag(&nobody, &["members"]).await;
+    // Bound and closed again: no process listens there.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let unreachable = greylag(&closed, &["members"]).await;
     assert_eq!(code(&unreachable), 3, "{}", said(&unreachable));
-    assert!(said(&unreachable).contains(&nobody) && said(&unreachable).contains("management.address"));
+    assert!(said(&unreachable).contains(&closed) && said(&unreachable).contains("management.address"));
 
     let node = Node::writable().await;
     for (usage, names) in [
@@ -213,7 +213,7 @@ async fn what_goes_wrong_is_told_apart_by_the_exit_code() {
         assert!(said(&refused).contains("host:port"), "{address:?}: {}", said(&refused));
     }
 
-    let late = node.run(&["join", &nobody, "--timeout", "300ms"]).await;
+    let late = node.run(&["join", &closed, "--timeout", "300ms"]).await;
     assert_eq!(code(&late), 4, "{}", said(&late));
     assert!(said(&late).contains("--timeout"), "{}", said(&late));
     let help = node.run(&["--help"]).await;
@@ -258,7 +258,7 @@ async fn a_reader_that_has_gone_is_no_failure() {
     let mut lines = BufReader::new(watch.stdout.take().expect("piped")).lines();
     assert!(lines.next_line().await.unwrap().is_some(), "the members");
     drop(lines);
-    // Something to tell, to nobody.
+    // Something to tell, without a reader.
     node.cluster.join_self().await.unwrap();
     let ended = tokio::time::timeout(Duration::from_secs(60), watch.wait()).await.expect("it ends");
     assert_eq!(ended.unwrap().code(), Some(0));

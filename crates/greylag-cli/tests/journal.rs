@@ -46,7 +46,7 @@ async fn open(path: &Path) -> SledJournal {
     SledJournal::open(path, SledJournalSettings::test()).await.unwrap()
 }
 
-/// Appends events to an id that nobody else writes.
+/// Appends events to an id that has no other writer.
 async fn append(journal: &SledJournal, name: &str, events: Vec<NewEvent>) {
     let id = id(name);
     let seen = journal.head(&id).await.unwrap().epoch;
@@ -226,7 +226,7 @@ async fn a_journal_moves_to_postgresql_and_back() {
         assert_eq!(code(&refused), 1, "{}", said(&refused));
         assert!(said(&refused).contains("in use"), "{}", said(&refused));
     }
-    assert_eq!(code(&journal(&["inspect", &postgres]).await), 0, "looking disturbs nobody");
+    assert_eq!(code(&journal(&["inspect", &postgres]).await), 0, "inspecting does not disturb the user");
     user.close().await.unwrap();
 }
 

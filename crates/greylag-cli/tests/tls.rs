@@ -1,4 +1,4 @@
-//! The built binary against admin services by TLS: who is believed, and what is said where nobody is.
+//! The built binary against admin services by TLS: which callers are believed, and what is said to the others.
 
 mod common;
 
@@ -54,8 +54,8 @@ async fn a_caller_of_the_same_authority_is_let_in() {
     node.end().await;
 }
 
-/// Cluster T40: whoever does not come through has changed nothing and learnt nothing, and is told what
-/// to do about it.
+/// Cluster T40: an operator whose command does not come through has changed nothing and learnt nothing, and is told
+/// what to do about it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_ends_that_do_not_trust_each_other_are_told_apart() {
     let (authority, foreign) = (Authority::new(), Authority::new());
@@ -111,7 +111,7 @@ async fn options_that_make_no_sense_name_what_is_missing() {
     let authority = Authority::new();
     let files = authority.sign("operator", &["o"]);
     let (ca, cert, key) = (path(&files.ca), path(&files.cert), path(&files.key));
-    let missing = authority.file("nobody", "ca");
+    let missing = authority.file("missing", "ca");
     for (arguments, wanted) in [
         (&["--tls-cert", cert, "--tls-key", key][..], "--tls-ca"),
         (&["--tls-host", "a"], "--tls-ca"),
@@ -192,7 +192,7 @@ async fn a_certificate_is_replaced_on_disk_without_a_restart() {
     node.end().await;
 }
 
-/// A caller that begins a handshake and never ends it keeps nobody else out, nor the service from ending.
+/// A caller that begins a handshake and never ends it keeps no other caller out, nor the service from ending.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_callers_keep_nobody_out() {
     let authority = Authority::new();

@@ -31,7 +31,7 @@ fn sharding_applies_every_message_exactly_once() {
     }
 }
 
-/// Every message arrives in order; twice only where somebody died.
+/// Every message arrives in order; twice only where a process died.
 #[test]
 fn point_to_point_delivers_every_message_in_order() {
     for seed in seeds() {

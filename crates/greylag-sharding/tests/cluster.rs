@@ -210,7 +210,7 @@ async fn entities_that_slept_answer_only_once_their_node_is_confirmed() {
     assert_eq!(get(&a.volatile, stays).await, 1);
     assert!(a.cluster.pulse().is_fresh(), "it was confirmed first");
 
-    // Nobody confirms it: it ends, and has answered nothing.
+    // No other member confirms it: it ends, and has answered nothing.
     world.network.cut(a.address.address(), b.address.address());
     clock.jump(Duration::from_secs(60));
     let ask = a.volatile.entity_ref(stays.to_string()).ask(|reply_to| Command::Get { reply_to }, PATIENCE);

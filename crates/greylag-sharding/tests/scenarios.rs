@@ -378,7 +378,7 @@ fn scenario_87_leftovers_come_first_whichever_lane_is_faster() {
             let next = Home { previous: Some(generation(1)), leftovers_from: Some(region(O)), ..home(N, 2) };
             lab.host(next);
             lab.ready(N);
-            // After a failover nobody remembers the attempt, and P has to probe.
+            // After a failover the coordinator does not know the attempt, and P has to probe.
             let flushed = (!failover).then_some(Attempt(1));
             lab.route(P, Home { flushed, ..home(N, 2) });
             lab.route(O, home(N, 2));
@@ -419,7 +419,7 @@ fn scenario_88_late_registration_and_a_table_push() {
 fn scenario_88_a_late_begin_hand_off_of_a_proxy() {
     let mut lab = Lab::owned_by_o();
     p_is_left_out(&mut lab);
-    // Nobody waits for this ack any more: its attempt is in no `flush_from`.
+    // This ack is not awaited any more: its attempt is in no `flush_from`.
     lab.begin(P, O, 1, 1);
     lab.route(P, home(N, 2));
     lab.send(P, "m2");

@@ -1,7 +1,7 @@
 //! Tells of 100 bytes and asks between two nodes in one process over loopback, and beside them, in
 //! the same run, bare tonic streams with the same frames: once as messages that prost writes and
-//! reads, which is what a program without a transport would do, and once as bytes that nobody looks
-//! at, which is what the socket can do at most. Asks stand beside frames that a bare stream echoes.
+//! reads, which is what a program without a transport would do, and once as bytes that are not decoded,
+//! which is what the socket can do at most. Asks stand beside frames that a bare stream echoes.
 //!
 //! `cargo bench -p greylag-transport --features grpc --bench remote_tells`
 

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{LONG, next, nobody, node, until};
+use common::{LONG, next, node, silent, until};
 use greylag_core::{DeadLetterReason, EntityError};
 use greylag_transport::{AskError, Destination, Fault, QuarantineReason, Remoting, TransportSettings};
 
@@ -19,7 +19,7 @@ async fn every_ending_of_an_ask() {
     drop(b.question::<u32>().await);
     assert_eq!(answer.await.unwrap_err(), AskError::Entity(EntityError::NoReply));
 
-    let unknown = a.ask(&b.here(), "nobody", LONG).await;
+    let unknown = a.ask(&b.here(), "unregistered", LONG).await;
     assert_eq!(unknown, Err(AskError::NoSuchRecipient));
 
     let short = Duration::from_millis(20);
@@ -44,7 +44,7 @@ async fn every_ending_of_an_ask() {
     assert_eq!(answer.await.unwrap_err(), AskError::ShuttingDown);
 }
 
-/// Cluster T38: what became of a question decides how its ask ends; one that nobody waits for any
+/// Cluster T38: what became of a question decides how its ask ends; a question whose asker waits no
 /// more is not even written.
 #[tokio::test]
 async fn an_ask_says_what_became_of_its_peer() {
@@ -61,7 +61,7 @@ async fn an_ask_says_what_became_of_its_peer() {
     c.transport.quarantine(a.transport.self_address(), QuarantineReason::Manual, false);
     assert_eq!(unanswered.await.unwrap_err(), AskError::Quarantined);
 
-    let to = nobody();
+    let to = silent();
     let short = Duration::from_millis(20);
     let late = a.start_ask(&to, "inbox", short);
     assert_eq!(late.await.unwrap_err(), AskError::Timeout(short));

@@ -37,7 +37,7 @@ fn keeping_alive() -> TransportSettings {
     }
 }
 
-/// Cluster T9: whoever calls and leaves pings unanswered is not kept.
+/// Cluster T9: the connection of a caller that leaves pings unanswered is closed.
 #[tokio::test]
 async fn a_caller_that_answers_no_ping_is_hung_up_on() {
     let target = node(keeping_alive()).await;
@@ -49,7 +49,7 @@ async fn a_caller_that_answers_no_ping_is_hung_up_on() {
     until(|| target.transport.stats().inbound_streams == 0).await;
 }
 
-/// Cluster T9: nor is whoever was called.
+/// Cluster T9: so is the connection to a called node that leaves pings unanswered.
 #[tokio::test]
 async fn a_called_node_that_answers_no_ping_is_hung_up_on() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -58,7 +58,7 @@ async fn a_called_node_that_answers_no_ping_is_hung_up_on() {
     caller.tell(&to, 1);
     let (mut socket, _) = tokio::time::timeout(LONG, silent.accept()).await.expect("it dials").unwrap();
     let hung_up = async { while !matches!(socket.read(&mut [0; 4096]).await, Ok(0) | Err(_)) {} };
-    tokio::time::timeout(LONG, hung_up).await.expect("nobody answers, and no other limit is near");
+    tokio::time::timeout(LONG, hung_up).await.expect("the called node does not answer, and no other limit is near");
 }
 
 /// Cluster T33: streams that their peers do not end hold up the end of a node for the time that is set, and
@@ -179,7 +179,7 @@ async fn what_a_superseded_stream_left_unread_is_counted() {
     drop(stuck.old);
 }
 
-/// Cluster T15, T24: whoever is replaced while its stream waits for its turn is told so, and does not get it.
+/// Cluster T15, T24: a process that is replaced while its stream waits for its turn is told so, and does not get it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_whose_process_is_replaced_while_it_waits_is_refused() {
     let (stuck, hello) = stuck(4732).await;

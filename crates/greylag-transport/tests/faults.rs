@@ -47,7 +47,7 @@ async fn what_a_blackhole_swallows_on_its_way_in_leaves_the_way_out_open() {
     assert_eq!(a.next().await, 4, "the second was swallowed");
 }
 
-/// Cluster T42: a fault is between two nodes and nobody else.
+/// Cluster T42: a fault is between two nodes and no others.
 #[tokio::test]
 async fn a_fault_is_for_one_peer() {
     let (a, b, mut c) = (node(settings()).await, node(settings()).await, node(settings()).await);
@@ -143,7 +143,7 @@ async fn a_duplicate_connection_takes_over() {
     }
 }
 
-/// Cluster T42: without the setting nobody can put a fault between two nodes.
+/// Cluster T42: without the setting no fault can be put between two nodes.
 #[tokio::test]
 async fn faults_need_the_setting() {
     let (a, mut b) = (node(TransportSettings { fault_injection: false, ..settings() }).await, node(settings()).await);

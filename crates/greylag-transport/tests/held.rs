@@ -77,8 +77,8 @@ async fn scenario_76_who_can_have_replaced_the_member_is_dialled() {
     assert_eq!(read(&next(&mut joins).await), 1);
 }
 
-/// Whoever forges the name of a member that lives changes nothing for it: not its streams, and not what is
-/// known of it.
+/// A process that forges the name of a living member changes nothing for that member: neither its streams nor
+/// what is known of it.
 #[tokio::test]
 async fn scenario_75_a_forged_hello_leaves_the_streams_of_the_member_alone() {
     let (mut a, mut b) = pair().await;

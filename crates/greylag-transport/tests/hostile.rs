@@ -92,7 +92,7 @@ async fn a_caller_without_a_certificate() {
     scene.refused(Intrusion::Certificate, 1, &["no certificates"]).await;
 }
 
-/// "Done when" 7: a certificate of an authority that nobody here knows; with the right name in it.
+/// "Done when" 7: a certificate of an authority that no node here knows; with the right name in it.
 #[tokio::test]
 async fn a_caller_with_a_foreign_certificate() {
     let (authority, foreign) = (Authority::new(), Authority::new());
@@ -112,7 +112,7 @@ async fn a_caller_with_a_foreign_certificate() {
     scene.goes_on().await;
 }
 
-/// Cluster T16: a good certificate, and the name of somebody else's host.
+/// Cluster T16: a good certificate, and the name of another host.
 #[tokio::test]
 async fn a_caller_in_the_name_of_another_host() {
     let authority = Authority::new();
@@ -160,7 +160,7 @@ async fn frames_before_a_hello() {
     assert!(scene.target.transport.peer(&"127.0.0.1:4714".parse().unwrap()).is_none(), "too late for a Hello");
 }
 
-/// "Done when" 7, cluster T16, T20: on an accepted stream, in the name of somebody else.
+/// "Done when" 7, cluster T16, T20: a frame on an accepted stream, in the name of another process.
 #[tokio::test]
 async fn a_control_frame_in_another_name() {
     let mut scene = Scene::plain().await;
@@ -287,7 +287,7 @@ async fn bytes_that_are_not_ours() {
     scene.refused(Intrusion::NotGrpc, 2, &["grpc.health"]).await;
 }
 
-/// Whoever only looks whether somebody listens (a proof of death, a port probe) offends nobody.
+/// A caller that only checks whether a process listens (a proof of death, a port probe) commits no offence.
 #[tokio::test]
 async fn a_bare_connect_is_no_offence() {
     let mut scene = Scene::plain().await;
@@ -341,7 +341,7 @@ async fn strangers_in_untrusted_mode() {
     let mut stranger = Raw::connect(scene.port()).await;
     stranger.call().await;
     stranger.say(&Hello { port: 4721, ..Hello::to(scene.port()) }.frame()).await;
-    // The control set on a data lane, somebody's inbox, and what anybody may reach.
+    // The control set on a data lane, a user's inbox, and a recipient that every process may reach.
     stranger.say(&raw::message("control/x", 1)).await;
     stranger.say(&raw::message("inbox", 2)).await;
     stranger.say(&raw::message("public", 3)).await;
@@ -403,8 +403,8 @@ async fn strangers_reach_what_is_open_to_them() {
     until(|| scene.target.dropped(DeadLetterReason::NotAMember) == 5).await;
 }
 
-/// Cluster 82: envelopes of a few bytes take many here, so they are read some at a time, and one that is for
-/// nobody ends its stream at once.
+/// Cluster 82: envelopes of a few bytes take many here, so they are read some at a time, and one without a
+/// recipient ends its stream at once.
 #[tokio::test]
 async fn countless_envelopes_of_few_bytes() {
     let mut scene = Scene::plain().await;
@@ -455,7 +455,7 @@ async fn many_names_of_one_host() {
     assert!(scene.target.knows(5064));
 }
 
-/// Cluster T17, T38: whoever was not asked has no answers, and an answer is for one process only.
+/// Cluster T17, T38: answers of a process that was not asked are dropped, and an answer is for one process only.
 #[tokio::test]
 async fn an_answer_of_a_stranger_or_for_another_process() {
     let settings = |_: &str| TransportSettings { untrusted_mode: true, ..TransportSettings::test() };
@@ -496,7 +496,7 @@ async fn an_answer_of_a_stranger_or_for_another_process() {
     assert!(ids[0].abs_diff(ids[1]) > 1_000_000 && ids.iter().all(|id| *id > 1_000_000), "{ids:?}");
 }
 
-/// Cluster T12: whoever repeats its Hello tells others nothing, and news at most once a second.
+/// Cluster T12: a repeated Hello is not announced, and a changed one at most once a second.
 #[tokio::test]
 async fn a_hello_again_and_again() {
     let mut scene = Scene::plain().await;
@@ -592,7 +592,7 @@ async fn a_control_frame_of_countless_envelopes() {
         assert_eq!(scene.target.transport.stats().malformed_frames, n - 1);
     }
     scene.refused(Intrusion::Malformed, 1, &["127.0.0.1:4728", "1024"]).await;
-    // Nobody here writes such a frame, whatever is configured.
+    // A node never writes such a frame, whatever is configured.
     let many =
         TransportSettings { max_batch_messages: 1 << 16, max_batch_bytes: 64 << 10, ..TransportSettings::test() };
     let eager = node(many).await;

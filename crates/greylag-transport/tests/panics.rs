@@ -56,7 +56,7 @@ async fn a_codec_that_panics_on_an_answer_ends_the_ask_and_nothing_else() {
     assert_eq!(a.next().await, 6);
 }
 
-/// Cluster §7: a listener that panics hears the next event all the same, and so does everybody else.
+/// Cluster §7: a listener that panics hears the next event all the same, and so do all others.
 #[tokio::test]
 async fn a_listener_that_panics_is_isolated() {
     let (mut a, mut b) = pair().await;

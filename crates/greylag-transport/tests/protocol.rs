@@ -170,7 +170,7 @@ fn member(uid: u64) -> UniqueAddress {
     format!("b:1#{uid}").parse().expect("a uid makes it one")
 }
 
-/// `7@h` can have been replaced by whoever names the host h, `7@*` by all, `7` by nobody.
+/// `7@h` can have been replaced by a process that names the host h, `7@*` by any, `7` by none.
 fn holder(text: &str) -> Holder {
     let (uid, heirs) = match text.split_once('@') {
         Some((uid, "*")) => (uid, Heirs::Anybody),

@@ -47,7 +47,7 @@ async fn a_quarantined_process_is_cut_off_and_its_successor_is_not() {
     assert_eq!(handed_back(&mut a).await.0, before);
     assert_eq!(told(&mut b).await, (a.transport.self_address().clone(), QuarantineReason::Manual));
     assert_eq!(a.transport.send(&b.here(), number(3)).unwrap_err().error, SendError::Quarantined);
-    // What it still sends reaches nobody.
+    // Messages that b still sends reach no receiver.
     b.tell(&a.here(), 4);
     common::until(|| a.dropped(DeadLetterReason::Quarantined) >= 2).await;
 
@@ -103,7 +103,7 @@ async fn what_was_queued_for_a_process_that_restarted_comes_back_in_order() {
 #[tokio::test]
 async fn what_was_never_written_comes_back_in_order() {
     let mut a = node(settings()).await;
-    // Nobody listens there: everything stays in the queue.
+    // Nothing answers there: everything stays in the queue.
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap().to_string();
     let gone = UniqueAddress::new(address.parse().unwrap(), Uid::new(77).unwrap());

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{LONG, Node, next, nobody, node, number, read, until};
+use common::{LONG, Node, next, node, number, read, silent, until};
 use greylag_core::{DeadLetterReason, UniqueAddress};
 use greylag_transport::{
     Destination, Envelope, Fault, OnReliableGiveUp, QuarantineReason, Recipient, Remoting, SendError, TransportEvent,
@@ -58,7 +58,7 @@ async fn scenario_9_reliable_messages_arrive_once_and_in_order() {
     assert!(inbox.try_recv().is_err(), "none comes twice");
 }
 
-/// Cluster T15, T28: a successor is somebody else; numbers begin anew in both directions.
+/// Cluster T15, T28: a successor is another process; numbers begin anew in both directions.
 #[tokio::test]
 async fn reliable_messages_to_a_process_never_reach_its_successor() {
     let (a, b) = (node(settings()).await, node(settings()).await);
@@ -166,7 +166,7 @@ async fn a_flush_passes_every_lane_and_every_worker() {
 #[tokio::test]
 async fn a_waiting_send_goes_on_when_there_is_room() {
     let a = node(TransportSettings { outbound_message_queue_size: 2, ..settings() }).await;
-    let to = nobody();
+    let to = silent();
     a.tell(&to, 0);
     a.tell(&to, 1);
     let late = a.transport.send_async(&to, number(2), Some(Duration::from_millis(30))).await.unwrap_err();

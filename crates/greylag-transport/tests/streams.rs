@@ -45,7 +45,7 @@ async fn a_restart_at_the_same_address_is_somebody_else() {
     drop(b);
     let again = || TransportSettings { canonical_port: port, ..settings() };
     let mut b = node(again()).await;
-    // For the old incarnation only, for the new one, and for whoever is there.
+    // For the old incarnation only, for the new one, and for any process there.
     a.tell(&before, 2);
     a.tell(&b.here(), 3);
     a.tell(&b.anyone_here(), 4);
@@ -59,7 +59,7 @@ async fn a_restart_at_the_same_address_is_somebody_else() {
         }
     }
     assert_eq!(unanswered.await.unwrap_err(), AskError::PeerRestarted);
-    // The sender knows by now, and does not even write it: what nobody asked to have back is dropped.
+    // The sender knows by now, and does not even write it: an envelope that no listener wants back is dropped.
     let dropped = a.dropped(DeadLetterReason::StaleIncarnation);
     a.transport.send(&before, Envelope { recipient: Recipient::new("elsewhere"), ..number(2) }).unwrap();
     a.tell(&before, 2);
@@ -103,7 +103,7 @@ async fn a_wrong_name_is_refused_with_both_spellings() {
     assert_eq!(c.dropped(DeadLetterReason::HandshakeRejected), 1);
 }
 
-/// A port of the loopback interface that nobody listens on.
+/// A port of the loopback interface that no process listens on.
 fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -221,7 +221,7 @@ async fn each_pair_stays_in_order_over_several_lanes_and_reconnects() {
 #[tokio::test]
 async fn a_reference_to_an_ended_instance_reaches_nobody() {
     let (a, b) = (node(settings()).await, node(settings()).await);
-    let first = b.transport.register("again", Arc::new(Nobody));
+    let first = b.transport.register("again", Arc::new(Panics));
     b.transport.unregister("again");
     let mut again = b.register("again");
     let to = |instance| {
@@ -234,18 +234,18 @@ async fn a_reference_to_an_ended_instance_reaches_nobody() {
     assert_eq!(b.dropped(DeadLetterReason::StaleRecipient), 1);
 }
 
-struct Nobody;
+struct Panics;
 
-impl greylag_transport::Receiver for Nobody {
+impl greylag_transport::Receiver for Panics {
     fn receive(&self, _: greylag_transport::Inbound) {
-        panic!("a receiver that panics harms nobody else");
+        panic!("a receiver that panics harms no other");
     }
 }
 
 #[tokio::test]
 async fn a_receiver_that_panics_leaves_its_worker_alive() {
     let (a, mut b) = (node(settings()).await, node(TransportSettings { inbound_lanes: 1, ..settings() }).await);
-    b.transport.register("panics", Arc::new(Nobody));
+    b.transport.register("panics", Arc::new(Panics));
     a.transport.send(&b.here(), Envelope { recipient: Recipient::new("panics"), ..number(1) }).unwrap();
     a.tell(&b.here(), 2);
     assert_eq!(b.next().await, 2);
@@ -348,7 +348,7 @@ async fn a_canonical_host_that_cannot_be_is_named() {
     assert!(matches!(error, greylag_transport::BindError::Address(_)), "{error}");
 }
 
-/// Cluster T4: an answer to a former process of this address concerns nobody, least of all itself.
+/// Cluster T4: an answer to a former process of this address reaches no process, least of all the present one.
 #[tokio::test]
 async fn an_answer_to_a_former_process_of_this_address_goes_nowhere() {
     let a = node(settings()).await;
@@ -442,12 +442,12 @@ async fn what_was_queued_before_a_shutdown_arrives() {
     until(|| std::net::TcpListener::bind(&address).is_ok()).await;
 }
 
-/// Cluster T33, T41: what nobody can acknowledge any more is a dead letter, numbered messages too.
+/// Cluster T33, T41: messages that cannot be acknowledged any more are dead letters, numbered ones too.
 #[tokio::test]
 async fn what_a_shutdown_leaves_is_counted() {
     let brief = TransportSettings { shutdown_flush_timeout: Duration::from_millis(50), ..settings() };
     let a = node(brief).await;
-    let Destination::Address(address) = common::nobody() else { unreachable!() };
+    let Destination::Address(address) = common::silent() else { unreachable!() };
     let silent = format!("{address}#5").parse().unwrap();
     (0..3).for_each(|n| a.transport.send_reliable(&silent, number(n)).unwrap());
     a.tell(&silent.clone().into(), 4);
@@ -470,7 +470,7 @@ async fn scenario_12_a_peer_that_never_acknowledges_delays_a_shutdown_by_the_flu
     assert!(took >= flush && took < flush * 2, "{took:?}");
 }
 
-/// Scenario 12, second half: nobody there accepts a stream.
+/// Scenario 12, second half: the peer accepts no stream.
 #[tokio::test]
 async fn a_peer_that_never_answers_delays_a_shutdown_by_its_timeouts_only() {
     let flush = Duration::from_millis(100);

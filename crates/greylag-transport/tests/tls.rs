@@ -185,7 +185,7 @@ async fn files_that_cannot_be_used_are_named_at_start() {
     let authority = Authority::new();
     let good = authority.sign("a", &[HOST]);
     let other = authority.sign("b", &[HOST]);
-    let missing = authority.file("nobody", "key");
+    let missing = authority.file("missing", "key");
     for (tls, file) in [
         (TlsSettings { key: missing.clone(), ..good.clone() }, &missing),
         (TlsSettings { key: good.cert.clone(), ..good.clone() }, &good.cert),
@@ -279,7 +279,7 @@ async fn a_broken_file_keeps_the_certificate_before() {
 
 /// Some certificate of an authority.
 fn files_of(authority: &Authority) -> TlsSettings {
-    authority.sign("somebody", &[HOST])
+    authority.sign("some", &[HOST])
 }
 
 /// persistence 74: a private key that others can read is a warning that names it.
@@ -308,13 +308,17 @@ async fn scenario_83_certificates_end() {
     let soon = node(with(authority.sign_for_days("soon", &[HOST], 5))).await;
     assert_eq!(soon.transport.stats().certificate_days_left, Some(5));
     assert_eq!(soon.transport.certificate_days_left(), Some(5));
-    assert_eq!(soon.ask(&good.here(), "nobody", LONG).await, Err(AskError::NoSuchRecipient), "it is good until then");
+    assert_eq!(
+        soon.ask(&good.here(), "unregistered", LONG).await,
+        Err(AskError::NoSuchRecipient),
+        "it is good until then"
+    );
     until(|| logs::has(&["WARN", "ends soon", "days_left=5", "soon.cert.pem"])).await;
 
     let ended = node(hasty(with(authority.sign_for_days("ended", &[HOST], -2)))).await;
     assert_eq!(ended.transport.stats().certificate_days_left, Some(-2));
     until(|| logs::has(&["ERROR", "has expired", "ended.cert.pem"])).await;
-    // As the caller: refused by whoever is called, and told so.
+    // As the caller: refused by the called node, and told so.
     does_not_reach(&ended, &good).await;
     let good_port = good.port().to_string();
     until(|| logs::has(&["a dial failed", &good_port, "this node's certificate has expired"])).await;

@@ -62,7 +62,7 @@ async fn a_node_opens_the_directory_that_its_file_names_and_closes_it() {
         assert_eq!(first, SeqNr::saturating(u64::try_from(run).unwrap()));
         let page = journal.stores.journal.read(&id, ReadRange::all()).await.unwrap();
         assert_eq!(page.records.len() as u128, run);
-        // Whoever comes while it is open is told by which setting.
+        // A node that starts while the journal is open is told which setting names it.
         let why = refused(&format!("journal = \"sled\"\nsled.dir = {dir:?}\nsled.lock_retry = \"10ms\"")).await;
         assert!(why.contains("persistence.sled.dir") && why.contains("journal"), "{why}");
         node.shutdown().await;
@@ -73,18 +73,18 @@ async fn a_node_opens_the_directory_that_its_file_names_and_closes_it() {
 /// A database that is away keeps no node from starting: it is waited for.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_starts_while_its_database_is_away() {
-    let nobody = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let closed = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let config = file(&format!(
-        "journal = \"postgres\"\npg.url = \"postgres://app:secret@127.0.0.1:{nobody}/shop\"\npg.call_timeout = \"100ms\""
+        "journal = \"postgres\"\npg.url = \"postgres://app:secret@127.0.0.1:{closed}/shop\"\npg.call_timeout = \"100ms\""
     ));
     let node = Node::from_config(config).start().await.unwrap();
     let journal = node.journal().expect("the file names one").clone();
     let error = journal.stores.journal.head(&PersistenceId::of("Account", "1").unwrap()).await.unwrap_err().to_string();
-    assert!(error.contains(&format!("127.0.0.1:{nobody}")) && !error.contains("secret"), "{error}");
+    assert!(error.contains(&format!("127.0.0.1:{closed}")) && !error.contains("secret"), "{error}");
     // What counts each event exactly once works on the same connections.
     let itself = journal.postgres.expect("it is one on PostgreSQL");
     let error = itself.head(&PersistenceId::of("Account", "1").unwrap()).await.unwrap_err().to_string();
-    assert!(error.contains(&format!("127.0.0.1:{nobody}")), "{error}");
+    assert!(error.contains(&format!("127.0.0.1:{closed}")), "{error}");
     assert!(journal.changes.is_some());
     node.shutdown().await;
     let why = refused("journal = \"postgres\"\npg.url = \"postgres://app@db.example/shop?sslmod=off\"").await;
@@ -137,9 +137,9 @@ async fn a_node_has_of_a_served_journal_what_is_served() {
 /// persistence §4.1, J10: what was never sent to a database is not stored, for certain, however short the breakers wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_never_sent_to_a_database_is_not_stored() {
-    let nobody = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let closed = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let config = file(&format!(
-        "journal = \"postgres\"\npg.url = \"postgres://app@127.0.0.1:{nobody}/shop\"\npg.append_timeout = \"300ms\"\n\
+        "journal = \"postgres\"\npg.url = \"postgres://app@127.0.0.1:{closed}/shop\"\npg.append_timeout = \"300ms\"\n\
          breaker.call_timeout = \"100ms\""
     ));
     let node = Node::from_config(config).start().await.unwrap();
@@ -152,15 +152,15 @@ async fn what_was_never_sent_to_a_database_is_not_stored() {
     node.shutdown().await;
 }
 
-/// A service that nobody answers for is an error that names the setting.
+/// A service that does not answer is an error that names the setting.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_is_not_there_is_named() {
-    let nobody = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let closed = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let why = refused(&format!(
-        "journal = \"service\"\nservice.address = \"127.0.0.1:{nobody}\"\nservice.connect_timeout = \"200ms\""
+        "journal = \"service\"\nservice.address = \"127.0.0.1:{closed}\"\nservice.connect_timeout = \"200ms\""
     ))
     .await;
-    assert!(why.contains("persistence.service.address") && why.contains(&nobody.to_string()), "{why}");
+    assert!(why.contains("persistence.service.address") && why.contains(&closed.to_string()), "{why}");
 }
 
 /// What the program gives goes before the file.

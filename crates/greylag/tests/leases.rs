@@ -22,7 +22,7 @@ fn refused(started: Result<Node, StartError>) -> String {
 }
 
 /// cluster S10: the only store of the program needs no name, one of several does, and a name that
-/// nobody knows is answered with those that are known.
+/// no store has is answered with those that are known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_store_of_leases_is_found_by_its_name() {
     let without = refused(node("").start().await);
@@ -56,7 +56,7 @@ async fn the_store_of_leases_is_found_by_its_name() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_in_the_settings_goes_before_all_names() {
     let leases = greylag::cluster::Leases::new("another", InMemoryLeases::new());
-    let node = node("cluster.sbr.lease_majority.lease = \"nobody\"")
+    let node = node("cluster.sbr.lease_majority.lease = \"unknown\"")
         .configure(move |settings| settings.cluster.leases = Some(leases))
         .start()
         .await

@@ -17,7 +17,7 @@ async fn a_second_node_joins_through_the_first_and_leaves_in_order() {
     first.cluster().wait_for(|view| up(view) == 2).await.expect("both are Up");
     second.shutdown().await;
     let alone = first.cluster().wait_for(|view| view.members.len() == 1);
-    tokio::time::timeout(Duration::from_secs(30), alone).await.expect("nobody has to be downed").expect("it stays");
+    tokio::time::timeout(Duration::from_secs(30), alone).await.expect("no node has to be downed").expect("it stays");
     first.shutdown().await;
 }
 
@@ -94,15 +94,15 @@ async fn a_start_that_was_given_a_time_says_what_it_waited_for() {
 /// A start whose seed node is wrong ends when it was told to, and says of the seed what came of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_has_an_end_and_says_which_seed_was_what() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
     let config = Config::new().text("node.toml", "cluster.shutdown_after_unsuccessful_join_seed_nodes = \"2s\"");
-    let node = Node::from_config(config).bind("127.0.0.1", 0).seed_nodes([nobody.to_string()]);
+    let node = Node::from_config(config).bind("127.0.0.1", 0).seed_nodes([closed.to_string()]);
     let named = node.configure(|settings| settings.transport.cluster_name = "test".to_owned());
     let error = named.start().await.expect_err("nothing listens there");
     assert!(matches!(&error, StartError::Join(greylag::cluster::JoinError::Unsuccessful(_))), "{error}");
     let text = format!("{error:?}");
     assert!(text.contains("cluster.shutdown_after_unsuccessful_join_seed_nodes"), "{text}");
-    assert!(text.contains(&nobody.to_string()) && text.contains("nothing listens at that port"), "{text}");
+    assert!(text.contains(&closed.to_string()) && text.contains("nothing listens at that port"), "{text}");
 }
 
 /// The admin service is off unless configured, and answers where it is told to.
@@ -125,7 +125,7 @@ async fn the_admin_service_is_off_unless_configured() {
     node.shutdown().await;
     assert!(client.members(v1::MembersRequest {}).await.is_err(), "it ends with the node");
     let wide = builder().configure(|s| s.management.address = Some("0.0.0.0:0".to_owned())).start().await;
-    assert!(wide.expect_err("plain text for everybody").to_string().contains("management.tls"));
+    assert!(wide.expect_err("plain text on every interface").to_string().contains("management.tls"));
 }
 
 /// The program goes before the environment, the environment before the file, the file before the default.
@@ -175,7 +175,7 @@ async fn the_port_stays_bound_while_a_hook_still_runs_and_closes_when_nothing_do
     }
 }
 
-/// Its count says whether anybody holds it still.
+/// A provider whose `Arc` count says whether it is still held.
 #[derive(Debug)]
 struct Held {
     _count: std::sync::Arc<()>,
@@ -188,7 +188,7 @@ impl greylag::cluster::LeaseProvider for Held {
         _: &str,
         _: &greylag::cluster::LeaseSettings,
     ) -> Result<std::sync::Arc<dyn greylag::cluster::Lease>, greylag::cluster::LeaseError> {
-        unreachable!("nobody asks for one")
+        unreachable!("no lease is asked for")
     }
 }
 
@@ -231,7 +231,7 @@ async fn a_node_that_is_dropped_leaves_in_order_and_closes_its_port() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), gone).await.expect("nobody has to be downed");
+    tokio::time::timeout(Duration::from_secs(30), gone).await.expect("no node has to be downed");
     assert_eq!(cluster.ended(), Some(greylag::cluster::ShutdownReason::Stopped));
     stays.shutdown().await;
 }

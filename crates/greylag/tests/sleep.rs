@@ -1,8 +1,8 @@
 //! A process that hosts a singleton and entities is stopped (SIGSTOP) for longer than its takeover,
 //! and goes on: nothing that it answers then is older than what its successors answered before.
 //!
-//! One process sleeps; two nodes in the test's own process take over and keep the score. Everybody
-//! asks without pause, the sleeper its own node too: that is where old state shows first.
+//! One process sleeps; two nodes in the test's own process take over and keep the score. All three
+//! ask without pause, the sleeper its own node too: that is where old state shows first.
 //!
 //! `GREYLAG_SLEEPS=0.5,1,2,3,4,5,8,15,30,60 cargo test -p greylag --test sleep` sleeps for so many seconds each in
 //! place of one sleep until the others have taken over, and `GREYLAG_SLEEP_SETTINGS=default` takes default settings;
@@ -169,7 +169,7 @@ async fn child_process() {
     std::process::exit(0);
 }
 
-/// A line to whoever started this process, past the capture of the test harness.
+/// Writes a line to the process that started this one, past the capture of the test harness.
 fn say(line: &str) {
     writeln!(std::io::stdout(), "\n{line}").expect("the parent reads");
 }
@@ -184,7 +184,7 @@ struct Score {
 }
 
 impl Score {
-    /// The highest value that somebody was answered before `asked_at`.
+    /// The highest value that an asker was answered before `asked_at`.
     fn floor(&self, subject: &str, asked_at: u128) -> u64 {
         let answered = self.answered.lock().expect("no panic");
         let history = answered.get(subject).map(Vec::as_slice).unwrap_or_default();
@@ -316,7 +316,7 @@ async fn round(sleep: Option<Duration>) {
         }
     }
     let sleeper_reads = |subject: &String| score.by_the_sleeper.lock().expect("no panic").get(subject).copied();
-    until("everybody reads", || {
+    until("all askers read", || {
         Asker::subjects()
             .all(|subject| score.highest(&subject) > 20 && sleeper_reads(&subject).is_some_and(|reads| reads > 20))
     })

@@ -11,10 +11,10 @@ fn builder(stores: &Stores) -> NodeBuilder {
 }
 
 async fn open(place: &tempfile::TempDir, settings: SledJournalSettings) -> SledJournal {
-    SledJournal::open(place.path(), settings).await.expect("nobody has it open")
+    SledJournal::open(place.path(), settings).await.expect("no other process has it open")
 }
 
-/// persistence §10.15: whoever holds a journal still cannot keep it open past its node; plugins are closed too,
+/// persistence §10.15: a program that still holds a journal cannot keep it open past its node; plugins are closed too,
 /// what the program keeps open is not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_has_ended_has_closed_its_stores() {
@@ -50,7 +50,7 @@ async fn a_node_that_cannot_join_closes_its_stores() {
         settings.cluster.shutdown_after_unsuccessful_join_seed_nodes = Some(std::time::Duration::from_millis(100));
     });
     // Of another cluster: it never answers.
-    other.seed_nodes([occupied.address().to_string()]).start().await.expect_err("nobody of its cluster is there");
+    other.seed_nodes([occupied.address().to_string()]).start().await.expect_err("no node of its cluster is there");
     assert!(matches!(journal.health(), Health::Down(_)));
     occupied.shutdown().await;
 }

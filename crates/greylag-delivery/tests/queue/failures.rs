@@ -109,7 +109,7 @@ async fn a_call_that_was_given_up_may_be_repeated() {
     assert_eq!(kinds(&stores).await, ["started", "sent", "sent", "confirmed"]);
 }
 
-/// A load that nobody waits for any more takes nothing from anybody.
+/// A load whose controller waits no more takes the queue from no other controller.
 #[tokio::test]
 async fn a_load_that_was_given_up_changes_nothing() {
     let stores = Stores::in_memory();

@@ -166,7 +166,7 @@ async fn scenario_43_what_is_of_no_use_is_forgotten() {
 
     let state = queue.load(&controller(1)).await.unwrap();
     assert_eq!(state.confirmed_seq_nr.len(), 2, "a message to q1 is unconfirmed, and q2 is fresh");
-    // Time is paused: it passes once nobody has anything left to do, so this is over when the cleanups of
+    // Time is paused: it passes once no task has anything left to do, so this is over when the cleanups of
     // that time are, and the one below as soon as the next has been stored.
     tokio::time::sleep(half * 3 + Duration::from_secs(1)).await;
     assert_eq!(kinds(&stores).await.last().unwrap(), "started", "the same between loads");

@@ -28,7 +28,7 @@ fn snapshot_numbers(snapshots: &InMemorySnapshots) -> Vec<u64> {
     snapshots.snapshots(&id()).iter().map(|snapshot| snapshot.seq_nr.as_u64()).collect()
 }
 
-/// Waits until nobody has anything left to do: only then does paused time pass.
+/// Waits until no task has anything left to do: only then does paused time pass.
 async fn at_rest() {
     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
 }

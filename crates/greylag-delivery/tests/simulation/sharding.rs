@@ -343,7 +343,7 @@ impl Simulation {
     /// The end of a handler run: the append, and what may go wrong around it.
     fn processed(&mut self, entity: usize, instance: u64, handle: DeliveryHandle, value: u64) -> Result<(), String> {
         if !self.is_live(entity, instance) {
-            // A fenced owner: its append changes nothing, and nobody is told.
+            // A fenced owner: its append changes nothing, and confirms nothing.
             return Ok(());
         }
         let total = handle.id.seq_nr.get();

@@ -163,7 +163,7 @@ impl Application for Letters {
 
     fn verdict(world: &World<Self>) -> Option<String> {
         if !world.app.probes.is_empty() {
-            return Some(format!("after healing nobody handled {:?}", world.app.probes));
+            return Some(format!("after healing no entity handled {:?}", world.app.probes));
         }
         if world.faults.breaks_links() || world.faults.leave || world.faults.lost_state {
             return None;

@@ -140,7 +140,7 @@ impl Node {
 }
 
 /// An address where something listens that never answers.
-pub fn nobody() -> Destination {
+pub fn silent() -> Destination {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     Destination::Address(silent.local_addr().unwrap().to_string().parse().unwrap())
 }

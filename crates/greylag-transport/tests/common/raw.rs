@@ -235,7 +235,7 @@ pub fn flush(id: u64) -> Vec<u8> {
     bytes(10, &number(1, id))
 }
 
-/// A frame of so many envelopes for nobody.
+/// A frame of so many envelopes for a path that is not registered.
 pub fn empty_envelopes(count: usize) -> Vec<u8> {
     bytes(3, &bytes(1, &bytes(1, b"control/nobody")).repeat(count))
 }
@@ -268,7 +268,7 @@ pub fn quarantined(from: (&str, u16, u64), to: (&str, u16, u64)) -> Vec<u8> {
 
 // --- TLS ----------------------------------------------------------------------------------------------
 
-/// Believes everybody, and keeps nothing.
+/// A verifier that believes every server.
 #[derive(Debug)]
 struct Naive;
 

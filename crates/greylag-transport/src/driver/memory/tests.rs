@@ -133,7 +133,7 @@ fn an_ask_is_answered_refused_or_ends() {
     drop(reply_token(&w.b, &w.at_b.recv().unwrap()));
     assert_eq!(wait(answer).unwrap_err(), AskError::Entity(EntityError::NoReply));
 
-    assert_eq!(wait(ask("nobody", long)).unwrap_err(), AskError::NoSuchRecipient);
+    assert_eq!(wait(ask("unregistered", long)).unwrap_err(), AskError::NoSuchRecipient);
     let short = Duration::from_millis(1);
     assert_eq!(wait(ask("inbox", short)).unwrap_err(), AskError::Timeout(short));
 }
