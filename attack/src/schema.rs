@@ -211,7 +211,7 @@ impl Schema {
                 content(field.number, if most { "x".repeat(5000) } else { "127.0.0.1".to_owned() }.as_bytes(), out);
             }
             Kind::Bytes => content(field.number, &if most { vec![0xff; 5000] } else { vec![0xff; 16] }, out),
-            // The first node of a message is mostly whom it is for.
+            // The first node of a message is mostly its addressee.
             Kind::Named(name) if name == "Node" => content(field.number, &nodes[usize::from(field.number > 1)], out),
             Kind::Named(name) if self.messages.contains_key(name) => {
                 let inner = if depth == 0 { Vec::new() } else { self.write(name, &|_| how, nodes, depth - 1) };

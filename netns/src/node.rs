@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     /// Its port.
     #[arg(long)]
     port: u16,
-    /// Whom to join; itself, if it is the first.
+    /// The node to join; itself, if it is the first.
     #[arg(long)]
     seed: String,
     /// What counts as a proof of death.

@@ -137,7 +137,7 @@ pub(crate) struct Purchases {
     unfenced: bool,
     asked: bool,
     next_question: u64,
-    /// Who waits for an answer, and of which customer.
+    /// The node that waits for each answer, and the customer that was asked.
     questions: BTreeMap<u64, (usize, u32)>,
 }
 
@@ -341,7 +341,7 @@ impl Application for Purchases {
 
 impl Market {
     /// Asks every customer from every node for its total, once everything is sold. A question may be
-    /// lost once, along a route that is two moves old (sharding §2.6); who is not answered asks again.
+    /// lost once, along a route that is two moves old (sharding §2.6); a node that is not answered asks again.
     fn ask(&mut self) {
         if !self.is_sold() {
             return self.later(200 * MS, Timer::Ask);

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::run::{Failure, output, root, rust_files, say};
 
-/// Who may depend on whom, directly. A crate may also use what those may use.
+/// Which crate may depend on which, directly. A crate may also use what those may use.
 ///
 /// A new arrow is a design change with its own review: change ARCHITECTURE.md with this table.
 const ARROWS: &[(&str, &[&str])] = &[

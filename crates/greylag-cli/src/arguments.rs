@@ -212,7 +212,7 @@ pub(crate) struct Replay {
     /// The store.
     #[arg(value_name = "URL")]
     pub(crate) store: String,
-    /// Whose events.
+    /// The persistence id whose events are printed.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
     /// Number of the first event.

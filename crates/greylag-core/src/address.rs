@@ -1,4 +1,4 @@
-//! Who a node is.
+//! The identity of a node.
 //!
 //! A [`NodeAddress`] is a place where a process can be reached; a [`UniqueAddress`] is one process
 //! at that place. A process that restarts keeps the first and changes the second, so everything

@@ -1,4 +1,4 @@
-//! Who owns a shard, as a number that only grows.
+//! The generation of a shard's ownership: a number that only grows.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! How much may wait in a queue between two tasks, in messages and in bytes.
 //!
-//! A channel counts messages, and one message may have megabytes. So who puts a message of a peer into a queue takes
+//! A channel counts messages, and one message may have megabytes. So a task that queues a message of a peer takes
 //! a [`Share`] of the queue's [`Room`] first, and the share travels with the message: the room is free again once
 //! the message was taken out and its share dropped, on whichever way that happens.
 //!

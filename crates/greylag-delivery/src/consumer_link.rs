@@ -165,7 +165,7 @@ pub struct ConsumerCounters {
     pub late_confirmations: u64,
 }
 
-/// Who sends: two epochs of one controller are two senders.
+/// A sender: two epochs of one controller are two senders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Sender {
     controller: ControllerRef,

@@ -1,4 +1,4 @@
-//! Who produces, which numbering space a number belongs to, and which controller is meant.
+//! Ids: of producers, of the numbering spaces that numbers belong to, and of controllers.
 //!
 //! Two kinds of number must never be confused. A *link number* (`u64`) counts the frames of one
 //! producer controller and starts again with a new one. A [`SeqNr`] counts the messages of a stream
@@ -163,7 +163,7 @@ impl fmt::Debug for ControllerRef {
 /// What makes two deliveries the same message.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId {
-    /// Who sent it.
+    /// The producer that sent it.
     pub producer_id: ProducerId,
     /// In which numbering space.
     pub stream_id: StreamId,
@@ -171,7 +171,7 @@ pub struct MessageId {
     pub seq_nr: SeqNr,
 }
 
-/// Who a producer is: its name, its numbering space, and which incarnation of the stream it speaks for.
+/// The identity of a producer: its name, its numbering space, and which incarnation of the stream it speaks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProducerIdentity {
     /// The logical producer.

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
 use crate::message::{Frame, Upstream};
 
-/// Who is at the other end.
+/// What is at the other end of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkMode {
     /// One registered consumer controller (P5a guards against a late registration).
@@ -31,7 +31,7 @@ pub enum LinkMode {
 /// What a link needs to know when it is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProducerLinkSettings {
-    /// Who is at the other end.
+    /// What is at the other end.
     pub mode: LinkMode,
     /// The stream whose messages it carries; only a fence for this one counts.
     pub stream_id: StreamId,
@@ -125,7 +125,7 @@ pub struct ProducerLink<P> {
     consumer: Option<ControllerRef>,
     /// The consumer that the last start-over displaced; its late words say nothing of the new one.
     former: Option<ControllerRef>,
-    /// Who spoke last, attached or not.
+    /// The consumer controller that spoke last, attached or not.
     speaker: Option<ControllerRef>,
     /// Anything was heard since the last start-over.
     answered: bool,

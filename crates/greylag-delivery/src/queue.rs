@@ -33,7 +33,7 @@ use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
 pub use settings::EventSourcedQueueSettings;
 pub use stored::StoredQueue;
 
-/// Whose confirmations are cumulative together: the entity's id under sharding, `""` otherwise.
+/// Names the messages whose confirmations are cumulative together: the entity's id under sharding, `""` otherwise.
 pub type Qualifier = Arc<str>;
 
 /// Milliseconds since the Unix epoch, by the clock of the producer.
@@ -48,7 +48,7 @@ pub struct MessageSent<T> {
     pub message: T,
     /// Whether its sender waits for its confirmation.
     pub ack: bool,
-    /// To whom it goes.
+    /// The entity that it goes to, under sharding.
     pub qualifier: Qualifier,
     /// When it was accepted.
     pub timestamp_ms: TimestampMillis,
@@ -71,7 +71,7 @@ pub enum Confirmation {
     /// All messages of one qualifier up to a number: those of point to point and of sharding, where
     /// a qualifier's messages are confirmed in their order.
     UpTo {
-        /// Whose messages.
+        /// The qualifier of the messages.
         qualifier: Qualifier,
         /// The last one confirmed.
         seq_nr: SeqNr,
@@ -111,7 +111,7 @@ pub enum QueueError {
     /// the call is stored, and nothing ever will be: the controller ends here. Source: delivery P14.
     #[error("fenced: the queue belongs to {}", by.as_ref().map_or("another controller".to_owned(), ToString::to_string))]
     Fenced {
-        /// Who started the queue last, as far as this controller could see.
+        /// The controller that started the queue last, as far as this controller could see.
         by: Option<ControllerRef>,
     },
     /// A batch that does not begin where the queue ends, or has a gap; or a confirmation of a number

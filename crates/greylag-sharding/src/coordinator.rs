@@ -134,7 +134,7 @@ pub struct Coordinator {
     batch: u64,
     next_seq: u64,
     next_attempt: u64,
-    /// Who waits for which shard's home.
+    /// By shard, the regions that wait for its home.
     requested: BTreeMap<ShardId, BTreeSet<RegionId>>,
     /// Shards to be allocated although no region asks: they came out of a handoff.
     eager: BTreeSet<ShardId>,

@@ -59,7 +59,7 @@ impl<T> Inbox<T> {
         Ok(())
     }
 
-    /// Appends one item, full or sealed: for the one who seals.
+    /// Appends one item, also if the inbox is full or sealed: for the task that seals it.
     pub(crate) fn push_anyway(&self, item: T) {
         let mut state = self.lock();
         state.queue.push_back(item);

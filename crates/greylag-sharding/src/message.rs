@@ -67,7 +67,7 @@ pub enum Mark {
         generation: Generation,
         /// Which try.
         attempt: Attempt,
-        /// Whose path is flushed.
+        /// The region whose path is flushed.
         from: RegionId,
     },
     /// A flush mark of attempt 0: buffered and forwarded exactly like a message and answered with
@@ -112,7 +112,7 @@ pub struct Claim {
 /// `Register` and `RegisterProxy`. Source: sharding §2.3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Register {
-    /// Who registers.
+    /// The region that registers.
     pub region: RegionId,
     /// A proxy routes but never hosts: it is never allocated to and never counted.
     pub proxy: bool,
@@ -131,7 +131,7 @@ pub struct Register {
 pub struct Home {
     /// The shard.
     pub shard: ShardId,
-    /// Who hosts it.
+    /// The region that hosts it.
     pub region: RegionId,
     /// Since which decision.
     pub generation: Generation,
@@ -151,7 +151,7 @@ pub enum RegionMessage {
     Register(Register),
     /// Where are these shards?
     GetShardHome {
-        /// Who asks.
+        /// The region that asks.
         region: RegionId,
         /// The shards.
         shards: Vec<ShardId>,
@@ -165,7 +165,7 @@ pub enum RegionMessage {
     },
     /// Answer to `BeginHandOff`.
     BeginHandOffAck {
-        /// Who acks.
+        /// The region that acks.
         region: RegionId,
         /// The shard.
         shard: ShardId,
@@ -189,17 +189,17 @@ pub enum RegionMessage {
     },
     /// Hand off everything that this region hosts.
     GracefulShutdownReq {
-        /// Who leaves.
+        /// The region that leaves.
         region: RegionId,
     },
     /// The region is gone: proof of absence for all its shards.
     RegionStopped {
-        /// Who is gone.
+        /// The region that is gone.
         region: RegionId,
     },
     /// The coordinator addressed is fenced by a newer one.
     StaleEpoch {
-        /// Who says so.
+        /// The region that says so.
         region: RegionId,
         /// The largest epoch it has seen.
         epoch: Epoch,
@@ -259,7 +259,7 @@ pub enum CoordinatorMessage {
         generation: Generation,
         /// Which try.
         attempt: Attempt,
-        /// Who owns it.
+        /// The region that owns the shard.
         owner: RegionId,
     },
     /// Stop the shard after the marks of `flush_from` have come.
@@ -310,7 +310,7 @@ pub enum PeerMessage {
         shard: ShardId,
         /// The nonce of the probe.
         nonce: u64,
-        /// Whom the probe was from.
+        /// The region that sent the probe.
         to: RegionId,
     },
 }

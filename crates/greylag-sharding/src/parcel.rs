@@ -38,7 +38,7 @@ pub(crate) enum Content<M> {
 
 /// A message for one entity.
 pub(crate) struct Parcel<M> {
-    /// For whom.
+    /// The entity that it is for.
     pub(crate) id: EntityId,
     /// The message.
     pub(crate) content: Content<M>,

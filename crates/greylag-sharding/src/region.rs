@@ -185,7 +185,7 @@ impl Region {
         [slot, self.registration_deadline()].into_iter().flatten().min()
     }
 
-    /// Who this is.
+    /// The id of this region.
     pub fn id(&self) -> &RegionId {
         &self.config.id
     }

@@ -43,7 +43,7 @@ pub(crate) struct LocalRoute<T> {
 
 /// See [`Open::Remote`].
 pub(crate) struct RemoteRoute {
-    /// Who hosts it.
+    /// The region that hosts the shard.
     pub(crate) region: RegionId,
     /// Under which allocation.
     pub(crate) generation: Generation,

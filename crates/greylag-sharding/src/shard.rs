@@ -1,4 +1,4 @@
-//! The entities of one shard: who runs, who waits, whose turn it is, and how all of it ends.
+//! The entities of one shard: which run, which wait, which has the turn, and how all of them end.
 //!
 //! Each entity has a slot; its id leads there through an index. A message for an idle entity is
 //! handled at once; for any other one it queues, and a ring of ready entities takes turns. Messages
@@ -64,9 +64,9 @@ pub struct Shard<E, P> {
     incarnations: u64,
     last_incarnation: u32,
     ready: VecDeque<u32>,
-    /// Who has the turn, and how many more messages it may handle.
+    /// The slot that has the turn, and how many more messages it may handle.
     turn: Option<(u32, usize)>,
-    /// Who handled the latest message straight from the inbox, and how many in a row.
+    /// The slot that handled the latest message straight from the inbox, and how many in a row.
     direct_run: (u32, usize),
     timers: BTreeMap<(Instant, u64), u32>,
     timer_serial: u64,
@@ -174,7 +174,7 @@ impl<E, P> Shard<E, P> {
         self.life == Life::Stopped
     }
 
-    /// The entity of a slot, with who it is. `None` once it has ended.
+    /// The entity of a slot, with its id and incarnation. `None` once it has ended.
     pub fn entity(&mut self, slot: SlotId) -> Option<(&mut E, &EntityId, u64)> {
         let incarnations = self.incarnations;
         let slot = self.slots.get_mut(slot.0);
@@ -182,7 +182,7 @@ impl<E, P> Shard<E, P> {
         Some((slot.entity.as_mut()?, slot.id.as_ref()?, incarnation))
     }
 
-    /// Whom a slot belongs to, and which incarnation is to be made for it or lives in it.
+    /// The entity that a slot belongs to, and which incarnation is to be made for it or lives in it.
     pub fn identity(&self, slot: SlotId) -> Option<(&EntityId, u64)> {
         let slot = self.slots.get(slot.0);
         Some((slot.id.as_ref()?, self.incarnations | u64::from(slot.incarnation)))

@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(table.next_deadline(), None);
     }
 
-    /// Cluster T38: who was asked one question cannot guess the number of another.
+    /// Cluster T38: a peer that was asked one question cannot guess the number of another.
     #[test]
     fn the_number_of_a_question_says_nothing_about_the_next() {
         let (table, now) = (table(), Instant::now());

@@ -72,7 +72,7 @@ pub struct Association {
     tombstones: BTreeSet<Uid>,
     /// Retired incarnations that a layer above asked to quarantine, in vain: they are refused already.
     ignored: BTreeSet<Uid>,
-    /// Who else is heard at the address of a member.
+    /// The members that hold the address, and claims of other processes to it.
     claims: Claims,
     silence: Silence,
     terminating: Option<(Uid, Instant)>,

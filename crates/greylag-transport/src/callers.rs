@@ -159,7 +159,7 @@ mod tests {
         assert_eq!((callers.seats.len(), callers.networks.len()), (0, 0));
     }
 
-    /// Cluster T21: who has one IPv6 address has 2^64 of them.
+    /// Cluster T21: a host that has one IPv6 address has 2^64 of them.
     #[test]
     fn ipv6_addresses_of_one_network_are_one_caller() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();

@@ -38,7 +38,7 @@ pub struct DeadLetter {
     pub from: Option<NodeAddress>,
     /// The node it was for, if that is known.
     pub to: Option<NodeAddress>,
-    /// Whom it was for there; empty where its content is not known.
+    /// The recipient there; empty where its content is not known.
     pub recipient: String,
     /// Its name; empty where its content is not known.
     pub manifest: String,
@@ -85,7 +85,7 @@ pub struct LogLine {
 pub struct Suppressed {
     /// Why they were dropped.
     pub reason: DeadLetterReason,
-    /// To or from whom.
+    /// The node that they were to or from.
     pub peer: Option<NodeAddress>,
     /// How many.
     pub count: u64,

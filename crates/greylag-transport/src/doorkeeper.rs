@@ -1,4 +1,4 @@
-//! Who may open connections: remote hosts that send what no node would are refused for a while.
+//! Which remote hosts may open connections: those that send what no node would are refused for a while.
 //!
 //! Every intrusion is counted by remote host. Offences (bytes that no node of any version sends) add
 //! up: the twentieth within a minute closes the door to that host for the next minute. Connections

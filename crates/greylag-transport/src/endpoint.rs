@@ -1,5 +1,5 @@
-//! The part of a node that is the same whatever carries its messages: who receives what, who
-//! listens, which questions wait, what was dropped.
+//! The part of a node that is the same whatever carries its messages: receivers, listeners,
+//! questions that wait, and counts of what was dropped.
 //!
 //! Carriers (gRPC streams, the in-memory network) hand in what arrived and take out what leaves.
 //! Source: cluster T25, T35, T38, T41.
@@ -63,7 +63,7 @@ struct Registration {
     receiver: Arc<dyn Receiver>,
 }
 
-/// Who received last, kept by a worker so that a run of messages for one path looks it up once.
+/// The receiver of the latest message, kept by a worker so that a run of messages for one path looks it up once.
 #[derive(Default)]
 pub(crate) struct LastReceiver {
     version: u64,
@@ -202,7 +202,7 @@ impl Endpoint {
         self.refuse(now, Some(lane), &message, reason)
     }
 
-    /// Counts a message that arrived and was dropped; says whom to tell.
+    /// Counts a message that arrived and was dropped; returns the refusal for its asker, if it has one.
     pub(crate) fn refuse(
         &self,
         now: Instant,

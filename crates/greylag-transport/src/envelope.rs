@@ -1,4 +1,4 @@
-//! What travels: a message, whom it is for, and how it is to be read.
+//! Envelopes: a message, its recipient, and how it is to be read.
 
 use std::any::Any;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::lane::LaneKind;
 /// bounded apart from the message.
 pub(crate) const MAX_NAME: usize = 4096;
 
-/// Whom a message is for, on the node it is sent to.
+/// The recipient of a message, on the node it is sent to.
 ///
 /// The lane key is path and sub-path together: all messages with one lane key share one lane and
 /// one decode worker, and arrive in the order they were enqueued (cluster T6, T23). The instance id

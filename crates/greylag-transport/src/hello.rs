@@ -68,7 +68,7 @@ pub(crate) enum HelloReply {
     Rejected(Rejected),
 }
 
-/// A Hello that was accepted, and by whom.
+/// A Hello that was accepted, and the process that accepted it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Accepted {
     pub(crate) from: UniqueAddress,

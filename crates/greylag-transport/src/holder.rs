@@ -1,4 +1,4 @@
-//! The members that hold an address, and who else is believed there.
+//! The members that hold an address, and which other processes are believed there.
 //!
 //! Membership says which member holds an address and which processes can have replaced it there; the
 //! transport acts on it in the Hello, on both ends of a dial. A name may move to another host while its
@@ -37,7 +37,7 @@ impl Heirs {
 pub struct Holder {
     /// The member.
     pub member: UniqueAddress,
-    /// Who can have replaced it.
+    /// The processes that can have replaced it.
     pub heirs: Heirs,
     /// Its status, for people.
     pub status: Arc<str>,

@@ -86,7 +86,7 @@ pub(crate) enum Taken {
     Ended,
 }
 
-/// Who waits for room, and how it is woken. One that looks again keeps its place.
+/// A sender that waits for room, and how it is woken. A sender that looks again keeps its place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) id: u64,
@@ -116,7 +116,7 @@ struct State {
     /// Of both.
     bytes: usize,
     notices: VecDeque<Bytes>,
-    /// The stream that may take, and who reads it.
+    /// The stream that may take, and the incarnation that reads it.
     open: Option<(u64, Uid)>,
     /// The stream that the peer accepted last; only it may carry notices.
     accepted: u64,

@@ -115,7 +115,7 @@ pub enum AskError {
     /// The question, or the answer, was dropped on its way.
     #[error("dropped: {0}")]
     Dropped(DeadLetterReason),
-    /// The question could not be read by whom it reached, or the answer by this node, or it is of
+    /// The question could not be read by its recipient, or the answer by this node, or the answer is of
     /// another type than asked for.
     #[error("not readable: {0}")]
     Undecodable(String),
@@ -263,7 +263,7 @@ pub enum TransportEvent {
     /// A node refused our Hello: for good, and what was queued for it became dead letters (cluster T12,
     /// T14); or, with [`RejectCode::NotReady`], until the member that holds our address there is removed.
     HandshakeRejected {
-        /// Who was called.
+        /// The address that was called.
         address: NodeAddress,
         /// Why it refused.
         code: RejectCode,
@@ -365,7 +365,7 @@ pub trait Remoting: Send + Sync + 'static {
     /// are told, too (cluster T12).
     fn set_cluster_id(&self, cluster_id: u128);
 
-    /// Who is a member, this process included. From the first call on, a message of any other process is
+    /// Sets the members, this process included. From the first call on, a message of any other process is
     /// dropped as [`DeadLetterReason::NotAMember`], unless its recipient is open to strangers; membership
     /// calls this at its start, with no members, and at every change. Where it is never called, as without a
     /// cluster, every process may speak to every recipient. Source: cluster T17.

@@ -154,7 +154,7 @@ pub enum WatchEffect {
     /// Send this reliably. If the node turns out to be quarantined, say so by
     /// [`WatchInput::PeerQuarantined`].
     Send {
-        /// Whom to.
+        /// The node to send to.
         to: UniqueAddress,
         /// What.
         message: WatchMessage,
@@ -293,7 +293,7 @@ impl Watcher {
         }
     }
 
-    /// Ends every watch of one recipient; who has been told is told nothing more.
+    /// Ends every watch of one recipient; watches that have ended before are told nothing more.
     fn end(&mut self, recipient: &Watched, why: WhyTerminated, out: &mut Vec<WatchEffect>) {
         for id in self.watching.remove(recipient).into_iter().flat_map(|watch| watch.ids) {
             self.by_id.remove(&id);

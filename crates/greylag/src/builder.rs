@@ -289,7 +289,7 @@ async fn journal(
         return Ok((Some(host(settings, cluster, own)), None));
     }
     let Some(mut journal) = crate::journals::open(settings).await? else { return Ok((None, None)) };
-    // The same for those who spawn entities on them without shards.
+    // The journal's own stores get the same settings, for programs that spawn entities on them without shards.
     journal.stores = host(settings, cluster, journal.stores);
     Ok((Some(journal.stores.clone()), Some(journal)))
 }

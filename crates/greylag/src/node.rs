@@ -97,7 +97,7 @@ impl Node {
         self.cluster.self_address().address()
     }
 
-    /// Who else is a member, and what happens to them.
+    /// The cluster's members, and what happens to them.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }

@@ -64,7 +64,7 @@ impl EventSourced for Counter {
     }
 
     fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
-        self.told.0.lock().expect("nobody panics").0 = Some(node.clone());
+        self.told.0.lock().expect("no holder of the lock panics").0 = Some(node.clone());
         node.clone()
     }
 
@@ -95,7 +95,7 @@ impl DurableState for Cell {
     }
 
     fn settings(&self, node: &DurableStateSettings) -> DurableStateSettings {
-        self.told.0.lock().expect("nobody panics").1 = Some(node.clone());
+        self.told.0.lock().expect("no holder of the lock panics").1 = Some(node.clone());
         node.clone()
     }
 
@@ -129,7 +129,7 @@ async fn entities_start_from_what_the_config_file_of_their_node_says() {
         assert_eq!(counter.ask(|to| (1, to), LONG).await.expect("it is stored"), sum);
     }
     assert_eq!(cell.ask(|to| (5, to), LONG).await.expect("it is stored"), 5);
-    let (events, state) = told.0.lock().expect("nobody panics").clone();
+    let (events, state) = told.0.lock().expect("no holder of the lock panics").clone();
     let (events, state) = (events.expect("it was asked"), state.expect("it was asked"));
     assert_eq!(&events, &node.settings().persistence);
     assert_eq!(&state, &node.settings().durable_state);

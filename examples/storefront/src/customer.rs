@@ -37,7 +37,7 @@ pub(crate) struct Purchased {
 pub(crate) enum Query {
     /// What did you buy?
     Totals {
-        /// Who wants to know.
+        /// Where the answer goes.
         reply_to: ReplyTo<Totals>,
     },
 }

@@ -80,7 +80,7 @@ pub(crate) struct RunArguments {
     plain: bool,
 }
 
-/// Who is killed.
+/// Which node is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kill {
     /// The node that hosts most shards and is not the coordinator's.

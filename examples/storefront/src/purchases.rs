@@ -15,7 +15,7 @@ const COLUMNS: [&str; 4] = ["customer_id", "date", "quantity", "amount_usd"];
 /// One line of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PurchaseLine {
-    /// Who bought.
+    /// The customer who bought.
     pub(crate) customer: u32,
     /// When, as `YYYY-MM-DD`.
     pub(crate) date: String,

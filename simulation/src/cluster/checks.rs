@@ -54,8 +54,8 @@ pub(super) struct Checks {
     /// Conflicting decisions, where they are excused.
     pub(super) conflicts: u64,
     decisions: Vec<Decision>,
-    /// Whom a decision, a proof or an operator downed; `None` where a clause is left out that would be
-    /// found by this alone.
+    /// The processes that a decision, a proof or an operator downed; `None` where a clause is left out that would
+    /// be found by this alone.
     sanctioned: Option<BTreeSet<UniqueAddress>>,
     /// The content of each version.
     contents: HashMap<u64, u64>,

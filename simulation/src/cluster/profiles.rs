@@ -201,7 +201,7 @@ impl Draw {
         }
     }
 
-    /// A death whose kernel tells, or not.
+    /// Kills a process, whose kernel then refuses connections, or its host, which does not.
     fn death(&mut self, place: Place) {
         let fault = if self.chance(0.5) { Fault::Kill(place) } else { Fault::Crash(place) };
         self.fault(fault);
@@ -479,7 +479,7 @@ fn suspended_some(draw: &mut Draw) {
     let count = draw.rng.random_range(1..places);
     let time = draw.time(22_000, 60_000);
     let few = 2 * count < places;
-    // Who wakes in the middle of the decision is accused by some and heard by others.
+    // A process that wakes in the middle of the decision is accused by some and heard by others.
     let decided = time > MS * DECIDED_MS;
     draw.plan.promises =
         Promises { healthy_stay: few && decided, cluster_stays: few, excuse: Some(Excuse::StoodStill) };

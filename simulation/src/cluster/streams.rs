@@ -60,7 +60,7 @@ enum Frame {
     Terminating,
 }
 
-/// Which way along a stream: forward is away from who dialled.
+/// Which way along a stream: forward is away from the process that dialled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     Forward,

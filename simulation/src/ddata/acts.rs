@@ -35,7 +35,7 @@ impl World {
                 14 => Act::Untag(key, value),
                 _ => Act::UntagAll(key),
             };
-            // A slot holds what was counted before; who hears of it out of order knows more than it lists.
+            // A slot holds what was counted before; a replica that hears of it out of order knows more than it lists.
             let fits = self.is_ordered || !matches!(act, Act::Count(_));
             if fits && act != Act::Count(0) && shown.allows(act) {
                 return act;

@@ -1,4 +1,4 @@
-//! Who says that it has caught up holds what was there.
+//! A replica that says that it has caught up holds what was there.
 
 use std::time::Duration;
 

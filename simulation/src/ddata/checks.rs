@@ -296,7 +296,7 @@ impl World {
     }
 }
 
-/// Whom an entry's data name.
+/// The replicas that an entry's data name.
 fn named<T: ReplicatedData>(core: &greylag_ddata::ReplicatorCore, key: &Key<T>) -> Vec<ReplicaId> {
     let pruning = core.value(key).and_then(ReplicatedData::pruning);
     pruning.map(|pruning| pruning.modified_by().into_iter().collect()).unwrap_or_default()

@@ -52,7 +52,7 @@ fn arrangement(seed: u64, sabotage: &'static [Sabotage]) -> Arrangement {
         delta_propagation_interval: 40 * MS,
         notify_subscribers_interval: 100 * MS,
         delta_resend_timeout: 150 * MS,
-        // Beyond every history: who caught up did so by complete rounds.
+        // Longer than every history, so that a replica that caught up did so by complete rounds.
         sync_timeout: Duration::from_secs(600),
         // Small enough that batches split, hints are used and logs overflow now and then.
         max_delta_elements: if seed.is_multiple_of(3) { 2 } else { 500 },
@@ -107,7 +107,7 @@ pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> 
     world.calm();
     // All replicas agree soon; none may take for ever.
     world.run_until(40 * Duration::from_secs(1), |world| world.news.is_empty() && world.unsettled().is_none());
-    // Who stood still last has gone on by then, and told its subscribers.
+    // The process that stood still last has gone on by then, and told its subscribers.
     world.run_for(1_000 * MS);
     world.check_settled();
     if !traits.crashes {
@@ -232,7 +232,7 @@ impl World {
         self.mend();
     }
 
-    /// Markers reach their age, and all that is known of who is gone goes.
+    /// Markers reach their age, and all that is known of removed replicas is forgotten.
     fn forget(&mut self) {
         let settings = &self.arrangement.settings;
         let time = 2 * settings.pruning_marker_time_to_live + settings.max_pruning_dissemination + 5_000 * MS;

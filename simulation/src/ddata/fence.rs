@@ -177,7 +177,7 @@ impl Coordinator {
         };
     }
 
-    /// Who knows of no home decides one.
+    /// A coordinator that knows of no home decides one.
     fn decide(&self) -> Step {
         if self.known.is_none() { Step::WriteHome } else { Step::Over }
     }

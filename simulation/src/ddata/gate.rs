@@ -74,7 +74,7 @@ pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> 
     let plan = Plan {
         has_old_stores: !seed.is_multiple_of(5),
         has_wrong_clock: seed.is_multiple_of(5) || seed % 7 == 3,
-        // Where nothing was pruned before: whose clock is ahead forgets at once what others performed.
+        // Where nothing was pruned before: a member whose clock is ahead forgets at once what others performed.
         prunes_by_wrong_clock: seed.is_multiple_of(10),
         stops_twice: rng.random_bool(0.4),
         joins_at_once: rng.random_bool(0.5),
@@ -183,7 +183,7 @@ impl World {
     }
 
     /// A member's clock goes wrong, if one does: the leader's before it prunes, or another one's after everything was
-    /// performed and has spread, since who is ahead forgets at once what others performed.
+    /// performed and has spread, since a member whose clock is ahead forgets at once what others performed.
     fn go_wrong(&mut self, plan: Plan) -> Option<usize> {
         let living = self.living();
         if plan.prunes_by_wrong_clock {

@@ -126,7 +126,7 @@ impl Book {
         seen & !numbers(seen).map(|number| self.ops[number].supersedes).fold(0, |all, mask| all | mask)
     }
 
-    /// Writes down an operation by who has seen `seen`, and returns its number.
+    /// Writes down an operation of a replica that has seen `seen`, and returns its number.
     pub(super) fn note(&mut self, origin: (usize, u32), act: Act, seen: Mask) -> u8 {
         let number = u8::try_from(self.ops.len()).expect("an entry gets few operations");
         let superseded = |number: &usize| self.ops[*number].act.writes().is_some_and(|leaf| act.supersedes(leaf));
@@ -143,7 +143,7 @@ impl Book {
         number
     }
 
-    /// What who has seen these operations shows.
+    /// The value that a replica shows that has seen exactly these operations.
     pub(super) fn shown(&mut self, seen: Mask) -> &Shown {
         if !self.known.contains_key(&seen) {
             let shown = self.compute(seen);
@@ -251,7 +251,7 @@ impl Ledger {
 /// it has counted, and whether it has counted any of them twice.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// Whose they were.
+    /// The origin of each increment.
     pub(super) ops: Vec<(usize, u32)>,
 }
 

@@ -226,7 +226,7 @@ impl World {
             if at == hears_nothing || rng.random_bool(0.5) {
                 self.part(leaver, *other, false);
                 if main == Twist::MemberVanishes {
-                    // Who hears something does not pass it on yet.
+                    // Replicas that hear of the leaver's writes do not pass them on to this one yet.
                     let heard = others.iter().copied().filter(|heard| heard != other);
                     heard.for_each(|heard| self.part(heard, *other, false));
                 }
@@ -283,7 +283,7 @@ impl World {
         self.living().iter().any(|index| !self.processes[*index].core.pruning_news().rounds.is_empty())
     }
 
-    /// Who has performed something, or is about to.
+    /// The process that owns a round and has performed something, or is about to.
     fn owner(&self) -> Option<usize> {
         let owns = |index: &usize| {
             let core = &self.processes[*index].core;
@@ -437,7 +437,7 @@ impl World {
         }
     }
 
-    /// Who alone heard the leaver is cut off from the owner, passes things on, and is gone.
+    /// The member that alone heard the leaver is cut off from the owner, passes things on, and is gone.
     fn member_vanishes(&mut self, rng: &mut ChaCha8Rng, leaver: usize) {
         let living = self.living();
         let Some((leader, rest)) = living.split_first() else { return };

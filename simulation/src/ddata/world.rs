@@ -96,10 +96,10 @@ pub(super) struct World {
     base: Instant,
     pub(super) arrangement: Arrangement,
     pub(super) processes: Vec<Process>,
-    /// Who is a member, and with what status; ascending.
+    /// The members, each with its status; ascending.
     pub(super) members: BTreeMap<usize, ReplicaStatus>,
     pub(super) removed: BTreeSet<UniqueAddress>,
-    /// What processes have still to hear, of members and of their disks: when, in what order, who, what.
+    /// News of members and of disks that is on its way to processes: by time and order, the process and what it hears.
     pub(super) news: BTreeMap<(Duration, u64), (usize, Due)>,
     /// By place.
     pub(super) disks: BTreeMap<usize, Disk>,
@@ -118,7 +118,7 @@ pub(super) struct World {
     pub(super) failed: u64,
     pub(super) faults: u64,
     pub(super) steps: u64,
-    /// Who is, or was lately, out of touch with all others: since when, and until when that counts.
+    /// The process that is, or was lately, out of touch with all others: since when, and until when that counts.
     pub(super) alone: Option<(usize, Duration, Duration)>,
     /// What happened, in words, for the people who look for the cause of a failure.
     pub(super) story: Option<Vec<String>>,

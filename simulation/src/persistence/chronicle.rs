@@ -111,8 +111,8 @@ impl Chronicle {
         if self.has(order) { Err(format!("order {order} was said not to be stored, and is")) } else { Ok(()) }
     }
 
-    /// What an asker hears must be stored by then: its own entries, and all that the count counts. Who asked
-    /// for proof hears of everything that was stored when it asked.
+    /// What an asker hears must be stored by then: its own entries, and all that the count counts. An asker that wants
+    /// proof hears of everything that was stored when it asked.
     pub(super) fn check_answer(&self, order: u64, wish: Wish, stored: usize, count: usize) -> Result<(), String> {
         let newest = count.checked_sub(1).and_then(|at| self.entries.get(at)).map(|entry| entry.number);
         let is_known = count == 0 || newest.is_some();

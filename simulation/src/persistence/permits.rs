@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use greylag_persistence::Incarnation;
 
-/// Who recovers: which machine, in which of its lives.
+/// The holder of a permit: which machine, in which of its lives.
 pub(super) type Holder = (u64, Incarnation);
 
 #[derive(Debug)]

@@ -88,7 +88,7 @@ pub(super) struct World {
     now: Duration,
     effects: Vec<Effect>,
     traffic: Traffic,
-    /// Who was found unreachable and was not.
+    /// The nodes that were found unreachable and were not.
     alarms: BTreeSet<UniqueAddress>,
     /// A change of this state is watched for, and when the leader, which is the first node, found
     /// the new state converged.

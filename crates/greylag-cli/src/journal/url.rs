@@ -62,7 +62,7 @@ impl Url {
     }
 }
 
-/// A URL without who logs in, and with which password.
+/// A URL without user name and password.
 pub(super) fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));

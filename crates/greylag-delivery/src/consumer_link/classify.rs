@@ -1,4 +1,4 @@
-//! Whose frame it is: take it, park it, answer it, or drop it.
+//! Judges a frame by its sender: it is taken, parked, answered, or dropped.
 //!
 //! The order of the questions in [`ConsumerLink::on_frame`] is the protocol. A frame that is refused
 //! never changes state beyond the list of replaced producers, so a late frame of a dead producer

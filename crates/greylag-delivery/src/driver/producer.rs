@@ -75,7 +75,7 @@ struct Submission<T> {
     confirmed: Option<oneshot::Sender<()>>,
 }
 
-/// Who waits for a message.
+/// The tasks that wait for a message to be accepted or confirmed.
 struct Waiter<T> {
     accepted: Option<oneshot::Sender<Result<SeqNr, Payload<T>>>>,
     confirmed: Option<oneshot::Sender<()>>,

@@ -46,7 +46,7 @@ pub(crate) type Answer<T> = ReplyTo<Result<T, QueueError>>;
 pub(crate) enum QueueCommand {
     /// Become its writer.
     Load {
-        /// For whom.
+        /// The controller that loads.
         controller: ControllerRef,
         /// The numbering space, if the queue has none yet.
         stream_id: StreamId,

@@ -28,7 +28,7 @@ pub struct Started {
     pub stream_id: StreamId,
     /// Higher in every start.
     pub epoch: Epoch,
-    /// Who started it.
+    /// The controller that started it.
     pub controller: ControllerRef,
 }
 
@@ -62,7 +62,7 @@ impl<M> StoredQueue<M> {
         queue
     }
 
-    /// Who started it last; `None` before the first start.
+    /// The last start of the queue; `None` before the first one.
     pub fn started(&self) -> Option<&Started> {
         self.started.as_ref()
     }
@@ -189,7 +189,7 @@ impl<M> StoredQueue<M> {
         self.confirmed.iter().filter(is_unused).map(|(qualifier, _)| qualifier.clone()).collect()
     }
 
-    /// The answer to a controller whom this queue does not belong to.
+    /// The answer to a controller that this queue does not belong to.
     pub(crate) fn fenced(&self) -> QueueError {
         QueueError::Fenced { by: self.started.as_ref().map(|started| started.controller.clone()) }
     }

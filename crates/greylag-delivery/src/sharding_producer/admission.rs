@@ -1,4 +1,4 @@
-//! Who may send next: room at the entity, then room in the whole.
+//! Which sender may send next: it needs room at the entity, then room in the whole.
 //!
 //! Slots are messages in buffers, and return when a message leaves its buffer; bytes return when it
 //! is confirmed, as do in-flight messages where they are limited. Senders to one entity are served in their order. The last tenth of the whole is kept

@@ -23,9 +23,9 @@ pub(super) struct HandOff {
     owner: RegionId,
     generation: Generation,
     attempt: Attempt,
-    /// Who was told to stop sending.
+    /// The regions that were told to stop sending.
     participants: BTreeSet<RegionId>,
-    /// Whose mark the owner waits for.
+    /// The regions whose marks the owner waits for.
     flush_from: BTreeSet<RegionId>,
     step: Step,
     /// When what is unanswered is said again.

@@ -22,7 +22,7 @@ pub struct StoredHome {
     pub deallocated: bool,
     /// The generation that ended before this allocation.
     pub previous: Option<Generation>,
-    /// Who still has unhandled messages for the new home; on a tombstone, for the home that follows.
+    /// The region that still has unhandled messages for the new home; on a tombstone, for the home that follows.
     pub leftovers_from: Option<RegionId>,
 }
 
@@ -34,7 +34,7 @@ impl StoredHome {
     }
 }
 
-/// Who wrote last with authority.
+/// The incarnation that wrote last with authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meta {
     /// The incarnation's epoch.
@@ -214,7 +214,7 @@ pub enum CoordinatorEvent {
     ShardAllocated {
         /// Which shard.
         shard: ShardId,
-        /// To whom.
+        /// The region that gets it.
         region: RegionId,
         /// The generation.
         generation: Generation,
@@ -232,7 +232,7 @@ pub enum CoordinatorEvent {
     HandOffStuck {
         /// Which shard.
         shard: ShardId,
-        /// Who has it.
+        /// The region that has it.
         owner: RegionId,
     },
     /// The strategy gave no usable answer.

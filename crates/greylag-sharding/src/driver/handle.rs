@@ -31,7 +31,7 @@ impl<M: Send + 'static> Region<M> {
         EntityRef::new(self.clone(), self.0.target(id))
     }
 
-    /// Who this region is.
+    /// The id of this region.
     pub fn id(&self) -> &RegionId {
         &self.0.id
     }

@@ -357,7 +357,7 @@ impl Inner {
             return Ok(());
         };
         let role = coordinated.1.role.clone();
-        // Who cannot be the coordinator does not keep its state.
+        // A node that cannot run the coordinator does not keep its state.
         let can_coordinate = role.is_empty() || cluster.settings().has_role(&role);
         let replicator = match state.replicators.get(&role) {
             Some(known) => Some(known.clone()),

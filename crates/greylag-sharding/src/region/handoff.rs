@@ -1,4 +1,4 @@
-//! Handing a shard off, as one of those who send to it and as the one who owns it.
+//! Handing a shard off: the part of the regions that send to it, and the part of the region that owns it.
 //!
 //! ```text
 //! sender  <--BeginHandOff--  C            closes the route, --FlushMark--> owner (data lane), acks

@@ -294,7 +294,7 @@ impl Region {
         if let Some(wait) = &mut hosting.handoff
             && wait.deadline.is_some_and(|at| at <= now)
         {
-            // Whose mark is late is not waited for: the floor deals with what still comes.
+            // Regions whose marks are late are not waited for: the floor deals with their frames that still come.
             wait.deadline = None;
             wait.waiting_for.clear();
         }

@@ -232,7 +232,7 @@ pub enum Effect {
     Admit {
         /// Which shard.
         shard: ShardId,
-        /// Whose frames.
+        /// The region whose frames are admitted.
         origin: RegionId,
     },
     /// Push to the inbox of the local shard.
@@ -249,7 +249,7 @@ pub enum Effect {
     /// Enqueue on the shard's lane to another region. Refused because the queue is full: a dead
     /// letter `QueueFull`; because the peer is quarantined: input `HandedBack`.
     SendData {
-        /// To whom.
+        /// The region to send to.
         to: RegionId,
         /// Which shard.
         shard: ShardId,
@@ -260,7 +260,7 @@ pub enum Effect {
     },
     /// Append to the shard's lane to another region, whatever the queue's capacity.
     SendMark {
-        /// To whom.
+        /// The region to send to.
         to: RegionId,
         /// Which shard.
         shard: ShardId,
@@ -378,7 +378,7 @@ pub enum RegionEvent {
     StillUnregistered {
         /// Messages waiting.
         buffered: usize,
-        /// Whom it was tried with; none if no member may run the coordinator.
+        /// The nodes that it was tried with; none if no member may run the coordinator.
         candidates: Vec<UniqueAddress>,
     },
 }

@@ -33,7 +33,7 @@ const RETRIES_BEFORE_WARNING: u32 = 5;
 pub(super) struct Registration {
     coordinator: Option<CoordinatorId>,
     highest_epoch: Epoch,
-    /// Who brought the highest epoch: another one with the same number is not believed.
+    /// The coordinator that brought the highest epoch: another one with the same number is not believed.
     highest_by: Option<CoordinatorId>,
     serial: u64,
     /// The set of hosted shards changed since the last `Register` was sent.
@@ -42,7 +42,7 @@ pub(super) struct Registration {
     try_at: Option<Instant>,
     delay: Duration,
     tries: u32,
-    /// Who was the oldest candidate, and whether it was `Up`.
+    /// The oldest candidate of the last look, and whether it was `Up`.
     oldest: Option<(UniqueAddress, bool)>,
 }
 

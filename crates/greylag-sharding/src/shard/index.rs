@@ -22,7 +22,7 @@ struct Part {
     len: usize,
 }
 
-/// See the module's description. It stores no ids: who looks up says how to compare.
+/// See the module's description. The index stores no ids: the caller of a look-up says how to compare.
 #[derive(Default)]
 pub(super) struct Index {
     parts: Vec<Part>,

@@ -208,7 +208,7 @@ pub enum Effect<E, P> {
     End {
         /// Where it was.
         slot: SlotId,
-        /// Who it was.
+        /// The entity that ended.
         id: EntityId,
         /// Which incarnation.
         incarnation: u64,
@@ -219,7 +219,7 @@ pub enum Effect<E, P> {
     },
     /// The message will not be handled.
     DeadLetter {
-        /// For whom it was.
+        /// The entity that it was for.
         id: EntityId,
         /// The message.
         payload: P,

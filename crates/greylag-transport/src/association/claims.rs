@@ -1,4 +1,4 @@
-//! Who may be believed at an address that members hold.
+//! Which processes are believed at an address that members hold.
 //!
 //! Source: cluster T15, M25.
 

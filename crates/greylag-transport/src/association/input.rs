@@ -23,7 +23,7 @@ pub enum Input {
         lane: Lane,
         /// Which dial.
         seq: u64,
-        /// Who answered.
+        /// The incarnation that answered.
         uid: Uid,
         /// The host that the answer named.
         host_id: Option<String>,
@@ -36,7 +36,7 @@ pub enum Input {
         seq: u64,
         /// Why.
         code: RejectCode,
-        /// Who answered, if it said so.
+        /// The incarnation that answered, if it named itself.
         by: Option<Uid>,
         /// With [`RejectCode::Quarantined`]: why we are quarantined there; absent if harmless.
         reason: Option<QuarantineReason>,
@@ -139,7 +139,7 @@ pub enum Effect {
         lane: Lane,
         /// The number of the stream.
         seq: u64,
-        /// Who reads it.
+        /// The incarnation that reads the stream.
         uid: Uid,
     },
     /// Nothing more is written to this stream; only notices may still leave.
@@ -241,7 +241,7 @@ pub enum Effect {
 pub enum Event {
     /// An active stream broke.
     LinkLost {
-        /// Who was at its other end.
+        /// The incarnation at its other end.
         uid: Uid,
         /// Which lane.
         lane: Lane,

@@ -266,7 +266,7 @@ impl<M: Clone> ReliableSender<M> {
 
     fn on_opened(&mut self, now: Instant, stream: u64, out: &mut Vec<SenderEffect<M>>) {
         self.stream = Some(stream);
-        // The one who answers is the current incarnation; the others that were meant are not there.
+        // The incarnation that answers is the current one; messages for others cannot be delivered.
         for (target, message) in std::mem::take(&mut self.early) {
             self.count_dropped(target);
             out.push(SenderEffect::Drop { message, reason: DeadLetterReason::StaleIncarnation });

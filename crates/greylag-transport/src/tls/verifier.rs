@@ -1,4 +1,4 @@
-//! Whom the dialling side of a TLS connection believes; also for connections that are not the
+//! Which servers the dialling side of a TLS connection believes; also for connections that are not the
 //! transport's own, such as those to a database.
 
 use std::sync::Arc;

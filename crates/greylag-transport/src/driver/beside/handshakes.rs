@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-/// Handshakes under way, by what ends them. Pure: who drives it ends what it is given back.
+/// Handshakes under way, by what ends them. Pure: the driver ends those that are returned to it.
 #[derive(Debug)]
 pub(super) struct Handshakes<H> {
     /// Oldest first.

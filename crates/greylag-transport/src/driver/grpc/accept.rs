@@ -53,7 +53,7 @@ impl Home {
     }
 }
 
-/// Who is at the other end of an accepted connection.
+/// The caller at the other end of an accepted connection.
 #[derive(Clone)]
 pub(super) struct Caller {
     pub(super) visit: Arc<Visit>,

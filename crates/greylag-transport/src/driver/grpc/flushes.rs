@@ -1,4 +1,4 @@
-//! Who waits until everything that was sent has been taken at the other end.
+//! Flushes: callers that wait until everything that was sent has been taken at the other end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};

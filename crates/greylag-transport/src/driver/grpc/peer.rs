@@ -521,8 +521,8 @@ mod tests {
         Envelope::new(Recipient::new("inbox"), CodecId::JSON, "number", "1".as_bytes())
     }
 
-    /// Cluster T21: an address where nothing runs any more costs nothing after a while, and who was sent away
-    /// from there stays away all the same.
+    /// Cluster T21: an address where nothing runs any more costs nothing after a while, and a process that was
+    /// refused there stays refused all the same.
     #[tokio::test]
     async fn a_peer_of_no_use_is_let_go_and_its_dead_stay_dead() {
         let node = bind(Duration::from_millis(20)).await;
@@ -543,7 +543,7 @@ mod tests {
         assert_eq!(again.hello(&node.shared, Uid::new(8).unwrap(), None), Ok(Admission::Known));
     }
 
-    /// Cluster T21, T22: who sends while a peer is being let go sends to the next one; nothing is lost, whether
+    /// Cluster T21, T22: a message sent while a peer is being let go goes to the next one; nothing is lost, whether
     /// it is numbered or not.
     #[tokio::test]
     async fn nothing_is_lost_by_letting_go() {

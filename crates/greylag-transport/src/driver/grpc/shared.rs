@@ -70,7 +70,7 @@ pub(super) struct Shared {
     /// Lanes on which the last word was said and not yet read.
     farewells: Mutex<BTreeSet<(NodeAddress, Lane)>>,
     farewell_ended: Notify,
-    /// Numbers those who wait for room.
+    /// The number of the next sender that waits for room.
     pub(super) next_waiting: AtomicU64,
     pub(super) resolver: Resolver,
     /// Of addresses that were let go.

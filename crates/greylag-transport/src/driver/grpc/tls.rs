@@ -3,7 +3,7 @@
 //! A connection uses what the files held when it was made. Resumption is off: each handshake shows
 //! certificates, so a replaced one counts from the next connection on. [`TlsFiles`] is public, so
 //! that other listeners of a node, such as its admin service, need no second way to do the same;
-//! who calls those has a [`TlsDialer`]. Source: cluster T16, T40.
+//! callers of those have a [`TlsDialer`]. Source: cluster T16, T40.
 
 mod handshake;
 
@@ -274,7 +274,7 @@ fn read(settings: &TlsSettings) -> Result<Credentials, TlsError> {
 /// A key that others can read lets them speak in this node's name. Source: persistence scenario 74.
 fn warn_if_exposed(key: &Path) {
     use std::os::unix::fs::MetadataExt;
-    // Who cannot tell has read the key a moment ago.
+    // Without metadata there is no warning; the key itself could be read a moment ago.
     if std::fs::metadata(key).is_ok_and(|key| others_can_read(key.mode(), key.uid())) {
         tracing::warn!(file = %key.display(), "others can read this private key; `chmod 600` closes it to them");
     }
