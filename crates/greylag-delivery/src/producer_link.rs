@@ -67,7 +67,7 @@ pub enum Input<P> {
     },
     /// A consumer controller spoke.
     Received {
-        /// Who.
+        /// The consumer controller.
         from: ControllerRef,
         /// The epoch it answered; `None` in a registration.
         epoch: Option<Epoch>,

@@ -75,14 +75,14 @@ pub enum Confirmation {
         qualifier: Qualifier,
         /// The last one confirmed.
         seq_nr: SeqNr,
-        /// When.
+        /// When they were confirmed.
         timestamp_ms: TimestampMillis,
     },
     /// Exactly these: of work pulling, where messages are confirmed in any order.
     Exact {
         /// Their numbers.
         seq_nrs: Vec<SeqNr>,
-        /// When.
+        /// When they were confirmed.
         timestamp_ms: TimestampMillis,
     },
 }

@@ -113,7 +113,7 @@ pub(crate) struct LaneQueue {
 struct State {
     items: VecDeque<Item>,
     urgent: VecDeque<Item>,
-    /// Of both.
+    /// The size of `items` and `urgent` together.
     bytes: usize,
     notices: VecDeque<Bytes>,
     /// The stream that may take, and the incarnation that reads it.

@@ -255,7 +255,7 @@ pub enum TransportEvent {
     },
     /// Another node has quarantined this one (cluster T20, S19).
     ThisNodeQuarantined {
-        /// Who.
+        /// The node that did.
         by: UniqueAddress,
         /// Why.
         reason: QuarantineReason,
@@ -302,7 +302,7 @@ pub trait Remoting: Send + Sync + 'static {
     /// Kernel boot id and network namespace of this process, where they can be known.
     fn host_id(&self) -> Option<String>;
 
-    /// Queues a message. To the own address it is delivered locally, without a connection.
+    /// Queues a message. A message to the own address is delivered locally, without a connection.
     ///
     /// # Errors
     /// [`SendRejected`] with the reason and the message.
@@ -317,8 +317,8 @@ pub trait Remoting: Send + Sync + 'static {
     fn send_async(&self, to: &Destination, envelope: Envelope, deadline: Option<std::time::Duration>) -> Sending;
 
     /// Sends a control message that is delivered exactly once and in the order of sending, across
-    /// lost streams, for as long as this incarnation runs (cluster T28). It takes the control lane
-    /// whatever its recipient. If it is given up, [`TransportEvent::ReliableGaveUp`] says so.
+    /// lost streams, for as long as this incarnation runs (cluster T28). The message takes the control
+    /// lane whatever its recipient. If it is given up, [`TransportEvent::ReliableGaveUp`] says so.
     ///
     /// # Errors
     /// As [`Remoting::send`]; with [`SendError::QueueFull`] everything that waited was given up.

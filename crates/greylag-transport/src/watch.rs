@@ -1,7 +1,7 @@
 //! Hears of the end of what runs on other nodes: exactly once.
 //!
-//! One [`Watcher`] per node is both sides of the protocol. For its own users it keeps whom they
-//! watch; for other nodes, who watches what is registered here. A watch ends when the recipient has
+//! One [`Watcher`] per node is both sides of the protocol. For its own users it keeps which recipients
+//! they watch; for other nodes, which of them watch what is registered here. A watch ends when the recipient has
 //! stopped, when its node has been removed or quarantined, or at once if it is gone already; an
 //! unreachable node ends nothing. The messages travel reliably ([`crate::reliable`]). The notice
 //! that a recipient has stopped leaves only once everything that was sent before it has been taken
@@ -13,7 +13,7 @@
 //!    ... all of it was taken <----------- b: Terminated{path}
 //! ```
 //!
-//! Who is a member is told from above, as whole views. Source: cluster T30.
+//! Membership tells the watcher the members, as whole views. Source: cluster T30.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use greylag_core::UniqueAddress;
 /// Something registered at a node. Its sub-paths end with it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Watched {
-    /// Where.
+    /// The node.
     pub node: UniqueAddress,
     /// The registered path.
     pub path: Arc<str>,
@@ -112,9 +112,9 @@ pub enum WatchInput {
     },
     /// Another node, or this one, said something.
     Message {
-        /// Who.
+        /// The node that said it.
         from: UniqueAddress,
-        /// What.
+        /// The message.
         message: WatchMessage,
         /// For a watch: the instance that is registered here under its path.
         current: Option<u64>,
@@ -131,7 +131,7 @@ pub enum WatchInput {
         /// The number of the flush.
         flush: u64,
     },
-    /// Who belongs to the cluster now, and who never will again.
+    /// The processes that belong to the cluster now, and those that never will again.
     Members {
         /// The members.
         members: BTreeSet<UniqueAddress>,
@@ -156,7 +156,7 @@ pub enum WatchEffect {
     Send {
         /// The node to send to.
         to: UniqueAddress,
-        /// What.
+        /// The message.
         message: WatchMessage,
     },
     /// Find out when everything sent to this node so far has been taken there.
@@ -193,7 +193,7 @@ pub struct Watcher {
     watching: BTreeMap<Watched, Watch>,
     /// Where each watch is found.
     by_id: BTreeMap<u64, Watched>,
-    /// Who watches what runs here: by path and instance, the node and the instance it named.
+    /// The watchers of recipients here: by path and instance, the node and the instance it named.
     watchers: BTreeMap<(Arc<str>, u64), BTreeSet<(UniqueAddress, u64)>>,
     /// Notices that wait for their flush.
     endings: BTreeMap<u64, Ending>,

@@ -44,7 +44,7 @@ pub(crate) enum Fault {
     /// The name leads to a process on another host from now on. The process that had the name is left as it
     /// is: cut off, dead, or running on.
     Move {
-        /// Whose name.
+        /// The place whose name moves.
         place: Place,
         /// The new host is as connected as this one's.
         beside: Place,
@@ -58,7 +58,7 @@ pub(crate) enum Fault {
     DownOld(Place),
     /// A member is asked to leave.
     Leave {
-        /// Who leaves.
+        /// The member that leaves.
         place: Place,
         /// Where the command is given.
         by: Place,
@@ -74,9 +74,9 @@ pub(crate) enum Fault {
     },
     /// The process drops the heartbeat responses of one peer: overloaded, or half broken.
     Deaf {
-        /// Who misses them.
+        /// The process that misses them.
         place: Place,
-        /// Whose.
+        /// The peer whose responses are dropped.
         to: Place,
     },
     /// It hears all responses again.

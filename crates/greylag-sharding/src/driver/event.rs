@@ -29,7 +29,7 @@ pub enum Event {
     EntityFailed {
         /// Which one.
         entity: EntityId,
-        /// How.
+        /// How it failed.
         cause: FailureCause,
     },
     /// An entity ended because the journal knows a newer owner.

@@ -103,7 +103,7 @@ pub enum Input<P> {
     },
     /// Asynchronous work of an entity is done.
     Resumed {
-        /// Whose.
+        /// The entity's slot.
         slot: SlotId,
         /// Which incarnation began it.
         incarnation: u64,
@@ -131,16 +131,16 @@ pub enum Input<P> {
     /// What an entity that is being replaced took and did not handle, oldest first. Between
     /// [`Effect::Restart`] and its answer.
     GivenBack {
-        /// Whose.
+        /// The entity's slot.
         slot: SlotId,
-        /// They go to the front of its queue.
+        /// The messages; they go to the front of the entity's queue.
         payloads: Vec<P>,
     },
     /// An entity failed: in a handler, in its start, or in a suspension.
     Failed {
         /// Which entity.
         slot: SlotId,
-        /// How.
+        /// How it failed.
         cause: FailureCause,
         /// The message that woke it, if it failed to start.
         payload: Option<P>,

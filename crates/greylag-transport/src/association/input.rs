@@ -1,4 +1,4 @@
-//! What an association is told, what it asks of its driver, and what listeners hear of it.
+//! The inputs and effects of an association, and the events that listeners hear of it.
 
 use std::collections::BTreeSet;
 
@@ -64,7 +64,7 @@ pub enum Input {
     /// A process at the peer's address said Hello; answered by [`Effect::Admit`],
     /// [`Effect::AdmitForJoin`], [`Effect::Hold`] or [`Effect::Refuse`].
     Hello {
-        /// Who.
+        /// The incarnation.
         uid: Uid,
         /// The host that it named.
         host_id: Option<String>,
@@ -82,24 +82,24 @@ pub enum Input {
     Unproven,
     /// Something came from a quarantined incarnation, and was dropped.
     Intruded {
-        /// Who.
+        /// The incarnation.
         uid: Uid,
     },
     /// The peer said that it has quarantined us.
     ToldQuarantined {
-        /// Who.
+        /// The incarnation.
         by: Uid,
         /// Why.
         reason: QuarantineReason,
     },
     /// The peer announced its orderly end.
     Terminating {
-        /// Who.
+        /// The incarnation.
         uid: Uid,
     },
     /// A layer above wants this incarnation gone.
     Quarantine {
-        /// Who.
+        /// The incarnation.
         uid: Uid,
         /// Why.
         reason: QuarantineReason,
@@ -169,7 +169,7 @@ pub enum Effect {
         /// Which lane.
         lane: Lane,
     },
-    /// Another incarnation runs now. Questions to the old one end, and what waits for it is offered back.
+    /// Another incarnation runs now. Questions to the old one end, and messages that wait for it are offered back.
     NewIncarnation {
         /// The new one.
         uid: Uid,
@@ -178,7 +178,7 @@ pub enum Effect {
         /// How many there have been.
         incarnation: u32,
     },
-    /// What waits in this lane becomes dead letters.
+    /// The messages that wait in this lane become dead letters.
     FailQueue {
         /// Which lane.
         lane: Lane,
@@ -187,32 +187,32 @@ pub enum Effect {
     },
     /// Nothing to or from this incarnation passes any more.
     Block {
-        /// Who.
+        /// The incarnation.
         uid: Uid,
         /// Why.
         reason: QuarantineReason,
     },
-    /// What waits for this incarnation is offered back.
+    /// The messages that wait for this incarnation are offered back.
     HandBack {
-        /// Who.
+        /// The incarnation.
         uid: Uid,
     },
     /// Tell the incarnation that it is quarantined here, on whatever stream there is.
     Notify {
-        /// Who.
+        /// The incarnation.
         uid: Uid,
         /// Why.
         reason: QuarantineReason,
     },
     /// The quarantine of this incarnation has been unused for so long that it is forgotten.
     Forget {
-        /// Who.
+        /// The incarnation.
         uid: Uid,
     },
     /// A request to quarantine named an incarnation that has been replaced: nothing follows. Said
     /// once per incarnation.
     Ignored {
-        /// Who.
+        /// The incarnation.
         uid: Uid,
     },
     /// The Hello is accepted as far as this machine can tell.
@@ -248,7 +248,7 @@ pub enum Event {
     },
     /// The peer has quarantined this node.
     ThisNodeQuarantined {
-        /// Who.
+        /// The incarnation.
         by: Uid,
         /// Why.
         reason: QuarantineReason,
@@ -272,12 +272,12 @@ pub enum Event {
     },
     /// The peer ends in order.
     PeerTerminating {
-        /// Who.
+        /// The incarnation.
         uid: Uid,
     },
     /// The peer is quarantined here from now on.
     Quarantined {
-        /// Who.
+        /// The incarnation.
         uid: Uid,
         /// Why.
         reason: QuarantineReason,

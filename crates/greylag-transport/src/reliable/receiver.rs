@@ -11,7 +11,7 @@ use super::MAX_FORMER;
 pub enum ReceiverInput<M> {
     /// This incarnation runs at the peer's address from now on: numbers begin again.
     Incarnation {
-        /// Who.
+        /// The incarnation.
         uid: Uid,
     },
     /// A numbered message came.

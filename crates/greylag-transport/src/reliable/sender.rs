@@ -13,14 +13,14 @@ use crate::settings::TransportSettings;
 pub enum SenderInput<M> {
     /// A message for this incarnation and no other.
     Send {
-        /// Whom it is for.
+        /// The incarnation that it is for.
         target: Uid,
         /// The message.
         message: M,
     },
     /// This incarnation runs at the peer's address from now on: numbers begin again.
     Incarnation {
-        /// Who.
+        /// The incarnation.
         uid: Uid,
     },
     /// A control stream to the current incarnation may be written.
@@ -51,7 +51,7 @@ pub enum SenderInput<M> {
     Refused,
     /// Nothing goes to this incarnation any more.
     Quarantined {
-        /// Who.
+        /// The incarnation.
         uid: Uid,
     },
     /// This node ends.

@@ -31,7 +31,7 @@ impl fmt::Display for Origin {
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where.
+    /// Where it was found.
     pub origin: Origin,
     /// The key concerned, with its section; empty if the file as a whole cannot be read.
     pub key: String,
