@@ -19,7 +19,7 @@ use crate::{Failure, Secrets};
 pub(crate) struct Node {
     pub(crate) address: NodeAddress,
     pub(crate) pid: u32,
-    /// It is the storefront's own, which serves the journal to the others.
+    /// The node is the storefront's own, which serves the journal to the others.
     pub(crate) keeps_journal: bool,
     /// Where its admin service listens.
     pub(crate) admin: String,

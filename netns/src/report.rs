@@ -63,9 +63,9 @@ pub(crate) enum What {
     SelfDowned,
     /// The singleton's instance begins here.
     SingletonStarted,
-    /// It works; said every 20 ms.
+    /// The singleton's instance works; said every 20 ms.
     SingletonWorks,
-    /// It ended here.
+    /// The singleton's instance ended here.
     SingletonEnded,
     /// The node ended.
     Ended { reason: String },

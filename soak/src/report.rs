@@ -10,7 +10,7 @@ use crate::Failure;
 /// One line from a node.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Told {
-    /// It is a full member.
+    /// The node is a full member.
     Up { address: String },
     /// What it saw.
     Report(Box<Report>),

@@ -30,11 +30,11 @@ pub(crate) struct Choice {
 /// What became of the mutants of one crate.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
-    /// A test failed, or ran for ever.
+    /// Mutants for which a test failed, or ran for ever.
     noticed: usize,
-    /// No test failed: these are to be read.
+    /// Mutants for which no test failed: these are to be read.
     missed: Vec<String>,
-    /// It did not compile.
+    /// Mutants that did not compile.
     unviable: usize,
 }
 

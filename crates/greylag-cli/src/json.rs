@@ -218,7 +218,7 @@ impl From<&v1::WatchEvent> for Event {
 pub(crate) struct Done {
     command: &'static str,
     members: Vec<String>,
-    /// It was waited for until the end.
+    /// The command waited until the change was complete.
     completed: bool,
 }
 

@@ -28,12 +28,12 @@ use crate::producer_link::Frames;
 /// What becomes of a message whose attempts are used up. Source: delivery §9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PoisonPolicy {
-    /// It is reported and confirmed.
+    /// The message is reported and confirmed.
     #[default]
     DeadLetter,
-    /// It is reported, and the link waits.
+    /// The message is reported, and the link waits.
     Stall,
-    /// It is reported, and the controller stops.
+    /// The message is reported, and the controller stops.
     StopConsumer,
 }
 

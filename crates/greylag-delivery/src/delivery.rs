@@ -102,13 +102,13 @@ impl<T> Delivery<T> {
         Self { message, confirm: ConfirmHandle { handle: Some(handle), outcomes } }
     }
 
-    /// It is processed, for good. Never fails: a confirmation that comes too late changes nothing,
-    /// and the message then comes again.
+    /// Confirms that the message is processed, for good. Never fails: a confirmation that comes too late changes
+    /// nothing, and the message then comes again.
     pub fn confirm(self) {
         self.confirm.confirm();
     }
 
-    /// It cannot be processed now; it is handed out again after the pause.
+    /// Says that the message cannot be processed now; it is handed out again after the pause.
     pub fn nack(self, after: Duration) {
         self.confirm.nack(after);
     }

@@ -8,7 +8,7 @@ use greylag_core::{Codec, DecodeError, EncodeError, Encoded};
 
 /// What a frame carries: the value, and the bytes that it is.
 ///
-/// It is encoded once, when it is accepted, and decoded at most once, where it arrives; on the node
+/// The value is encoded once, when it is accepted, and decoded at most once, where it arrives; on the node
 /// of its sender the value itself is handed on. Copies share both.
 pub struct Payload<T> {
     encoded: Encoded,

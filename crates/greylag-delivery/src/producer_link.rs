@@ -93,7 +93,7 @@ pub enum Effect<P> {
         first: bool,
         /// For the batch header.
         lowest: u64,
-        /// It was transmitted before.
+        /// The frame was transmitted before.
         again: bool,
     },
     /// Every message up to this total is confirmed.

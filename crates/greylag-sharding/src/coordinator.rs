@@ -323,7 +323,7 @@ impl Coordinator {
         }
         let Some(region) = message.region().filter(|region| region.node == *node).cloned() else { return };
         if self.regions.get(&region).is_none_or(|entry| entry.serial == 0) {
-            // It takes this node for its coordinator, and this incarnation has not heard of it.
+            // The region takes this node for its coordinator, and this incarnation has not heard of the region.
             if !self.gone.contains(&region) {
                 self.send_node(node, CoordinatorMessage::RegionInquiry, out);
             }

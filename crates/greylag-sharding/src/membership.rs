@@ -45,7 +45,7 @@ pub struct MemberFacts {
 pub struct Removal {
     /// When this node learned of it; the margin runs from then (cluster P3a).
     pub at: Instant,
-    /// It left in order, or its process is proven dead: no margin is needed.
+    /// The member left in order, or its process is proven dead: no margin is needed.
     pub clean: bool,
 }
 

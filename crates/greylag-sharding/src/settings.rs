@@ -18,10 +18,10 @@ pub enum BufferOverflow {
 /// What happens to a message that came too late to keep its sender's order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HandoffStraggler {
-    /// It is a dead letter: a gap, never a swap. The default.
+    /// The message is a dead letter: a gap, never a swap. The default.
     #[default]
     Drop,
-    /// It is delivered; the order of messages (I2) is given up.
+    /// The message is delivered; the order of messages (I2) is given up.
     Forward,
 }
 

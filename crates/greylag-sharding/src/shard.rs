@@ -253,7 +253,7 @@ impl<E, P> Shard<E, P> {
         let extra = slot.extra();
         if extra.queue.len() + extra.later.len() >= capacity {
             if runs && !stopping {
-                // It only waits for its turn: a turn now costs the others little, a drop is final.
+                // The entity only waits for its turn: a turn now costs the others little, a drop is final.
                 extra.queue.push_back(Item::User(payload));
                 return self.run_next(now, at, out);
             }

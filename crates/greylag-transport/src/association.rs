@@ -51,7 +51,7 @@ const MAX_RETIRED: usize = 64;
 pub struct Grave {
     /// Which.
     pub uid: Uid,
-    /// It was only replaced: if it answers at its address, it is the one that runs.
+    /// The process was only replaced: if it answers at its address, it is the one that runs.
     pub may_return: bool,
 }
 
@@ -545,7 +545,7 @@ impl Association {
         self.learn(now, uid, out);
         self.heard(now);
         out.push(Effect::Admit);
-        // It lives, so dialling it is worth more than waiting.
+        // The peer lives, so dialling it is worth more than waiting.
         self.lanes.values_mut().for_each(|state| state.not_before = None);
         let waiting = |state: &LaneState| matches!(state.phase, Phase::Waiting { .. });
         for lane in self.lanes_where(waiting) {

@@ -235,7 +235,7 @@ pub enum TransportEvent {
         peer: UniqueAddress,
         /// Why.
         reason: QuarantineReason,
-        /// It left in order, and is not told.
+        /// The peer left in order, and is not told.
         harmless: bool,
     },
     /// Reliable control messages to this incarnation were given up; they are dead letters. With

@@ -81,7 +81,7 @@ pub enum WatchMessage {
         /// As in the watch.
         instance: u64,
     },
-    /// It has ended, and everything it sent has been taken.
+    /// The recipient has ended, and everything it sent has been taken.
     Terminated {
         /// As in the watch.
         path: Arc<str>,

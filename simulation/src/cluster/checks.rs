@@ -148,7 +148,7 @@ impl Checks {
     /// A process shows a new view.
     pub(super) fn on_view(&mut self, seen: &mut Seen, own: &UniqueAddress, view: &MembershipView, gossip: &Gossip) {
         if view.members.is_empty() {
-            // It has ended, or not begun.
+            // The process has ended, or not begun.
             return;
         }
         if !gossip.is_sound() {

@@ -79,7 +79,7 @@ pub(crate) enum Fault {
         /// The peer whose responses are dropped.
         to: Place,
     },
-    /// It hears all responses again.
+    /// The process hears all responses again.
     Hears(Place),
     /// All cuts end.
     Heal,

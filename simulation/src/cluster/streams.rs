@@ -362,7 +362,7 @@ impl World {
         (self.streams[stream].forward, self.streams[stream].back) = Default::default();
         if matches!(state, State::Dialing | State::Open) && !self.processes[from].gone {
             if let Some(until) = self.stands_still(from) {
-                // It finds out when it wakes.
+                // The process finds out when it wakes.
                 self.streams[stream].state = state;
                 return self.push(until, Happening::Broken { stream });
             }

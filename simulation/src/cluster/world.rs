@@ -133,11 +133,11 @@ pub(super) struct Process {
     pub(super) gone: bool,
     /// Its kernel still answers for it.
     pub(super) host_stands: bool,
-    /// It was ended from outside.
+    /// The process was ended from outside.
     pub(super) killed: bool,
     /// Since when and until when it stands still.
     pub(super) paused: Option<(Micros, Micros)>,
-    /// It has stood still for longer than G1 covers.
+    /// The process has stood still for longer than G1 covers.
     pub(super) stood_still: bool,
     pub(super) peers: Vec<Option<Box<Peer>>>,
     pub(super) joined: bool,

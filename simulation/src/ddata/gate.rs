@@ -133,7 +133,7 @@ impl World {
             if place > 0 && aside.len() + 1 < members && rng.random_bool(0.7) {
                 let goes = rng.random_bool(0.6) && self.living().len() > 2;
                 if goes && rng.random_bool(0.3) {
-                    // It goes on alone for a while, out of touch.
+                    // The process goes on alone for a while, cut off from the others.
                     for other in self.living().into_iter().filter(|other| *other != index) {
                         self.part(index, other, true);
                     }

@@ -195,7 +195,7 @@ impl World {
         self.scatter(rng, leaver, twists[0]);
         let copies = self.copies(leaver);
         if rng.random_bool(0.3) {
-            // It wrote more after its copy was made.
+            // The leaver writes more after its copy was made.
             self.write_some(rng, leaver, 2);
         }
         let later = self.copies(leaver);
@@ -448,7 +448,7 @@ impl World {
         let forgets = self.forgets();
         self.part(*leader, keeper, forgets);
         let others: Vec<usize> = rest.iter().copied().filter(|index| *index != keeper).collect();
-        // They are collected before they hear anything of it.
+        // The others are collected before they hear anything of the keeper's.
         others.iter().for_each(|other| self.part(keeper, *other, forgets));
         self.run_until(1_000 * MS, Self::is_announced);
         self.run_for(rng.random_range(0..500) * MS);
@@ -562,7 +562,7 @@ impl World {
             self.write_some(rng, other, 1);
         }
         if rng.random_bool(0.4) {
-            // It never comes back; its store does, once others have done its work.
+            // The member never comes back; what it held does, once others have done its work.
             let copies = self.copies(away);
             self.kill(away);
             self.run_until(1_500 * MS, |world| world.owner().is_some());

@@ -1,7 +1,7 @@
 //! What a store has taken of each id, and what must be true of it: the model.
 //!
-//! It is told of every write that a store took, when it takes it, and keeps what the store forgets: what
-//! was deleted, and who wrote. States are folded from it by code that the entities do not share.
+//! The model is told of every write that a store took, when the store takes it, and keeps what the store forgets:
+//! what was deleted, and which writer wrote. States are folded from it by code that the entities do not share.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -68,7 +68,7 @@ pub(super) enum Line {
     Recovered { state: State, count: u64 },
     /// Its handler was given this order, and puts it aside or not.
     Handled { number: u64, aside: bool },
-    /// It takes what was put aside.
+    /// The machine takes the orders that it had put aside.
     Unstashes,
     /// A delivery left, with the number of its entry.
     Sent { delivery: u64, entry: u64 },
@@ -87,9 +87,9 @@ pub(super) enum State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Heard {
     Value(u64),
-    /// It is not stored and never will be.
+    /// The order is not stored and never will be.
     NotStored(String),
-    /// It may be stored.
+    /// The order may be stored.
     Unknown,
 }
 

@@ -33,7 +33,7 @@ impl Permits {
         Some(holder)
     }
 
-    /// It is given back, or not waited for any more. A permit that crossed its return on the way is
+    /// Takes a permit back, or ends the wait for it. A permit that crossed its return on the way is
     /// returned twice.
     pub(super) fn give_back(&mut self, holder: Holder) {
         self.held.remove(&holder);

@@ -91,7 +91,7 @@ impl Expected {
         if self.aside.is_empty() { Ok(()) } else { Err(format!("{:?} stay put aside after a panic", self.aside)) }
     }
 
-    /// It has ended: nothing may be forgotten in it.
+    /// Checks a machine that has ended: no order may be forgotten in it.
     pub(super) fn ended(&self) -> Result<(), String> {
         if self.aside.is_empty() && self.waiting.is_empty() && self.dropped.is_empty() {
             Ok(())

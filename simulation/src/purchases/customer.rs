@@ -148,7 +148,7 @@ impl Customer {
         wishes
     }
 
-    /// It ends, to be replaced or not: producers with something in hand here are to start over.
+    /// Ends the customer, to be replaced or not: producers with something in hand here are to start over.
     pub(super) fn end(&mut self, now: Instant) -> Wishes {
         let mut wishes = Wishes::default();
         self.collect(now, &mut wishes);

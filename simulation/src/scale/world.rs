@@ -371,7 +371,7 @@ impl World {
     /// After every step of the leader, for it acts within a second on what it finds converged.
     fn notice_convergence(&mut self) {
         let (gossip, view) = (self.nodes[0].core.gossip(), self.nodes[0].core.view());
-        // It removes the dead at the very moment.
+        // The leader removes dead members in the same step in which it finds the state converged.
         let removed = gossip.tombstones.len() > self.before.tombstones.len();
         if removed || (view.converged && gossip.version != self.before.version) {
             self.converged_at = Some(self.now);

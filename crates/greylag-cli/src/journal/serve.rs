@@ -1,7 +1,7 @@
 //! `greylag journal serve`: one process has an embedded journal, and serves it to the others of its machine.
 //!
-//! It runs until it is told to end (SIGTERM, or Ctrl-C): then it takes no more calls, answers those that it began,
-//! closes the journal and exits with 0. `greylag journal health` asks it how it is.
+//! The process runs until it is told to end (SIGTERM, or Ctrl-C): then it takes no more calls, answers those that it
+//! began, closes the journal and exits with 0. `greylag journal health` asks it how it is.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -30,7 +30,7 @@ pub enum OnUndecodable {
     /// The link waits, with a warning; a newer version of the entity may read it.
     #[default]
     Wait,
-    /// It is a dead letter, and confirmed.
+    /// The message is a dead letter, and confirmed.
     Skip,
     /// The entity stops.
     Stop,

@@ -207,7 +207,8 @@ impl EventSourced for QueueBehavior {
         Some(StoredCodec::new(SnapshotCodec { max_bytes: self.settings.snapshot_max_bytes }))
     }
 
-    /// Its own alone: a node may let other entities skip events, a queue loses messages by it.
+    /// The queue's own settings, whatever the node's are: a node may let other entities skip events, and a queue would
+    /// lose messages by that.
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         let EventSourcedQueueSettings { restart_min_backoff: min, restart_max_backoff: max, .. } = self.settings;
         EventSourcedSettings {

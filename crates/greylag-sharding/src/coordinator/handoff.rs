@@ -216,7 +216,7 @@ impl Coordinator {
             }
             Step::AwaitStopped { timed_out } => {
                 if over {
-                    // It ends only with proof: reported at the timeout and once more at its double.
+                    // The handoff ends only with proof: reported at the timeout and once more at its double.
                     let again = std::mem::replace(timed_out, true);
                     handoff.deadline = (!again).then(|| now + settings.handoff_timeout);
                     let (shard, owner) = (shard.clone(), owner.clone());

@@ -118,7 +118,7 @@ pub enum Input {
     },
     /// This node cannot trust its own view (cluster F9).
     SelfSuspect,
-    /// It can again.
+    /// This node can trust its view again.
     SelfTrusted,
     /// This node is no member any more.
     SelfDowned,
@@ -172,7 +172,7 @@ pub enum Effect {
 /// Why an incarnation ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopReason {
-    /// It was told to.
+    /// The singleton was handed over, and the driver told the incarnation to end.
     HandedOver,
     /// A newer incarnation, or an epoch that it cannot account for, was met: start again with backoff.
     Fenced {

@@ -224,7 +224,7 @@ impl Region {
             order if self.registration.coordinator.as_ref() == Some(&coordinator) => {
                 self.on_order(now, order, out);
             }
-            // It speaks before its ack has come: the ack was lost, so register again.
+            // A newer coordinator gives orders before its ack has come: the ack was lost, so register again.
             _ if epoch > self.registration.highest_epoch => self.register_with(node, out),
             _ => {}
         }

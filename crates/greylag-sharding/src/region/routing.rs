@@ -128,7 +128,7 @@ impl Region {
     ) {
         let leftover = match &waiting.rank {
             Rank::Leftover { .. } => true,
-            // It was kept for a home of this region that has come to nothing.
+            // The message was kept for a home of this region that has come to nothing.
             Rank::Handed { .. } => {
                 return self.drop_waiting(shard, &waiting, DeadLetterReason::HandOffStraggler, out);
             }

@@ -110,7 +110,7 @@ pub(super) struct Hosting {
     pub(super) previous: Option<Generation>,
     pub(super) leftovers_from: Option<RegionId>,
     pub(super) task: Task,
-    /// It was `Local` at this generation: late leftovers are too late.
+    /// The route was `Local` at this generation, so leftovers that come now are too late.
     pub(super) has_served: bool,
     /// The former owner's mark is awaited until then.
     pub(super) leftover_deadline: Option<Instant>,

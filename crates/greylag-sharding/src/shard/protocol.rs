@@ -17,15 +17,15 @@ pub struct SlotId(pub u32);
 pub struct Outcome<P> {
     /// The incarnation ends.
     pub stop: bool,
-    /// It wants to be passivated.
+    /// The entity wants to be passivated.
     pub passivate: bool,
-    /// It waits for asynchronous work.
+    /// The entity waits for asynchronous work.
     pub suspend: Option<Suspension>,
-    /// It counts as active.
+    /// The entity counts as active.
     pub touch: bool,
-    /// It got a direct address.
+    /// The entity got a direct address.
     pub direct: bool,
-    /// It forbids or allows automatic passivation.
+    /// The entity forbids or allows automatic passivation.
     pub veto: Option<bool>,
     /// The journal knows a newer owner: the incarnation ends and nothing starts for a while.
     pub fenced: bool,
@@ -165,9 +165,9 @@ pub enum Input<P> {
 pub enum Ended {
     /// By itself.
     Stopped,
-    /// It had not stopped when its time was over.
+    /// The entity had not stopped when its time was over.
     Forced,
-    /// It failed.
+    /// The entity failed.
     Failed,
     /// The journal knows a newer owner.
     Fenced,

@@ -27,11 +27,11 @@ pub(super) struct Claims {
 /// What a process that names itself with the address is to the holders of the address.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Claim<'a> {
-    /// It is one of the holders, or no member holds the address.
+    /// The process is one of the holders, or no member holds the address.
     Rightful,
-    /// It can have replaced every one of them; its answer to a dial decides.
+    /// The process can have replaced all of them; its answer to a dial decides.
     Heir,
-    /// It cannot have replaced this one.
+    /// The process cannot have replaced this holder.
     Held(&'a Holder),
 }
 
@@ -86,7 +86,7 @@ impl Association {
         let rests = |phase| matches!(phase, Phase::Idle | Phase::Waiting { .. });
         let lane = match (self.lane(Lane::CONTROL), self.lane(Lane::LARGE)) {
             (control, _) if rests(control) => Lane::CONTROL,
-            // It is being asked.
+            // The address is being asked.
             (Phase::Dialing { .. }, _) | (_, Phase::Dialing { .. }) => return,
             (_, large) if rests(large) || even_if_open => Lane::LARGE,
             _ => return,

@@ -1,6 +1,6 @@
 //! A network within one process: every node is a thread, every link a queue.
 //!
-//! It keeps the promises that layers above rest on (order per pair, one incarnation per address,
+//! The network keeps the promises that layers above rest on (order per pair, one incarnation per address,
 //! asks that end with their peer, quarantine) and carries real bytes, so a driver tested here meets
 //! nothing new on sockets. Links can be cut in one direction, nodes can crash and start again.
 //!

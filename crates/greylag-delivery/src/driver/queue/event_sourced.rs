@@ -23,7 +23,7 @@ const EVENT_OVERHEAD: usize = 4 << 10;
 
 /// A producer queue in a journal: its history is the messages, their confirmations, and who wrote it.
 ///
-/// It is an event-sourced entity of its own, under a [`PersistenceId`] that no other producer uses.
+/// The queue is an event-sourced entity of its own, under a [`PersistenceId`] that no other producer uses.
 /// A snapshot is saved from time to time, and the events before it are deleted, so that the history
 /// stays as short as what is not confirmed. If its store fails, it recovers with a back-off while
 /// its callers wait; a second writer of the same id fences the first. Opened, it holds nothing but a

@@ -82,7 +82,7 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
             if peer.introduce(&shared, info.clone()) {
                 shared.announce(Announcement::Event(TransportEvent::DialAnswered(info)));
             }
-            // It runs where it says, so it takes no caller's seat any more.
+            // The peer runs at the address that it names, so it takes no caller's seat any more.
             shared.callers().vacate(&peer.address);
             if said != shared.cluster_id() {
                 // What became known during the handshake; later news goes to the open gate.

@@ -341,7 +341,7 @@ impl GrpcTransport {
                     peer.push(&self.shared, lane, Item::Terminating, true).ok();
                 }
             }
-            // Its own last word may have come before ours was said.
+            // The peer's own last word may have come before ours was said.
             if peer.is_terminating() {
                 self.shared.farewell_ended(&peer.address, None);
             }

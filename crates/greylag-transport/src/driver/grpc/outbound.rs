@@ -1,6 +1,6 @@
 //! The writer of one stream: what tonic polls for the frames of a lane.
 //!
-//! It runs only when the connection has room, takes what is queued then, and writes it into one
+//! The writer runs only when the connection has room, takes what is queued then, and writes it into one
 //! frame; it never waits for more. So there is no queue between the lane's and the socket, and what
 //! a broken stream loses is what the connection itself had taken. Source: cluster T10, T26, T27.
 

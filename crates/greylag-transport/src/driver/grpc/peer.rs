@@ -42,7 +42,7 @@ pub(super) struct Peer {
 
 /// What became of a caller that was never reached, once its streams had ended.
 pub(super) enum Parting {
-    /// It is closed; its processes that must not come back, and those of them that were blocked.
+    /// The peer is closed; its processes that must not come back, and those of them that were blocked.
     Gone { graves: Vec<Grave>, blocked: Vec<UniqueAddress> },
     /// This node quarantined it, which is remembered for longer than its streams last.
     Stays,
@@ -445,7 +445,7 @@ impl Peer {
         shared.announce(Announcement::Event(event));
     }
 
-    /// It has said its own last word, and reads none.
+    /// Whether the peer has announced its own end; it reads no last word of ours then.
     pub(super) fn is_terminating(&self) -> bool {
         self.machine.lock().expect(NO_PANIC).is_terminating()
     }

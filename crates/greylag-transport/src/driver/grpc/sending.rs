@@ -81,7 +81,7 @@ impl Shared {
         loop {
             return match self.peer(to.address()).send_numbered(self, to.uid(), letter.clone()) {
                 Ok(()) => Ok(()),
-                // It was buried with all the others.
+                // The letter was given up with all others that waited.
                 Err(NotNumbered::GaveUp) => {
                     Err(SendRejected { error: SendError::QueueFull, envelope: Box::new(envelope) })
                 }

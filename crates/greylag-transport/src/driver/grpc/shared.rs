@@ -417,7 +417,7 @@ impl Shared {
             self.endpoint.count_dead_letter(now, reason, Some(lane), Some(to.address()), 1, what);
         };
         if to.address() == self.endpoint.self_address.address() {
-            // It asked before this process was started.
+            // The asker was a former process of this address, which asked before this one was started.
             return dead(DeadLetterReason::StaleIncarnation);
         }
         if self.is_blocked(to) {

@@ -30,7 +30,7 @@ pub(super) struct Visit {
     pub(super) ip: IpAddr,
     /// A Hello was accepted on it once.
     is_greeted: AtomicBool,
-    /// It was found out what this connection is about, well or ill.
+    /// This connection has been judged: its Hello was accepted, or an intrusion was reported.
     is_judged: AtomicBool,
     presence: Mutex<Presence>,
 }
@@ -67,7 +67,7 @@ impl Visit {
         self.shared.intruded(self.ip, intrusion, detail);
     }
 
-    /// Nothing good came of it before, and nothing more is to be expected.
+    /// Whether an intrusion was reported on this connection and no Hello was ever accepted: no Hello is expected then.
     pub(super) fn is_doomed(&self) -> bool {
         self.is_judged.load(Ordering::Acquire) && !self.is_greeted.load(Ordering::Acquire)
     }

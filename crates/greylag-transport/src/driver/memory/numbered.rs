@@ -72,7 +72,7 @@ impl MemoryNode {
             && self.is_stranger(from)
             && !self.endpoint.strangers.is_open(&message.recipient.path)
         {
-            // It is sent again, and taken once its sender is known as a member.
+            // The message is sent again, and taken once its sender is known as a member.
             self.endpoint.refuse(now, Some(Lane::CONTROL), message, DeadLetterReason::NotAMember);
             return;
         }
