@@ -91,7 +91,7 @@ async fn scenario_65_only_members_with_the_roles_count() {
     assert!(matches!(nodes[0].replicator("carts", &["cart"]), Err(StartError::DuplicateName { .. })));
 }
 
-/// ddata G13, G15, R1: a node that joins gets what is there; one that leaves hands over what nobody has yet, stops,
+/// ddata G13, G15, R1: a node that joins gets what is there; one that leaves hands over what no peer has yet, stops,
 /// and no longer counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_join_and_leave_and_nothing_is_lost() {

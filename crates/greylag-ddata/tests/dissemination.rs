@@ -413,7 +413,7 @@ fn a_node_that_meets_its_sources_one_by_one_gets_every_entry_once() {
     assert_eq!(sent, BTreeMap::from([((0, 2), 3_000)]), "by (from, to)");
     assert_eq!(world.cores[0].log_len(), 0, "the round was as good as an acknowledgement");
     assert_eq!(world.most.2, 512, "and made room in steps");
-    // From then on it gets deltas as everybody does.
+    // From then on it gets deltas as every peer does.
     world.said.clear();
     world.count(0, "key-1");
     world.tick(0, Duration::from_millis(400));
@@ -545,7 +545,8 @@ fn what_is_asked_for_after_hints_goes_in_steps() {
     assert!((1..=64).contains(&world.most.0), "{} entries in one step", world.most.0);
 }
 
-/// ddata G15: whoever stops waits until a voter has what it was only hinted at, also if the question for it is lost.
+/// ddata G15: a replicator that stops waits until a voter has what it was only hinted at, also if the question for it
+/// is lost.
 #[test]
 fn an_orderly_stop_waits_for_what_is_large() {
     let mut world =
@@ -561,7 +562,7 @@ fn an_orderly_stop_waits_for_what_is_large() {
     world.flights.retain(|(_, _, message)| matches!(message, Message::DeltaAck { .. }));
     assert_eq!(world.flights.len(), 1, "what is hinted at is acknowledged, and the question for it is lost");
     world.turn();
-    assert!(!matches!(world.cores[0].lifecycle(), Lifecycle::Stopped(_)), "nobody has it yet");
+    assert!(!matches!(world.cores[0].lifecycle(), Lifecycle::Stopped(_)), "no peer has it yet");
     world.settle();
     assert_eq!(*world.cores[0].lifecycle(), Lifecycle::Stopped(StopReason::ShutDown));
     assert_eq!(world.set_len(1, "key"), 50_000);

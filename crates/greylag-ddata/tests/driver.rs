@@ -310,7 +310,7 @@ async fn a_full_mailbox_refuses_and_loses_nothing() {
     assert_eq!(node.get(&key, ReadLevel::Local).await.unwrap().found().map(|c| c.value()), Some(3));
 }
 
-/// ddata R7: updates of one key run one at a time, whoever calls.
+/// ddata R7: updates of one key run one at a time, whichever tasks call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_35_two_tasks_update_one_set() {
     let network = MemoryNetwork::new();
@@ -353,7 +353,7 @@ async fn scenario_38_a_key_expires_and_is_used_again() {
     let mut changes = node.subscribe(&key);
     let first = loop {
         node.update(&key, WriteLevel::Local, GCounter::new, |c, cx| c.increment(cx, 4)).await.unwrap();
-        // On a machine that stands still for half a second it has expired before anybody was told.
+        // On a machine that stands still for half a second the entry has expired before the subscriber was told.
         if let Ok(first) = tokio::time::timeout(Duration::from_secs(1), changes.next()).await {
             break first;
         }
@@ -370,7 +370,7 @@ async fn scenario_38_a_key_expires_and_is_used_again() {
     assert_eq!(node.update(&key, WriteLevel::Local, OrSet::new, add).await, Ok(1));
 }
 
-/// ddata R1: dropping the last handle ends the replicator, also under whoever still follows an entry.
+/// ddata R1: dropping the last handle ends the replicator, also if a subscriber still follows an entry.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_handle_is_the_end_for_followers_too() {
     let network = MemoryNetwork::new();
@@ -387,7 +387,7 @@ async fn the_last_handle_is_the_end_for_followers_too() {
     lifecycle.wait_for(|now| matches!(now, Lifecycle::Stopped(StopReason::ShutDown))).await.unwrap();
 }
 
-/// ddata 92, R9: whatever the task looks at first, a request never fails because nobody is known yet.
+/// ddata 92, R9: whatever the task looks at first, a request never fails because no replica is known yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_92_a_request_right_after_the_start_waits_for_the_replicas() {
     let network = MemoryNetwork::new();

@@ -71,7 +71,7 @@ impl Node {
         node.load();
         node.meets(others);
         node.settle_disk(true);
-        // Nobody answers the rounds that it opens; synchronizing ends with its time.
+        // No peer answers the rounds that it opens; synchronizing ends with its time.
         node.advance(Duration::from_secs(31));
         // From the first exchange on the store remembers that there was one.
         for other in others {
@@ -248,11 +248,11 @@ fn from_writer(elements: &[u64]) -> (DeltaItem, greylag_ddata::Envelope) {
         Message::Write { envelope, .. } => Some(envelope),
         _ => None,
     });
-    (item.unwrap(), full.expect("whoever does not answer is sent the full state"))
+    (item.unwrap(), full.expect("a peer that does not answer is sent the full state"))
 }
 
 /// ddata 39, U4: what was stored is there before anything is answered; until then requests find no room in
-/// the machine (the driver keeps them), peers are told to wait, and nobody counts.
+/// the machine (the driver keeps them), peers are told to wait, and the replica does not count.
 #[test]
 fn scenario_39_everything_is_loaded_before_anything_is_served() {
     let mut before = Node::running("b", &[], StoreImage::default());
@@ -307,7 +307,7 @@ fn scenario_40_a_store_that_cannot_be_read_stops_it_and_one_that_cannot_be_writt
     assert_eq!(node.result(id), Some(store_failed("c")));
     assert_eq!(node.core.value(&Key::<GCounter>::new("c").unwrap()).unwrap().value(), 1, "it is in memory");
     assert!(matches!(&node.events[..], [ReplicatorEvent::StoreError { unstored: 1, .. }]), "{:?}", node.events);
-    // Space returns: nobody has to ask for it to be stored.
+    // Space returns: the entry is stored without a request.
     node.advance(Duration::from_secs(6));
     node.settle_disk(true);
     assert_eq!(node.stored::<GCounter>("c").unwrap().value(), 1);
@@ -406,15 +406,15 @@ fn scenario_46_a_remote_store_that_failed_is_made_up_for() {
     node.answer_disk(true);
     node.ack(&asked[0], WriteReply::Nack(Refusal::Store));
     let next = node.sent.last().map(|(to, _)| to.to_string()[..1].to_owned()).unwrap();
-    assert!(!asked.contains(&next), "somebody else is asked");
+    assert!(!asked.contains(&next), "another replica is asked");
     node.ack(&asked[1], WriteReply::Ack);
     assert_eq!(node.result(id), None);
     node.ack(&next, WriteReply::Ack);
     assert_eq!(node.result(id), Some(Ok(())));
 }
 
-/// ddata 72, U3: whoever asks, and whether or not that changes anything, nothing of an entry is acknowledged
-/// as long as part of it is not on disk.
+/// ddata 72, U3: nothing of an entry is acknowledged as long as part of it is not on disk, whether a caller or a peer
+/// asks, and whether or not the request changes anything.
 #[test]
 fn scenario_72_nothing_is_acknowledged_before_it_is_flushed() {
     let (item, envelope) = from_writer(&[1, 5]);
@@ -715,7 +715,7 @@ fn what_is_discarded_with_a_store_is_not_confirmed() {
         node.receive("w", Message::SyncOpen { round: 1, part: Sixteenths::ALL, root: Sum::default(), pruning });
         assert!(matches!(node.events.last(), Some(ReplicatorEvent::StaleStore { dropped: 1, .. })));
         let asks = |(_, message): &(UniqueAddress, Message)| matches!(message, Message::Check { .. });
-        assert!(!node.sent.iter().any(asks), "nobody is asked to confirm nothing");
+        assert!(!node.sent.iter().any(asks), "no peer is asked to confirm nothing");
         match node.replies.get(&id) {
             Some(Reply::Update(Err(UpdateError::Timeout { needed: 2, acked: 1, .. }))) if !is_deleted => {}
             Some(Reply::Delete(Err(DeleteError::ReplicationFailed { needed: 2, acked: 1 }))) if is_deleted => {}

@@ -1,5 +1,5 @@
 //! A member that speaks another type, sends nonsense, lies, never ends and never answers, against real drivers: what it
-//! sends is refused, counted and bounded, and everybody else is served as before. Source: ddata §9, G11, C8.
+//! sends is refused, counted and bounded, and all other members are served as before. Source: ddata §9, G11, C8.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -317,7 +317,7 @@ async fn fragments_that_never_end() {
     scene.still_serves().await;
 }
 
-/// ddata G12: parts that nobody asked for, or that are no parts, end the exchange of that value and nothing else.
+/// ddata G12: parts that were not asked for, or that are no parts, end the exchange of that value and nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn buckets_that_make_no_sense() {
     let scene = Scene::new(settings()).await;

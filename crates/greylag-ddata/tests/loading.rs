@@ -67,7 +67,7 @@ async fn visit(replicator: Replicator) -> Result<u128, UpdateError<greylag_crdt:
 }
 
 /// ddata 39, U4: an update sent before everything is loaded is applied after it, in order; one more than there is
-/// room for is refused; nobody counts as a replica meanwhile.
+/// room for is refused; no replica is counted meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_39_what_is_asked_during_loading_is_done_after_it() {
     let (disk, gate) = (MemoryStore::default(), Arc::new(Semaphore::new(1)));

@@ -1,4 +1,4 @@
-//! What nobody uses goes without trace, and what somebody uses stays everywhere.
+//! An entry that is not used goes without trace, and one that is used at any replica stays everywhere.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn pair(patterns: &[(&str, u64)]) -> World {
     World::new(&[('a', 0), ('b', 0)], &settings(patterns))
 }
 
-/// ddata E1, R15: a key that nobody uses is gone after its time, subscribers learn of it, and its id can be used
+/// ddata E1, R15: a key that is not used is gone after its time, subscribers learn of it, and its id can be used
 /// again, with any type. What is read again and again stays.
 #[test]
 fn scenario_38_a_key_expires_after_inactivity_and_can_be_used_again() {
@@ -27,7 +27,7 @@ fn scenario_38_a_key_expires_after_inactivity_and_can_be_used_again() {
         assert_eq!(world.read('a', "s1"), "x", "repeated gets keep it");
         world.run(SECOND);
     }
-    assert_eq!(world.core('b').digests().len(), 2, "also where nobody reads it");
+    assert_eq!(world.core('b').digests().len(), 2, "also where it is not read");
     world.run(SECOND * 4);
     assert_eq!((world.read('a', "s1"), world.read('b', "s1")), ("nothing".into(), "nothing".into()));
     assert_eq!((world.read('b', "other").as_str(), world.told()), ("y", vec!["s1 expired".to_owned()]));

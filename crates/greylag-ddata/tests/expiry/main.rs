@@ -1,4 +1,4 @@
-//! Entries that nobody uses, tombstones that are old, and entries that are large, as directed traces
+//! Entries that are not used, tombstones that are old, and entries that are large, as directed traces
 //! through whole machines. Source: ddata §7, R5.
 
 mod inactivity;

@@ -1,4 +1,4 @@
-//! Random use of a few keys at replicas whose clocks differ: nothing is found that nobody used for its
+//! Random use of a few keys at replicas whose clocks differ: no key is found that was not used for its
 //! lifetime, and all replicas end alike. Source: ddata E1, E2, O6.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ fn history(seed: u64) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let nodes: Vec<(char, i64)> = "abc".chars().map(|name| (name, rng.random_range(-2_000..=2_000))).collect();
     let mut world = World::new(&nodes, &settings(&[("*", LIFETIME.as_secs())]));
-    // When a key was last used by anybody, in true time.
+    // When a key was last used at any replica, in true time.
     let mut used: BTreeMap<String, Duration> = BTreeMap::new();
     let mut deleted: BTreeMap<String, Duration> = BTreeMap::new();
     for step in 0..120 {

@@ -5,8 +5,8 @@ use greylag_ddata::{Content, DeleteError, Envelope, Input, Message, ReplicatorSe
 
 use crate::world::{SECOND, Set, World, settings};
 
-/// ddata E1, E2: nobody absorbs what is written to a key whose tombstone is past its time, and asking does not keep a
-/// tombstone.
+/// ddata E1, E2: no replica absorbs what is written to a key whose tombstone is past its time, and asking does not keep
+/// a tombstone.
 #[test]
 fn scenario_81_a_tombstone_past_its_deadline_absorbs_nothing() {
     let mut world = World::new(&[('a', 0), ('b', 0)], &settings(&[("s*", 30)]));
@@ -18,7 +18,7 @@ fn scenario_81_a_tombstone_past_its_deadline_absorbs_nothing() {
         assert_eq!((world.read('a', "s").as_str(), world.read('b', "s").as_str()), ("deleted", "deleted"));
         world.run(SECOND);
     }
-    // Nobody ticks any more.
+    // No node ticks any more.
     world.skip(SECOND);
     let level = WriteLevel::To { n: 2, timeout: SECOND };
     let add = |set: &mut Set, cx: &mut UpdateCx<'_>| set.add(cx, "y".to_owned());
@@ -31,7 +31,7 @@ fn scenario_81_a_tombstone_past_its_deadline_absorbs_nothing() {
 }
 
 /// ddata R5, Z9: a tick and the difference of the clocks after its age no tombstone is left, none is learned again, and
-/// everybody remembers that something was forgotten.
+/// all replicas remember that something was forgotten.
 #[test]
 fn scenario_82_tombstones_are_dropped_by_age_and_not_learned_again() {
     let ttl = SECOND * 600;

@@ -14,7 +14,7 @@ use greylag_testkit::deadlines::assert_moved;
 
 pub(crate) type Set = OrSet<String>;
 pub(crate) type Map = LwwMap<String, String>;
-/// The outcome of a request that waits for nobody.
+/// The outcome of a request that waits for no peer.
 pub(crate) type Refused = UpdateError<String>;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -169,7 +169,7 @@ impl World {
         panic!("messages never end");
     }
 
-    /// Time passes for the clocks, and nobody does anything.
+    /// Lets time pass for the clocks, while no node does anything.
     pub(crate) fn skip(&mut self, by: Duration) {
         self.now += by;
     }

@@ -7,7 +7,7 @@ use greylag_ddata::ReplicaStatus;
 
 use crate::world::{SOON, World, replica, settings};
 
-/// Counters that nobody used for so long expire, where they expire at all.
+/// Counters that were not used for so long expire, where they expire at all.
 const LIFETIME: Duration = Duration::from_secs(900);
 
 /// Three replicas; at a and r counters expire, at b they stay. Markers outlive everything here.
@@ -48,7 +48,7 @@ fn cut(world: &mut World, name: char) {
     others.into_iter().for_each(|other| world.cut(name, other));
 }
 
-/// The counters of a node that nobody hears, and that hears nobody, expire.
+/// Lets the counters of a node expire that no other node hears, and that hears none.
 fn expire_alone(world: &mut World, name: char) {
     cut(world, name);
     world.lose();

@@ -114,7 +114,7 @@ fn scenario_68_what_is_new_in_a_late_copy_is_performed_again() {
     world.add('r', "s", "x");
     world.count('r', "c", 5);
     world.advance(SOON);
-    // What it does now reaches nobody, and lies in its store.
+    // What r does now reaches no other node, and lies in its store.
     world.cut('r', 'a');
     world.cut('r', 'b');
     world.add('r', "s", "x");
@@ -177,7 +177,7 @@ fn scenario_69_the_store_of_a_dead_owner_returns() {
         world.count('r', "c", 5);
         world.advance(SOON);
         world.remove('r');
-        // o performs, and nobody hears of it.
+        // o performs, and no other node hears of it.
         world.advance_until(SPREAD * 3, |world| !world.nodes[&'p'].core.pruning_news().rounds.is_empty());
         let end = world.now + SPREAD * 3;
         while world.performed('o').0 < 2 {
@@ -421,7 +421,7 @@ fn scenario_73_a_replicator_is_started_anew_in_its_process() {
     world.all_count("w", 1);
 }
 
-/// ddata Z9: while somebody is unreachable no marker is forgotten, whatever its age; then all go, and are not learned
+/// ddata Z9: while a member is unreachable no marker is forgotten, whatever its age; then all go, and are not learned
 /// again while updates go on.
 #[test]
 fn scenario_76_no_marker_is_forgotten_while_somebody_is_unreachable() {

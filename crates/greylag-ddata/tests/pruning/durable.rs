@@ -7,7 +7,7 @@ use greylag_ddata::{Lifecycle, ReplicatorEvent, StaleStore, StopReason, StoreIma
 
 use crate::world::{LIFE, SOON, SPREAD, TICK, World, address, replica};
 
-/// Everybody has counted, d too, and d has just been performed; everybody knows.
+/// All nodes have counted, d too, and d has just been performed; all others know.
 fn performed() -> World {
     let mut world = World::durable("abcd");
     for name in "abcd".chars() {

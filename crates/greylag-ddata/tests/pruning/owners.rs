@@ -69,7 +69,7 @@ fn scenario_62_of_two_owners_only_the_winning_round_performs() {
     world.all_hold("s", "x");
 }
 
-/// ddata 74, Z4: nothing is performed before everybody who is joining was asked too, and what it alone holds is taken.
+/// ddata 74, Z4: nothing is performed before a joining node was asked too, and what it alone holds is taken.
 #[test]
 fn a_joining_node_is_collected() {
     let mut world = World::new("abc");
@@ -94,7 +94,7 @@ fn a_joining_node_is_collected() {
     world.all_hold("s", "xy");
 }
 
-/// ddata Z2: nobody performs while somebody is unreachable, and an event says who that is.
+/// ddata Z2: no owner performs while a member is unreachable, and an event names that member.
 #[test]
 fn an_unreachable_member_keeps_pruning_waiting() {
     let mut world = World::new("abc");

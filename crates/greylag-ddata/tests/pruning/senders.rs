@@ -1,4 +1,4 @@
-//! Whose messages are taken: those of known replicas in any status, and of nobody else. Source: ddata G2.
+//! Messages are taken of known replicas in any status, and of no other sender. Source: ddata G2.
 
 use greylag_ddata::{Input, Message, ReplicaStatus};
 
@@ -21,7 +21,7 @@ fn scenario_64_strangers_and_removed_senders_are_ignored_and_a_leaving_one_is_se
     world.all_hold("s", "x");
     let copy = world.envelope('l', "s");
     world.remove('c');
-    // b holds the entry; a new one that has never met anybody would take it from those it knows.
+    // b holds the entry; a new node that has never met another would take it from those it knows.
     world.start('n', 0, ReplicaStatus::Joining);
     world.publish();
     world.lose();
@@ -33,7 +33,7 @@ fn scenario_64_strangers_and_removed_senders_are_ignored_and_a_leaving_one_is_se
     }
     say_something(&mut world, 'n', address('l', 0), &copy);
     assert_eq!(world.set('n', "s"), "x");
-    // A round that somebody shows names l as removed: from then on nothing of l's is taken.
+    // A round that a peer shows names l as removed: from then on nothing of l's is taken.
     let l = greylag_crdt::ReplicaId(address('l', 0).uid().get());
     let owner = greylag_crdt::ReplicaId(address('a', 0).uid().get());
     let round = greylag_ddata::PruningRound { removed: l, epoch: 1, owner, created_at: 0 };

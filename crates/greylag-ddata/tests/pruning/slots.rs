@@ -7,7 +7,7 @@ use greylag_ddata::{ReplicaStatus, ReplicatorEvent};
 
 use crate::world::{SOON, SPREAD, TICK, World, replica};
 
-/// The replicator of a node is started anew, its process lives on, and nobody can reach it at first.
+/// Starts the replicator of a node anew: its process lives on, and no other node can reach it at first.
 fn restart_alone(world: &mut World, name: char, others: &str) {
     let former = world.kill(name);
     world.start_with(name, 0, ReplicaStatus::Up, former.numbers);
@@ -66,7 +66,7 @@ fn a_slot_of_a_former_life_is_pruned_with_its_process() {
 }
 
 /// ddata §9, C8: a process that goes under an id that was used before, and begins its numbers anew, is found out as
-/// soon as anybody shows it what that id wrote; once per entry.
+/// soon as a peer shows it what that id wrote; once per entry.
 #[test]
 fn an_id_that_is_used_again_is_told_of() {
     let mut world = World::new("ab");

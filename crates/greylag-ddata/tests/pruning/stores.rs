@@ -5,7 +5,7 @@ use greylag_ddata::{Lifecycle, ReplicaStatus, ReplicatorEvent, StaleStore, StopR
 
 use crate::world::{LIFE, SOON, SPREAD, TICK, World, replica};
 
-/// Everybody counts, five in all, and d adds x. Then a and b are down; c and e go on, put what is removed under another
+/// All nodes count, five in all, and d adds x. Then a and b are down; c and e go on, put what is removed under another
 /// name, remove x, and forget. What a and b have on their disks is old.
 fn old_stores() -> World {
     let mut world = World::durable("abcde");
@@ -28,7 +28,7 @@ fn old_stores() -> World {
     world
 }
 
-/// All of these start at once, and know each other before anybody has said anything.
+/// Starts all of these at once; they know each other before any of them has said anything.
 fn start_all(world: &mut World, names: &str, incarnation: u64) {
     names.chars().for_each(|name| world.start(name, incarnation, ReplicaStatus::Up));
     world.publish();
@@ -94,7 +94,7 @@ fn scenario_90_a_discarded_stores_become_equal_to_the_current_member() {
     }
 }
 
-/// ddata 90 b: all are members before anyone is current: c makes the start, a and b are refused, nobody stays closed.
+/// ddata 90 b: all are members before any is current: c makes the start, a and b are refused, no gate stays closed.
 #[test]
 fn scenario_90_b_the_latest_store_makes_the_start() {
     let mut world = old_stores();
@@ -106,7 +106,8 @@ fn scenario_90_b_the_latest_store_makes_the_start() {
     holds_what_c_holds(&world, "c");
 }
 
-/// ddata 90 b: with c unreachable nobody opens, and an event says for whom they wait; c removed, a and b go on.
+/// ddata 90 b: with c unreachable no gate opens, and an event names c as the one they wait for; c removed, a and b go
+/// on.
 #[test]
 fn scenario_90_b_without_the_latest_nobody_opens_until_it_is_removed() {
     let mut world = old_stores();
@@ -146,11 +147,11 @@ fn scenario_90_b_a_store_among_members_without_any() {
     let mut world = World::durable("abc");
     world.advance(SOON * 2);
     let is_open = |name: char| world.nodes[&name].core.is_current() && !world.nodes[&name].core.is_gate_closed();
-    assert!("abc".chars().all(is_open), "nobody stays closed");
+    assert!("abc".chars().all(is_open), "no gate stays closed");
 }
 
 /// ddata Z11: members that had nothing begin a new history. One of them has written something and is not current yet
-/// when a store makes a start that has a base, and has forgotten what others of its history did: nobody is refused,
+/// when a store makes a start that has a base, and has forgotten what others of its history did: no member is refused,
 /// what was written is counted once, and nothing that was forgotten comes back. Found by simulation (profile `gate`,
 /// seed 485).
 #[test]
@@ -233,7 +234,7 @@ fn scenario_90_d_an_empty_node_takes_nothing_from_a_closed_store() {
     holds_what_c_holds(&world, "cef");
 }
 
-/// ddata 90 e: a performs d and is stopped before anybody hears; it returns when another owner has performed d: d is
+/// ddata 90 e: a performs d and is stopped before any node hears; it returns when another owner has performed d: d is
 /// counted once, also after both lifetimes.
 #[test]
 fn scenario_90_e_an_owner_that_died_unheard_returns() {

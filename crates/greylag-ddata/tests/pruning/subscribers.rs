@@ -60,7 +60,7 @@ fn until_pruned(world: &mut World) {
 }
 
 /// ddata 93, R16, Z8: a perform, its marker at another replica, late copies and the end of the marker change no value,
-/// so nobody is told of anything.
+/// so no subscriber is told of anything.
 #[test]
 fn scenario_93_pruning_that_changes_no_value_tells_nobody() {
     let mut world = World::new("opr");
@@ -95,7 +95,7 @@ fn scenario_93_something_new_beside_the_markers_is_told_once() {
     world.add('o', "s", "own");
     write(&mut world, 'r', 1);
     world.advance(SOON);
-    // What r wrote last nobody hears; its store returns.
+    // No other node hears what r wrote last; its store returns.
     world.cut('o', 'r');
     world.cut('p', 'r');
     write(&mut world, 'r', 2);

@@ -24,7 +24,7 @@ pub(crate) type Map = OrMap<String, Plain<GCounter>>;
 pub(crate) const TICK: Duration = Duration::from_secs(10);
 /// Time enough for a round to be announced and spread.
 pub(crate) const SPREAD: Duration = Duration::from_secs(30);
-/// Time enough for a change to reach everybody.
+/// Time enough for a change to reach all nodes.
 pub(crate) const SOON: Duration = Duration::from_secs(3);
 /// The life of a marker.
 pub(crate) const LIFE: Duration = Duration::from_secs(600);
@@ -196,7 +196,7 @@ impl World {
         self.nodes[&name].core.lifecycle()
     }
 
-    /// Tells everybody who there is.
+    /// Tells every node the other ones.
     pub(crate) fn publish(&mut self) {
         for own in self.nodes.keys().copied().collect::<Vec<_>>() {
             let others = self.nodes.iter().filter(|(name, _)| **name != own).map(|(name, node)| Replica {

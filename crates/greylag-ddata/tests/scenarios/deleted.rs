@@ -1,4 +1,4 @@
-//! Updates of entries that somebody else deletes meanwhile.
+//! Updates of entries that another caller deletes meanwhile.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -9,7 +9,7 @@ use greylag_ddata::{
 use crate::levels::{MAJORITY, count, counter_key};
 use crate::world::{TIMEOUT, World};
 
-/// Two replicators that have synchronized, and `a`, which nobody has told anything.
+/// Two replicators that have synchronized, and `a`, which was not told the replicas.
 fn unintroduced() -> World {
     let mut world = World::with("bc", ReplicatorSettings::default());
     world.start('a', 0, ReplicaStatus::Up);
@@ -39,7 +39,7 @@ fn scenario_92_requests_before_the_first_replicas_wait_for_them() {
     assert!(holders >= 2, "{holders} hold it");
 }
 
-/// ddata 92, R9: if nobody ever becomes known, they end at their time-outs, and their local effects stand.
+/// ddata 92, R9: if no replica ever becomes known, the requests end at their time-outs, and their local effects stand.
 #[test]
 fn scenario_92_without_replicas_they_end_at_their_timeouts() {
     let mut world = unintroduced();

@@ -28,7 +28,7 @@ fn envelope<T: ReplicatedData>(value: &T, used_ms: Option<i64>) -> Envelope {
     Envelope { content, versions: [].into(), markers: Markers::new(), used_ms }
 }
 
-/// ddata R1: whoever wants to wait for ever may; the replicator goes on.
+/// ddata R1: a caller may wait for ever; the replicator goes on.
 #[test]
 fn a_request_may_take_for_ever() {
     let mut world = World::new("abc");
@@ -100,8 +100,8 @@ fn an_id_that_nobody_can_name_is_refused() {
     assert_eq!(world.core('a').stats().undecodable, 5);
 }
 
-/// ddata R15, R16: who follows the entries of one type hears that an entry is gone, also if its id was used for
-/// another type before anybody was told.
+/// ddata R15, R16: a subscriber to the entries of one type hears that an entry is gone, also if its id was used for
+/// another type before the subscriber was told.
 #[test]
 fn a_follower_hears_of_the_end_though_the_id_has_another_type() {
     let expire = [("*".to_owned(), 2 * SECOND)].into();
@@ -122,8 +122,8 @@ fn a_follower_hears_of_the_end_though_the_id_has_another_type() {
     assert!(matches!(told[..], [Notice::Value(_), Notice::Expired]), "{told:?}");
 }
 
-/// ddata R11: a message that the transport refuses has its own request ask somebody else, and no other one: thousands
-/// may wait for the same peer.
+/// ddata R11: when the transport refuses a message, its own request asks another replica, and no other request does:
+/// thousands may wait for the same peer.
 #[test]
 fn a_message_that_was_not_taken_is_about_one_request() {
     let mut world = World::new("abcde");
@@ -232,7 +232,7 @@ fn scenario_89_every_number_at_its_largest_value() {
     world.all_equal();
 }
 
-/// Sets and counters of a replica that nobody knows, whose numbers begin above this one, with their tags.
+/// Sets and counters of an unknown replica, whose numbers begin above this one, with their tags.
 fn far_out(above: u64) -> Vec<(Arc<str>, Bytes)> {
     let (numbers, writer) = (DotSource::above(above), WriterKey::new(*b"h"));
     let mut cx = UpdateCx::new(&numbers, ReplicaId(77), &writer, 0);
@@ -334,7 +334,7 @@ fn scenario_89_numbers_inside_data_at_their_largest_value() {
     }
     assert_eq!(world.core('a').digests(), before, "nothing is kept");
     world.run(SOON * 4);
-    // Data that might be: a replica that nobody knows is found by the leader, which takes nothing of such a span.
+    // Data that might be: the leader finds the unknown replica in them, and takes nothing of such a span.
     for above in [5, (1 << 62) + 5] {
         world.receive('a', 'c', gossip(far_out(above)));
     }

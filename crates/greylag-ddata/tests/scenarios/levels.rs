@@ -84,7 +84,7 @@ fn scenario_45_only_the_silent_and_the_refusing_get_more() {
     assert_eq!(world.held('d', &set_key("s")).len(), 2);
 }
 
-/// ddata R15, G13: a new node gets everything, and a subscriber that was there before it knew anybody is told.
+/// ddata R15, G13: a new node gets everything, and a subscriber that was there before it knew a member is told.
 #[test]
 fn scenario_47_who_subscribed_before_joining_is_told() {
     let mut world = World::new("ab");
@@ -167,7 +167,7 @@ fn scenario_78_only_voters_count() {
     world.run(SOON);
     world.sent.clear();
     let write = count(&mut world, 'c', "c", 1, MAJORITY);
-    assert_eq!(world.sent_by('c', "DeltaWrite"), "ab", "both voters are needed, and nobody else is asked");
+    assert_eq!(world.sent_by('c', "DeltaWrite"), "ab", "both voters are needed, and no other member is asked");
     world.settle();
     assert_eq!(world.written(write), Some(Ok(())));
     let read = world.get('d', &counter_key("c"), ReadLevel::majority(TIMEOUT));
@@ -232,7 +232,7 @@ fn scenario_79_who_came_back_empty_does_not_hide_a_write() {
     }
 }
 
-/// ddata G13: with nobody to catch up with, time ends it; until then a read elsewhere asks somebody else.
+/// ddata G13: with no peer to catch up with, time ends catching up; until then a read elsewhere asks another member.
 #[test]
 fn scenario_79_time_ends_catching_up() {
     let mut world = World::new("abc");
@@ -323,7 +323,7 @@ fn an_unknown_type_is_refused_and_the_rest_is_taken() {
     let known = world.batch_of('b');
     let Message::DeltaBatch { from_seq, to_seq, mut items } = known else { panic!("a batch") };
     let BatchItem::Delta(item) = &items[0] else { panic!("a delta") };
-    let foreign = DeltaItem { key: "odd".into(), tag: "nobody.knows/1".into(), ..item.clone() };
+    let foreign = DeltaItem { key: "odd".into(), tag: "tags.unknown/1".into(), ..item.clone() };
     items.insert(0, BatchItem::Delta(foreign));
     for _ in 0..2 {
         world.receive('a', 'b', Message::DeltaBatch { from_seq, to_seq, items: items.clone() });

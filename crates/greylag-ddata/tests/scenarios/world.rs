@@ -79,7 +79,7 @@ impl World {
         world
     }
 
-    /// Starts a process; it knows nobody until `publish`.
+    /// Starts a process, which knows no other until `publish`.
     pub(crate) fn start(&mut self, name: char, incarnation: u64, status: ReplicaStatus) {
         let uid = incarnation * 100 + u64::from(name as u8 - b'a') + 1;
         let address: UniqueAddress = format!("{name}:1#{uid}").parse().unwrap();
