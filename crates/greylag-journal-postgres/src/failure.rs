@@ -7,7 +7,7 @@ use crate::error::{advised, told};
 /// Why a statement gave nothing, by what is known of it afterwards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// It never left this process.
+    /// The statement never left this process.
     NotSent(String),
     /// Certainly rolled back; the next try may pass.
     RolledBack(String),

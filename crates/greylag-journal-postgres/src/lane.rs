@@ -111,7 +111,7 @@ pub(crate) struct LaneSettings {
     pub(crate) max_batch_bytes: usize,
     pub(crate) append_timeout: Duration,
     pub(crate) try_timeout: Duration,
-    /// Nothing is stored while the server's clock is behind the latest event by more.
+    /// No event is stored while the server's clock is behind the latest event by more.
     pub(crate) max_clock_lag: Duration,
 }
 
@@ -122,7 +122,7 @@ struct Pending {
     /// Whether an earlier try went unanswered, so that it may be stored.
     unanswered: bool,
     rollbacks: u32,
-    /// Whether it goes in a statement of its own.
+    /// Whether the append goes in a statement of its own.
     alone: bool,
     /// The statement that carries it now.
     sent: Option<StatementNo>,
@@ -136,10 +136,10 @@ enum Waiting {
     Turn(TurnNo),
 }
 
-/// Those of one id, in the order of their coming.
+/// The appends and turns of one id, in the order in which they came.
 #[derive(Debug)]
 struct Queue {
-    /// The one that is ready or sent.
+    /// The append that is ready or sent.
     first: AppendNo,
     /// Mostly empty, since the writer of an id waits for each answer.
     behind: VecDeque<Waiting>,

@@ -10,11 +10,11 @@ use crate::error::SchemaError;
 /// One step from schema to schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Migration {
-    /// Its number, from 1 without a gap; also the version of the schema that it leads to.
+    /// The migration's number, from 1 without a gap; also the version of the schema that it leads to.
     pub version: i32,
     /// What it is about.
     pub name: &'static str,
-    /// Its statements, without the transaction around them.
+    /// The migration's statements, without the transaction around them.
     pub sql: &'static str,
 }
 
@@ -65,7 +65,7 @@ pub(crate) async fn migrate(client: &Client, schema: &str, policy: Migrate) -> R
 }
 
 async fn apply(client: &Client, schema: &str) -> Result<(), SchemaError> {
-    // Neither the turn of others nor an index of a large table is bounded by what a statement may take.
+    // The statement time-out does not hold here: waiting for other nodes and indexing a large table may take longer.
     client.batch_execute("BEGIN; SET LOCAL statement_timeout = 0").await?;
     client.query_one("SELECT pg_advisory_xact_lock($1)::text", &[&LOCK]).await?;
     // A database user that may not create schemas need not, if the schema is there.

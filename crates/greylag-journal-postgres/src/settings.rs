@@ -167,7 +167,7 @@ impl PostgresJournalSettings {
 /// Settings that cannot be meant.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// Nothing would ever happen.
+    /// A setting of 0 would let nothing ever happen.
     #[error("{setting} must not be 0")]
     Zero {
         /// Which setting.

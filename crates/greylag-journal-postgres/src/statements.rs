@@ -91,7 +91,7 @@ pub(crate) const APPEND: &str = append!(
 )"
 );
 
-/// The same of events some of which have tags (`$18`).
+/// As [`APPEND`], for events some of which have tags (`$18`).
 pub(crate) const APPEND_TAGGED: &str = append!(
     "r AS (
     SELECT f.persistence_id, x.seq_nr, f.slice, f.entity_type, f.last_event_at, f.writer_uuid, f.writer_epoch,

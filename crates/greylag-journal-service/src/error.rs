@@ -72,7 +72,7 @@ greylag_core::debug_is_sentence!(ConnectError);
 /// Settings that cannot be meant: a client's by the names of their keys, a server's, which has none, by its fields.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// Nothing would ever happen.
+    /// A setting of 0 would let nothing ever happen.
     #[error("{key} must not be 0")]
     Zero {
         /// Which one.

@@ -35,9 +35,9 @@ pub(crate) enum Outcome {
         /// Whether an earlier try was sent and went unanswered, so that it may have been stored.
         tried_before: bool,
     },
-    /// It was never sent, and never will be.
+    /// The call was never sent, and never will be.
     NeverSent { cause: String },
-    /// It was sent, and no answer said what became of it.
+    /// The call was sent, and no answer said what became of it.
     Unanswered { cause: String },
 }
 

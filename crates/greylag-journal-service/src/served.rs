@@ -27,19 +27,19 @@ impl Served {
         Self { stores, offsets: None, queries: None, changes: None }
     }
 
-    /// The same, and an offset store for projections.
+    /// These stores, and an offset store for projections.
     #[must_use]
     pub fn with_offsets(self, offsets: Arc<dyn OffsetStore>) -> Self {
         Self { offsets: Some(offsets), ..self }
     }
 
-    /// The same, and the query side of the journal.
+    /// These stores, and the query side of the journal.
     #[must_use]
     pub fn with_queries(self, queries: Arc<dyn EventQueries>) -> Self {
         Self { queries: Some(queries), ..self }
     }
 
-    /// The same, and the query side of the durable states.
+    /// These stores, and the query side of the durable states.
     #[must_use]
     pub fn with_changes(self, changes: Arc<dyn EventQueries>) -> Self {
         Self { changes: Some(changes), ..self }

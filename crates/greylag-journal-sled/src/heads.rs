@@ -124,7 +124,7 @@ impl Undurable {
         lock(&self.groups).iter().find_map(in_group).unwrap_or(Some(read))
     }
 
-    /// The same for any other row that is only ever written over, by its key.
+    /// As [`Undurable::durable_head`], for any other row that is only ever written over, by its key.
     pub(crate) fn durable_row(&self, key: &[u8]) -> Option<Option<Bytes>> {
         lock(&self.groups).iter().find_map(|group| group.rows.get(key)).cloned()
     }

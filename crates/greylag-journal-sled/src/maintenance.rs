@@ -36,10 +36,10 @@ pub enum Failure {
     /// The engine does not open it. Salvage may all the same.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// It cannot be read or written while open.
+    /// The open store cannot be read or written.
     #[error("{}: {source}", path.display())]
     Store {
-        /// Its directory.
+        /// The journal's directory.
         path: PathBuf,
         /// What the engine said.
         source: StoreError,

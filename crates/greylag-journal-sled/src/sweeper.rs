@@ -129,8 +129,8 @@ impl Range {
                         lookup::remove_unneeded(&keys::tag_row(*number, row.ordinal), reader, batch)?;
                     }
                 }
-                // Nothing to read its tags from. Damaged or not, it goes; a tag row that stays
-                // behind points to a deleted event, which queries skip.
+                // There is no event to read the tags from. Damaged or not, the event's row goes; a tag row that
+                // stays behind points to a deleted event, which queries skip.
                 Ok(None) | Err(LookupError::Corrupt(_)) => {}
                 Err(LookupError::Store(error)) => return Err(error),
             }

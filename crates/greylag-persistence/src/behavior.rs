@@ -118,7 +118,7 @@ pub trait EventSourced: Sized + Send + 'static {
 /// What is known about an event when it is applied; nothing that only the commit gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventMeta<'a> {
-    /// Its number.
+    /// The event's number.
     pub seq_nr: SeqNr,
     /// What was attached to it.
     pub metadata: &'a Metadata,
@@ -376,7 +376,7 @@ pub enum RecoveryFailure {
 /// Why an entity ended without being told to.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Its state could not be built.
+    /// The entity's state could not be built.
     #[error("recovery failed: {0}")]
     Recovery(RecoveryFailure),
     /// An append failed, or was rejected too often.

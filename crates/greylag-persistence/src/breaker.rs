@@ -27,7 +27,7 @@ const FIRST_PROBE: Duration = Duration::from_millis(100);
 /// When a breaker opens, and how often it looks whether it may close. Source: persistence §9.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BreakerSettings {
-    /// It opens after so many failures in a row. Default 10; for snapshot stores 5.
+    /// The breaker opens after so many failures in a row. Default 10; for snapshot stores 5.
     pub max_failures: NonZeroU32,
     /// Longest wait for one call, and for one probe. Default 10 s; for snapshot stores 20 s.
     pub call_timeout: Duration,
@@ -124,7 +124,7 @@ pub struct Admission {
 pub enum CallOutcome {
     /// The store answered, be it a refusal.
     Answered,
-    /// It did not: what the failure was.
+    /// The store did not answer; the text is the failure.
     Failed(String),
     /// The call was dropped before its end.
     Abandoned,
@@ -235,7 +235,7 @@ impl Breaker {
     fn on_ended(&mut self, now: Instant, admission: Admission, outcome: CallOutcome) {
         self.failed += u64::from(matches!(outcome, CallOutcome::Failed(_)));
         if admission.term != self.term {
-            // It began before the breaker opened or closed; the probe tells what holds now.
+            // The call began before the breaker opened or closed; the probe tells what holds now.
             return;
         }
         match outcome {
@@ -270,7 +270,7 @@ impl Breaker {
                 self.wait = self.wait.saturating_mul(2).min(self.settings.reset_timeout);
                 self.mode = Mode::Open { probe_at: now + self.wait };
             }
-            // It says nothing about the store, so the next one comes as this one did.
+            // A probe that was dropped says nothing about the store, so the next one comes after the same wait.
             CallOutcome::Abandoned => self.mode = Mode::Open { probe_at: now + self.wait },
         }
     }

@@ -235,7 +235,7 @@ fn nanos(duration: Duration) -> u64 {
 #[derive(Debug)]
 pub struct EntityTally {
     counters: EntityCounters,
-    /// Its share of `stashed`.
+    /// The entity's share of `stashed`.
     stashed: usize,
 }
 

@@ -175,7 +175,7 @@ struct Timer<C> {
     serial: u64,
     due_at: Instant,
     message: Message<C>,
-    /// Its command waits in the stash.
+    /// Whether the timer's command waits in the stash.
     is_queued: bool,
 }
 
@@ -189,7 +189,7 @@ struct Begun<C> {
 pub(crate) struct Errands<C> {
     /// Of the present turn: contexts know no time.
     now: Instant,
-    /// Nothing for the many entities that begin nothing: they are kept small.
+    /// None for the many entities that begin nothing, so that those are kept small.
     list: Option<Box<List<C>>>,
 }
 

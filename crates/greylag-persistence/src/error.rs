@@ -99,7 +99,7 @@ pub enum AppendError {
     /// Nothing is stored, and nothing of this call is on its way.
     #[error("append not stored: {0}")]
     NotStored(StoreFailure),
-    /// It may or may not be stored; only recovery can tell.
+    /// The events may or may not be stored; only recovery can tell.
     #[error("outcome of append unknown: {0}")]
     Unknown(StoreFailure),
     /// Another writer claimed the id. Nothing of this append is stored.
@@ -135,7 +135,7 @@ pub enum RejectReason {
     EventTooLarge {
         /// Which event.
         seq_nr: SeqNr,
-        /// Its size.
+        /// The payload's size.
         bytes: usize,
         /// The limit.
         max: usize,
@@ -223,7 +223,7 @@ pub enum SnapshotError {
     /// Larger than the store takes; nothing was stored.
     #[error("a snapshot of {bytes} bytes is refused, at most {max} are stored")]
     TooLarge {
-        /// Its size.
+        /// The snapshot's size.
         bytes: usize,
         /// The limit.
         max: usize,
@@ -249,7 +249,7 @@ pub enum StateWriteError {
     /// Nothing is stored, and nothing of this call is on its way.
     #[error("write not stored: {0}")]
     NotStored(StoreFailure),
-    /// It may or may not be stored; only reading again can tell.
+    /// The state may or may not be stored; only reading again can tell.
     #[error("outcome of write unknown: {0}")]
     Unknown(StoreFailure),
     /// The stored revision is not the one before, or a greater generation owns the state. Nothing of
@@ -270,7 +270,7 @@ pub enum StateRejectReason {
     /// A payload larger than [`crate::StateCaps::max_state_bytes`].
     #[error("a state of {bytes} bytes is refused, at most {max} are stored")]
     TooLarge {
-        /// Its size.
+        /// The payload's size.
         bytes: usize,
         /// The limit.
         max: usize,

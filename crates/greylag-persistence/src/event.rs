@@ -174,7 +174,7 @@ impl WriterUuid {
         Self(bits)
     }
 
-    /// Its bits.
+    /// The identity's bits.
     pub const fn as_u128(self) -> u128 {
         self.0
     }
@@ -195,9 +195,9 @@ impl fmt::Debug for WriterUuid {
 /// Whether a record carries an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventKind {
-    /// It does.
+    /// The record carries an event.
     Event,
-    /// It only occupies its number: empty payload, metadata kept, no call of the event handler.
+    /// The record only occupies its number: empty payload, metadata kept, no call of the event handler.
     Filtered,
 }
 
@@ -244,7 +244,7 @@ pub struct NewEvent {
 pub struct StoredEvent {
     /// The id that the event belongs to.
     pub id: PersistenceId,
-    /// Its number.
+    /// The event's number.
     pub seq_nr: SeqNr,
     /// When the append was committed, by the store's clock; rises strictly from append to append.
     pub timestamp: Timestamp,

@@ -27,7 +27,7 @@ impl StreamId {
         Self(bits)
     }
 
-    /// Its bits.
+    /// The stream id's bits.
     pub const fn as_u128(self) -> u128 {
         self.0
     }
@@ -52,7 +52,7 @@ pub struct Mark {
     pub producer_id: String,
     /// Which stream it belongs to.
     pub stream_id: StreamId,
-    /// Its number in the stream, counted over all entities.
+    /// The delivery's number in the stream, counted over all entities.
     pub total_seq_nr: u64,
 }
 

@@ -59,7 +59,7 @@ impl Offset {
 /// store refuses the foreign one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Position {
-    /// Its number.
+    /// The change's number.
     Ordinal(u64),
     /// The time of its commit.
     Timestamp(Timestamp),

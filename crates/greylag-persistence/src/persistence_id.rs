@@ -132,7 +132,7 @@ pub enum InvalidPersistenceId {
     /// More than [`MAX_ID_BYTES`].
     #[error("a persistence id has at most {MAX_ID_BYTES} bytes, this one has {bytes}")]
     TooLong {
-        /// Its length in UTF-8.
+        /// The text's length in UTF-8.
         bytes: usize,
     },
     /// Control characters separate fields on disk.

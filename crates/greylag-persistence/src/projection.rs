@@ -259,7 +259,7 @@ impl Projection {
     }
 
     fn forget_all(&mut self, start: u64, out: &mut Vec<ProjectionEffect>) {
-        // It is announced, so it will be finished whatever happens.
+        // The reset is announced, so it will be finished whatever happens.
         self.reset = false;
         self.phase = Phase::Resetting(Resetting::Forgetting(start));
         out.extend(self.owned.clone().map(|owned| ProjectionEffect::Reset(self.run, owned)));

@@ -39,9 +39,9 @@ pub use shared_reader::{ConsumerId, SharedAnswer, SharedReader, SharedReaderEffe
 /// The histories whose events to follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventsOf {
-    /// Those with this tag.
+    /// The events with this tag.
     Tag(String),
-    /// Those of one entity type in these slices.
+    /// The events of one entity type in these slices.
     Slices {
         /// As [`PersistenceId::entity_type`].
         entity_type: String,
@@ -148,7 +148,7 @@ impl fmt::Display for Cursor {
 /// Stores without such surprises show everything at once, whatever is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Visible {
-    /// Nothing: all that is committed.
+    /// Leaves out nothing: shows all that is committed.
     All,
     /// What the store holds too young to rely on its order (`behind_current_time`).
     Settled,
@@ -163,7 +163,7 @@ pub struct PageQuery {
     pub of: EventsOf,
     /// Where the page begins, exclusive.
     pub after: Cursor,
-    /// Nothing that stands after this, if it is given.
+    /// No event that stands after this, if it is given.
     pub until: Option<Position>,
     /// How far the page keeps from the present.
     pub visible: Visible,
@@ -209,7 +209,7 @@ impl PageQuery {
 pub struct FoundEvent {
     /// The id that the event belongs to.
     pub id: PersistenceId,
-    /// Its number.
+    /// The event's number.
     pub seq_nr: SeqNr,
     /// Where it stands.
     pub position: Position,
@@ -243,7 +243,7 @@ pub enum EventSource {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct SeenAt {
     all: Arc<Vec<(PersistenceId, u64)>>,
-    /// So many of them were delivered when this envelope was.
+    /// How many of them were delivered when this envelope was.
     count: usize,
 }
 
@@ -252,7 +252,7 @@ struct SeenAt {
 pub struct Envelope {
     /// The id that the event belongs to.
     pub id: PersistenceId,
-    /// Its number.
+    /// The event's number.
     pub seq_nr: SeqNr,
     /// Where it stands among all events of the store.
     pub position: Position,
@@ -269,7 +269,7 @@ impl Envelope {
         Self { id: record.id.clone(), seq_nr: record.seq_nr, position, source, record: Some(record), seen: None }
     }
 
-    /// The same with its record.
+    /// This envelope with its record.
     #[must_use]
     pub fn with_record(mut self, record: StoredEvent) -> Self {
         self.record = Some(record);
@@ -327,12 +327,12 @@ impl Envelope {
 /// Why there is no event in an envelope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvelopeError {
-    /// It came without its record; load it by `load_envelope`.
+    /// The envelope came without its record; load it by `load_envelope`.
     #[error("event {seq_nr} of {id} was not loaded; load it by its number")]
     NotLoaded {
         /// The id that the event belongs to.
         id: PersistenceId,
-        /// Its number.
+        /// The event's number.
         seq_nr: SeqNr,
     },
     /// The codec does not read it.
@@ -340,7 +340,7 @@ pub enum EnvelopeError {
     Undecodable {
         /// The id that the event belongs to.
         id: PersistenceId,
-        /// Its number.
+        /// The event's number.
         seq_nr: SeqNr,
         /// Why.
         #[source]

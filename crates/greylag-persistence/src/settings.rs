@@ -197,7 +197,7 @@ impl Recovery {
 /// What happens to a command that finds its stash full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StashOverflow {
-    /// It is dropped to dead letters; an ask is answered that the stash is full.
+    /// The command is dropped to dead letters; an ask is answered that the stash is full.
     Drop,
     /// The entity fails.
     Fail,
@@ -228,7 +228,7 @@ pub enum OnUnknownEvent {
 pub enum OnFailure {
     /// The entity ends with that failure.
     Stop,
-    /// It recovers again after a growing wait.
+    /// The entity recovers again after a growing wait.
     RestartBackoff(Backoff),
 }
 

@@ -51,7 +51,7 @@ impl SnapshotCriteria {
         max_timestamp: Timestamp::from_micros(u64::MAX),
     };
 
-    /// Those up to `max_seq_nr`.
+    /// The snapshots up to `max_seq_nr`.
     pub const fn up_to(max_seq_nr: SeqNr) -> Self {
         Self { max_seq_nr, ..Self::LATEST }
     }

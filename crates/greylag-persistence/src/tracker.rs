@@ -105,7 +105,7 @@ impl DeliveryId {
         Self(number)
     }
 
-    /// Its number.
+    /// The id as a number.
     pub const fn as_u64(self) -> u64 {
         self.0
     }
@@ -165,9 +165,9 @@ pub struct DeliveryTracker<D, M> {
     unconfirmed: BTreeMap<DeliveryId, Unconfirmed<D, M>>,
     /// The deliveries up to here are stored.
     stored_to: DeliveryId,
-    /// Those up to here were there when recovery ended.
+    /// The deliveries up to here were there when recovery ended.
     recovered_to: DeliveryId,
-    /// Those up to here were sent in this life, those after not.
+    /// The deliveries up to here were sent in this life, those after not.
     sent_to: DeliveryId,
     tick_at: Option<Instant>,
 }
@@ -251,7 +251,7 @@ impl<D, M> DeliveryTracker<D, M> {
     fn on_stored(&mut self, now: Instant, out: &mut Vec<TrackerEffect>) {
         self.stored_to = self.current_id;
         self.send_fresh(now, out);
-        // It may have come while the append was under way.
+        // The tick may have come while the append was under way.
         self.on_tick(now, out);
         if self.tick_at.is_none() && !self.unconfirmed.is_empty() {
             self.tick_at = Some(now + self.settings.tick_interval());

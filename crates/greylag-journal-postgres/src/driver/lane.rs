@@ -316,7 +316,7 @@ async fn look_up(session: Arc<Session>, statement: StatementNo, appends: Vec<Arc
         session.client.query(&statement, &[&ids, &numbers]).await
     };
     let outcome = asked.await.map_err(|error| match Failure::of(&error) {
-        // Nothing is done by looking.
+        // A look-up changes nothing, so an unanswered one counts as not sent.
         Failure::Unanswered(_) => Failure::NotSent(told(&error)),
         failure => failure,
     });

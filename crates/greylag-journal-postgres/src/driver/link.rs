@@ -31,7 +31,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A connection, with the statements that were prepared on it.
 pub(crate) struct Session {
     pub(crate) client: Client,
-    /// Its row of `lane_clock`: no two connections have the same, so none waits for another.
+    /// The connection's row of `lane_clock`: no two connections have the same, so none waits for another.
     pub(crate) clock_row: String,
     /// `max_clock_lag`, in microseconds.
     pub(crate) max_clock_lag: i64,
@@ -299,7 +299,7 @@ async fn is_primary(client: &Client) -> Result<(), String> {
     }
 }
 
-/// Nothing if a relative of PostgreSQL does not know what was asked: it plans in its own way.
+/// None if a relative of PostgreSQL does not know what was asked: it plans in its own way.
 fn known<T>(answer: Result<T, tokio_postgres::Error>) -> Result<Option<T>, String> {
     match answer {
         Ok(value) => Ok(Some(value)),

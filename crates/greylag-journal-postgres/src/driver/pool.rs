@@ -55,7 +55,7 @@ impl Pool {
         self.call_counting(within, call).await.map(|called| called.value)
     }
 
-    /// The same, for callers to which it matters that an earlier try may have been done.
+    /// As [`Pool::call`], for callers to which it matters that an earlier try may have been done.
     pub(crate) async fn call_counting<T, F>(
         &self,
         within: Duration,

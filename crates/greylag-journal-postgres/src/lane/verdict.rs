@@ -30,7 +30,7 @@ pub(crate) struct StoredLast {
 pub(super) enum Verdict {
     Answer(Result<Appended, AppendError>),
     Unknown(&'static str),
-    /// It would be stored now: what stood in its way has gone.
+    /// The append would be stored now: what stood in its way has gone.
     Again,
     /// The server's clock is behind by so much, and would give the event too late a time.
     ClockBehind(Duration),

@@ -78,7 +78,7 @@ enum Answered {
         answer: answer::Answer,
         tried_before: bool,
     },
-    /// It was not sent, and never can be; why.
+    /// The call was not sent, and never can be; why.
     TooLarge(String),
     NeverSent(StoreFailure),
     Unanswered(StoreFailure),

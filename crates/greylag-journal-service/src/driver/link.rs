@@ -49,7 +49,7 @@ impl LinkState {
 pub(crate) struct Caller {
     /// For logs.
     name: String,
-    /// The same at every session: the server lets only one of them go on.
+    /// The client's id, the same at every session: the server lets only one of them go on.
     id: Bytes,
 }
 
@@ -136,7 +136,7 @@ pub(crate) struct Link {
 }
 
 enum Connection {
-    /// Nothing until then.
+    /// No connection is tried until then.
     Waiting(Instant),
     Opening(BoxFuture<'static, Result<Session, SessionError>>),
     Open(Box<Session>),

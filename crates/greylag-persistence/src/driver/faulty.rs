@@ -34,12 +34,12 @@ pub enum StoreFault {
         /// Whether it is done all the same.
         done: bool,
     },
-    /// It is done or not, and never answers.
+    /// The call is done or not, and never answers.
     Hang {
         /// Whether it is done.
         done: bool,
     },
-    /// It is done at once, and answered so much later: a slow store. The call needs a tokio runtime with time.
+    /// The call is done at once, and answered so much later: a slow store. It needs a tokio runtime with time.
     Delay(Duration),
     /// The call panics before anything is done: it ends without an answer.
     Panic,
@@ -104,7 +104,7 @@ impl<Op: Copy + PartialEq + Send> Plans<Op> {
             return Err(refuse(fault, StoreFailure::new(self.store, "out of service")));
         };
         if done {
-            // Its answer is what gets lost.
+            // The call is done; only its answer gets lost.
             let _ = call.await;
         }
         match fault {

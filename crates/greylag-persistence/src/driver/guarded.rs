@@ -123,9 +123,9 @@ enum Direction {
 
 /// Why a call has no answer of the store.
 enum NoAnswer {
-    /// It was never sent.
+    /// The call was never sent.
     NotSent(StoreFailure),
-    /// It was sent, and may be done.
+    /// The call was sent, and may be done.
     TimedOut(StoreFailure),
 }
 

@@ -44,11 +44,11 @@ pub fn random_seed() -> [u8; 32] {
 /// How an entity ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
-    /// It was stopped, or stopped itself.
+    /// The entity was stopped, or stopped itself.
     Stopped,
     /// Another writer owns its history.
     Fenced(FencedBy),
-    /// It failed, and is not restarted.
+    /// The entity failed, and is not restarted.
     Failed(Failure),
 }
 
@@ -234,7 +234,7 @@ impl StoreWatch {
         self.back = Some(Box::pin(self.reopenings.clone().beyond(self.seen)));
     }
 
-    /// Its next incarnation begins.
+    /// The entity's next incarnation begins.
     fn end(&mut self) {
         (self.seen, self.back) = (self.reopenings.count(), None);
     }

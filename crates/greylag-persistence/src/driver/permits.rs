@@ -38,7 +38,7 @@ impl RecoveryPermits {
         Self { permits, max_concurrent, waiting: Arc::default(), wait_warn: WAIT_WARN }
     }
 
-    /// The same, with a warning in the log for each wait that reaches `permit_wait_warn`. Default 30 s.
+    /// These permits, with a warning in the log for each wait that reaches `permit_wait_warn`. Default 30 s.
     #[must_use]
     pub fn warn_after(self, permit_wait_warn: Duration) -> Self {
         Self { wait_warn: permit_wait_warn, ..self }

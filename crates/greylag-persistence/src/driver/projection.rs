@@ -117,13 +117,13 @@ impl ProjectionHandle {
         ProjectionStatus { lag: lag(&status.stats), ..status }
     }
 
-    /// Its status as it changes, each with the lag of that moment.
+    /// The projection's status as it changes, each with the lag of that moment.
     pub fn watch(&self) -> watch::Receiver<ProjectionStatus> {
         self.status.clone()
     }
 
     async fn tell(&self, input: ProjectionInput) {
-        // It has ended already, and its status says so.
+        // A send fails only if the projection has ended already, and the status says so.
         let _ = self.inputs.send(input).await;
     }
 }
@@ -247,7 +247,7 @@ struct Task<F> {
     inbox: mpsc::Receiver<ProjectionInput>,
     status: watch::Sender<ProjectionStatus>,
     work: JoinSet<ProjectionInput>,
-    /// Its place at the shared reader, and the run that took it.
+    /// The projection's place at the shared reader, and the run that took it.
     shared: Option<(u64, Place)>,
     hints: Listener,
 }

@@ -237,13 +237,13 @@ impl Stores {
         ReadJournal::hinted(queries, settings, self.hints.clone())
     }
 
-    /// The same, and `states` for entities with a durable state.
+    /// These stores, and `states` for entities with a durable state.
     #[must_use]
     pub fn with_states(self, states: Arc<dyn StateStore>) -> Self {
         Self { states: Some(states), ..self }
     }
 
-    /// The same, and `stores` for behaviours that select them as `id`; what was there under that name is
+    /// These stores, and `stores` for behaviours that select them as `id`; stores that had that name are
     /// replaced. The empty name stays that of the defaults.
     #[must_use]
     pub fn with_plugin(mut self, id: impl Into<String>, stores: Self) -> Self {
@@ -251,7 +251,7 @@ impl Stores {
         self
     }
 
-    /// The same, and what the settings of every behaviour that is hosted on them start from, whichever plugin it
+    /// These stores, and what the settings of every behaviour that is hosted on them start from, whichever plugin it
     /// selects. A node passes on what it is configured with. Source: persistence §9.
     #[must_use]
     pub fn with_settings(self, event_sourced: EventSourcedSettings, durable_state: DurableStateSettings) -> Self {
@@ -268,7 +268,7 @@ impl Stores {
         &self.settings.1
     }
 
-    /// The same, for a program that goes on using them when a node ends, or for several nodes of one process:
+    /// These stores, for a program that goes on using them when a node ends, or for several nodes of one process:
     /// [`Stores::close`] passes them by. Stores in memory are so already.
     #[must_use]
     pub fn kept_open(self) -> Self {
@@ -350,7 +350,7 @@ impl Stores {
         Reopenings::of_all([self.journal.reopenings(), self.snapshots.reopenings()])
     }
 
-    /// These, and the plugins by name.
+    /// These stores, and the plugins by name.
     fn all(&self) -> impl Iterator<Item = (&str, &Self)> {
         std::iter::once(("", self)).chain(self.plugins.iter().map(|(id, stores)| (id.as_str(), stores)))
     }

@@ -88,7 +88,7 @@ pub struct HistoryPart {
     pub head: Head,
     /// As [`Export::last_append`].
     pub last_append: Timestamp,
-    /// They begin right after what is stored and what the head calls deleted, without a hole.
+    /// The events begin right after what is stored and what the head calls deleted, without a hole.
     pub events: Vec<StoredEvent>,
 }
 
@@ -165,7 +165,7 @@ pub enum ImportError {
         /// What is stored.
         stored: StateHead,
     },
-    /// It was damaged on its way. Nothing changed.
+    /// The record was damaged on its way. Nothing changed.
     #[error(transparent)]
     Corrupt(Corrupt),
     /// The store refuses it: its words. Nothing changed.

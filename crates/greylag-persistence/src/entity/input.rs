@@ -54,7 +54,7 @@ pub enum Input<C, Answer = StoreAnswer> {
         incarnation: Incarnation,
         /// Of the action.
         work: WorkNo,
-        /// Its command; none if it has none, was ended, or panicked.
+        /// The command that the work gave; none if it gave none, was ended, or panicked.
         command: Option<C>,
     },
     /// [`EntityCore::next_deadline`](crate::EntityCore::next_deadline) has come. Early and repeated

@@ -15,7 +15,7 @@ impl<B: EventSourced> EntityCore<B> {
     /// The behaviour panicked; the caller fails the entity.
     pub(super) fn track(&mut self, now: Instant, input: TrackerInput) -> Result<(), Failure> {
         if self.settings.recovery.read_only {
-            // It looks at the past; what was sent then is not its business.
+            // A read-only entity looks at the past, and must not send again what was sent then.
             return Ok(());
         }
         let (behavior, state) = (&mut self.behavior, &mut self.state);

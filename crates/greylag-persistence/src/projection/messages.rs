@@ -22,7 +22,7 @@ pub enum ProjectionInput {
     Reset,
     /// End, after what is in hand is handled and saved.
     Stop,
-    /// It is [`Projection::next_deadline`](crate::Projection::next_deadline).
+    /// The time is [`Projection::next_deadline`](crate::Projection::next_deadline).
     Tick,
 }
 
@@ -53,10 +53,10 @@ pub enum HandleError {
     /// The handler refused it; nothing of the group was committed.
     #[error("{0}")]
     Handler(String),
-    /// Its offsets were refused; nothing of the group was committed.
+    /// The group's offsets were refused; nothing of the group was committed.
     #[error(transparent)]
     Offsets(OffsetError),
-    /// It may be committed or not; what is saved tells.
+    /// The group may be committed or not; the saved offsets tell.
     #[error("outcome unknown: {0}")]
     Unknown(String),
 }
@@ -99,7 +99,7 @@ pub enum ProjectionEffect {
 /// How a projection ended.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ProjectionEnd {
-    /// It was stopped.
+    /// The projection was stopped.
     #[error("stopped")]
     Stopped,
     /// Another owner has a slice now.
@@ -110,12 +110,12 @@ pub enum ProjectionEnd {
     Poisoned {
         /// The id that the event belongs to.
         id: crate::PersistenceId,
-        /// Its number.
+        /// The event's number.
         seq_nr: SeqNr,
         /// What the handler said.
         cause: String,
     },
-    /// It can never work: a foreign offset, a name that is none.
+    /// The projection can never work: a foreign offset, a name that is none.
     #[error("{0}")]
     Impossible(String),
 }

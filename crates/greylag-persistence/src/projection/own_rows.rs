@@ -77,7 +77,7 @@ struct Start {
 pub(crate) struct Starts(Vec<Start>);
 
 impl Starts {
-    /// Those among the rows of a projection.
+    /// The starts among the rows of a projection.
     pub(crate) fn among(saved: &[Processed]) -> Self {
         let start = |row: &Processed| match OwnRow::of(&row.id)? {
             OwnRow::Start { slices } => {

@@ -25,13 +25,13 @@ use crate::query::{Envelope, EventSource, Shows, after, before};
 /// What becomes of an envelope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Judgement {
-    /// It is next.
+    /// The envelope is next.
     Accept,
-    /// It was processed.
+    /// The envelope was processed.
     Duplicate,
     /// Events before it are missing; backtracking brings them, and it.
     Leave,
-    /// These are next, it among them.
+    /// These events are next, the envelope's among them.
     Fetch { from: SeqNr, to: SeqNr },
     /// The id is new here; what this number is decides.
     Look { at: SeqNr },

@@ -40,7 +40,7 @@ pub struct ProjectionSettings {
 pub enum OnPoison {
     /// The projection ends with it, and says which envelope it was; nothing is passed over.
     Fail,
-    /// It is recorded as skipped, and the projection goes on.
+    /// The envelope is recorded as skipped, and the projection goes on.
     Skip,
 }
 

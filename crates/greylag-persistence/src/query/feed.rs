@@ -37,7 +37,7 @@ pub enum FeedInput {
     Page(Result<EventPage, QueryError>),
     /// An entity of this node has written an event; no need to rest.
     Hint,
-    /// It is [`Feed::next_deadline`].
+    /// The time is [`Feed::next_deadline`].
     Tick,
 }
 
@@ -389,13 +389,13 @@ impl Track {
     }
 }
 
-/// So long after.
+/// The time that is `by` after `timestamp`.
 pub(crate) fn after(timestamp: Timestamp, by: Duration) -> Timestamp {
     let by = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
     Timestamp::from_micros(timestamp.as_micros().saturating_add(by))
 }
 
-/// So long before.
+/// The time that is `by` before `timestamp`.
 pub(crate) fn before(timestamp: Timestamp, by: Duration) -> Timestamp {
     let by = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
     Timestamp::from_micros(timestamp.as_micros().saturating_sub(by))

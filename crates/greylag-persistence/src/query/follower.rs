@@ -43,7 +43,7 @@ pub enum FollowerInput {
     Shared(SharedAnswer),
     /// An entity of this node has written an event; no need to rest.
     Hint,
-    /// It is [`Follower::next_deadline`].
+    /// The time is [`Follower::next_deadline`].
     Tick,
 }
 
@@ -93,7 +93,7 @@ pub struct Follower {
     settings: QuerySettings,
     shares: bool,
     mode: Mode,
-    /// Its own reading; none while only the shared reader feeds.
+    /// The follower's own reading; none while only the shared reader feeds.
     own: Option<Feed>,
     asked: Option<Asked>,
     own_wants: bool,

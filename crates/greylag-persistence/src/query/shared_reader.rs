@@ -40,14 +40,14 @@ pub enum SharedReaderInput {
     Page(Result<EventPage, QueryError>),
     /// An entity of this node has written an event; no need to rest.
     Hint,
-    /// It is [`SharedReader::next_deadline`].
+    /// The time is [`SharedReader::next_deadline`].
     Tick,
 }
 
 /// What a consumer is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SharedAnswer {
-    /// It gets whatever is asked of the store from now on.
+    /// The consumer gets whatever is asked of the store from now on.
     Joined,
     /// What it asked for.
     Events {
@@ -56,7 +56,7 @@ pub enum SharedAnswer {
         /// Resumes after everything that was read up to here, other slices included.
         reached: Offset,
     },
-    /// It gets nothing more, and goes on by itself after this, if it is given.
+    /// The consumer gets nothing more, and goes on by itself after this offset, if it is given.
     Dismissed(Option<Offset>),
 }
 

@@ -290,7 +290,7 @@ async fn projection<F: ChangeFactory>(kit: &Kit<'_, F>) -> Checked {
             kit.write(entity_type, number, 1..=2).await?;
         }
         kit.factory.settle(&kit.store).await;
-        // It is stopped in the midst of it, and later at rest.
+        // The projection is stopped in the midst of the work, and later at rest.
         projecting.run(7).await?;
         projecting.run(usize::MAX).await?;
         let all: BTreeMap<_, _> = (0..12).map(|number| (id(entity_type, number), vec![2])).collect();

@@ -84,7 +84,7 @@ const WORKERS: u32 = 12;
 struct Round {
     load: Load,
     acknowledged: AtomicU64,
-    /// So many acknowledgements end the round.
+    /// The round ends after so many acknowledgements.
     enough: u64,
     over: AtomicBool,
     end: Mutex<Option<oneshot::Sender<()>>>,

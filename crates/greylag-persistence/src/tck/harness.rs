@@ -48,12 +48,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// Those that failed.
+    /// The cases that failed.
     pub fn failed(&self) -> impl Iterator<Item = &str> {
         self.cases.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Failed(_))).map(|(name, _)| name.as_str())
     }
 
-    /// Those that were not tried.
+    /// The cases that were not tried.
     pub fn skipped(&self) -> impl Iterator<Item = &str> {
         self.cases.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Skipped(_))).map(|(name, _)| name.as_str())
     }

@@ -299,7 +299,7 @@ async fn occupied(factory: &dyn TransferFactory) -> Checked {
     for (name, own, foreign) in [("same", 3, 3), ("behind", 3, 2), ("ahead", 2, 3), ("under", 3, 2)] {
         Writer::with_events(&stores.journal, name, own).await?;
         if name == "under" {
-            // Its head alone could be an earlier one of the source.
+            // Without a second claim the target's head could be an earlier head of the source.
             Writer::claim(&stores.journal, &id(name), 2).await?;
         }
         let writer = Writer::claim(&target.stores().journal, &id(name), 9).await?;

@@ -80,7 +80,7 @@ pub struct Difference {
 /// What about a record is not the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DifferenceKind {
-    /// It cannot be read.
+    /// The record cannot be read.
     Damaged {
         /// Where.
         side: Side,

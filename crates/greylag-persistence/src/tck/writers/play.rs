@@ -21,12 +21,12 @@ struct Writer {
     uuid: WriterUuid,
     looked: WriterEpoch,
     claim: Option<Claim>,
-    /// Its last claim: under what.
+    /// What the writer's last claim was made under.
     claimed: Option<Under>,
-    /// Its state, and the last number in it.
+    /// The writer's state, and the last number in it.
     state: Vec<String>,
     seq_nr: u64,
-    /// Its last append, its texts, and whether its answer was heard.
+    /// The writer's last append, its texts, and whether its answer was heard.
     append: Option<(Append, Vec<String>, bool)>,
     written: u32,
     saved: u64,
