@@ -1,7 +1,7 @@
 //! Questions that wait for their answers.
 //!
 //! A question is a number and a future. The number travels; the future completes once, with the
-//! answer, a failure or the timeout, whichever comes first. What comes after that finds no number
+//! answer, a failure or the timeout, whichever comes first. An answer after that finds no number
 //! here and is a late reply. The table knows to which process a question went, so that the end of
 //! that process ends the question too.
 //!

@@ -7,8 +7,8 @@
 //! at its address, a dial that began after its retirement: then the Hello that replaced it was late. While a
 //! *member* holds the address, the Hello of another process there teaches nothing: where it can have replaced the
 //! member, its answer to a dial decides, and where it cannot, it is refused until the member is removed. The machine
-//! never sees a message: it opens and shuts the gate of each lane's queue, and says when what waits there is to
-//! be failed or handed back.
+//! never sees a message: it opens and shuts the gate of each lane's queue, and says when the messages that wait
+//! there are to be failed or handed back.
 //!
 //! ```text
 //! idle --Wanted--> dialing --Accepted--> active --Failed--> waiting (backoff) --> dialing ...
@@ -134,8 +134,8 @@ enum Phase {
         /// When to ask again whether it is quiet still.
         ask_at: Instant,
     },
-    /// Closed because nothing was to be said; the peer still reads what was. The next stream begins
-    /// after its end, since a newer one would make the peer drop that.
+    /// Closed because no traffic came; the peer still reads the rest of the stream. The next stream begins
+    /// after the end of this one, since a newer one would make the peer drop the rest.
     Closing {
         seq: u64,
     },
@@ -470,7 +470,7 @@ impl Association {
         }
     }
 
-    /// Decides when the lane is dialled again, or that what waits in it waits no longer.
+    /// Decides when the lane is dialled again, or that messages wait in it no longer.
     fn retry(&mut self, now: Instant, lane: Lane, out: &mut Vec<Effect>) {
         if self.established {
             let until = now + self.backoff(lane);

@@ -13,7 +13,7 @@ pub(crate) enum Weight {
     Missed,
 }
 
-/// What was declared, by the beginnings of recipients' paths.
+/// The declarations, by the beginnings of recipients' paths.
 #[derive(Debug, Default)]
 pub(crate) struct Declared {
     chatter: Vec<String>,
@@ -21,14 +21,14 @@ pub(crate) struct Declared {
 }
 
 impl Declared {
-    /// Whatever is dropped for these is chatter.
+    /// Declares that messages for these paths are chatter.
     pub(crate) fn chatter(&mut self, prefix: &str) {
         if !self.chatter.iter().any(|known| known == prefix) {
             self.chatter.push(prefix.to_owned());
         }
     }
 
-    /// What is dropped for these for one of these reasons is said again.
+    /// Declares that messages for these paths are sent again if they are dropped for one of these reasons.
     pub(crate) fn repeated(&mut self, prefix: &str, reasons: &[DeadLetterReason]) {
         for reason in reasons {
             if !self.repeated.iter().any(|(known, for_what)| known == prefix && for_what == reason) {

@@ -16,7 +16,7 @@ pub(crate) struct Complaints {
 }
 
 impl Complaints {
-    /// A dial has failed, of what may pass by itself within `patience`, or not. True if this one is to be told loudly.
+    /// A dial has failed, for a cause that may pass by itself within `patience`, or not. True if it is to be a warning.
     pub(crate) fn failed(&mut self, now: Instant, may_pass: bool, patience: Duration) -> bool {
         let since = *self.since.get_or_insert(now);
         let lasts = now.saturating_duration_since(since) >= patience;

@@ -186,7 +186,7 @@ impl DeadLetters {
 }
 
 impl Book {
-    /// By what the log lines of this counter are rationed.
+    /// The key by which the log lines of this counter are rationed.
     fn ration_key(&self, key: &DeadLetterKey) -> RationKey {
         let rationed = (key.reason, key.peer.clone());
         let is_full = self.rations.len() >= COUNTERS && !self.rations.contains_key(&rationed);
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(letters.total(DeadLetterReason::QueueFull), (COUNTERS + 1000) as u64);
     }
 
-    /// Cluster T41: log lines are rationed, and what they left out is said.
+    /// Cluster T41: log lines are rationed, and a line says how many were left out.
     #[test]
     fn every_message_counts_and_few_are_logged() {
         let letters = DeadLetters::new(2);

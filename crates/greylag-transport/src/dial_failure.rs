@@ -9,10 +9,10 @@ pub enum DialFailure {
     /// The host is there, and no process listens at the port.
     #[error("the connection was refused: nothing listens at that port")]
     Refused,
-    /// The network does not lead there. With what the system said.
+    /// The network does not lead there. With the system's error.
     #[error("no route leads there ({0})")]
     NoRoute(String),
-    /// The host name has no address. With what the resolver said.
+    /// The host name has no address. With the resolver's error.
     #[error("the host name cannot be found ({0})")]
     UnknownHost(String),
     /// Nothing came back within `transport.connection_timeout`.
@@ -30,7 +30,7 @@ pub enum DialFailure {
     /// A node answered that has another address: the dialled one leads to it, by a proxy or a wrong name.
     #[error("the node {0} answers there, and its address is another one")]
     OtherNode(UniqueAddress),
-    /// A node answered that takes no streams for the moment. With what it said.
+    /// A node answered that takes no streams for the moment. With its answer.
     #[error("it takes no callers for now: {0}")]
     NotNow(String),
     /// The connection broke.

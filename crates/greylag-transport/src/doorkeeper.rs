@@ -4,7 +4,7 @@
 //! up: the twentieth within a minute closes the door to that host for the next minute. Connections
 //! that have not said Hello yet, or have no stream any more, are few per host and in all, so that
 //! silent ones exhaust nothing. The IPv6 addresses of one /64 count as one host.
-//! What is refused by a proper answer (another cluster, an unknown version, a foreign certificate)
+//! A caller that is refused by a proper answer (another cluster, an unknown version, a foreign certificate)
 //! is a mistake of the operator's and no offence. Source: cluster §7.
 
 use std::collections::{BTreeMap, VecDeque};

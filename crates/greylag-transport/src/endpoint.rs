@@ -1,7 +1,7 @@
 //! The part of a node that is the same whatever carries its messages: receivers, listeners,
 //! questions that wait, and counts of what was dropped.
 //!
-//! Carriers (gRPC streams, the in-memory network) hand in what arrived and take out what leaves.
+//! Carriers (gRPC streams, the in-memory network) hand in messages that arrived and take out those that leave.
 //! Source: cluster T25, T35, T38, T41.
 
 use std::collections::HashMap;
@@ -138,7 +138,7 @@ impl Endpoint {
         (instance, before.map(stopped))
     }
 
-    /// Likewise for what is registered no more.
+    /// Removes the registration of a path; returns the event of its end.
     pub(crate) fn unregister(&self, path: &str) -> Option<TransportEvent> {
         let mut receivers = self.receivers.write().unwrap_or_else(PoisonError::into_inner);
         let before = receivers.remove(path);

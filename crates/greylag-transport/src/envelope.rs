@@ -73,7 +73,7 @@ impl Recipient {
         is_same_below && Arc::ptr_eq(&self.path, &other.path)
     }
 
-    /// Whether what is for it leaves before all else in its lane.
+    /// Whether messages for it leave before all others in their lane.
     pub(crate) fn is_heartbeat(&self) -> bool {
         let below = self.path.strip_prefix(Self::HEARTBEAT);
         below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
@@ -120,7 +120,7 @@ pub trait PayloadValue: Send + 'static {
         0
     }
 
-    /// Back to what it was made of.
+    /// The value itself, for a downcast to its type.
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
 }
 

@@ -38,7 +38,7 @@ impl fmt::Display for ConfigErrors {
 impl std::error::Error for ConfigErrors {}
 
 /// Why the files that [`crate::TlsSettings`] names cannot be used. At start the node does not run;
-/// later it goes on with what it read before.
+/// later it goes on with the files that it read before.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot use {} for TLS: {why}", file.display())]
 pub struct TlsError {

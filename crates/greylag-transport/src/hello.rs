@@ -1,8 +1,8 @@
 //! The first words on every stream, and whether they are accepted.
 //!
-//! A Hello says who calls, whom the caller believes to call, and for which lane; nothing else may
+//! A Hello names the caller, the node that the caller believes to call, and the lane; nothing else may
 //! precede its answer. [`Hello::judge`] is the whole of the decision that needs no knowledge of the
-//! peer's past; what does is decided by its association. Source: cluster T4, T12, T13.
+//! peer's past; the rest is decided by the peer's association. Source: cluster T4, T12, T13.
 
 use std::time::Duration;
 

@@ -54,7 +54,7 @@
 //! a.send(&to_b, number(21).asking(ask.address.ask_id, timeout)).expect("the queue has room");
 //! assert_eq!(*ask.answer.await?.downcast::<u32>().unwrap(), 42);
 //!
-//! a.shutdown().await; // what was queued is read, the peer is told
+//! a.shutdown().await; // queued messages are read, the peer is told
 //! b.shutdown().await;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # })?;
@@ -68,7 +68,7 @@
 //! - Sending never waits. A full queue refuses the message and gives it back.
 //! - Every dropped message is counted, by reason, lane and peer; a question that is dropped ends
 //!   its ask at once wherever that can be known.
-//! - A quarantined process is refused in both directions, for ever; what was queued for it is
+//! - A quarantined process is refused in both directions, for ever; messages queued for it are
 //!   handed back to the listeners that asked for that.
 //!
 //! # Two halves

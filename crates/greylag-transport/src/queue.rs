@@ -1,4 +1,4 @@
-//! What waits to be written to one lane of one peer.
+//! The queue of items that wait to be written to one lane of one peer.
 //!
 //! Any thread pushes, one stream at a time takes. The gate says which stream that is: a stream is
 //! given a number when it is dialled, may take once the gate is opened for its number, and ends
@@ -104,8 +104,8 @@ pub(crate) struct Bounds {
 pub(crate) struct LaneQueue {
     bounds: Bounds,
     state: Mutex<State>,
-    /// Held from taking items until they are written or put back, so that what is handed back
-    /// misses nothing.
+    /// Held from taking items until they are written or put back, so that a hand-back misses none
+    /// of them.
     writing: Mutex<()>,
 }
 
@@ -465,7 +465,7 @@ mod tests {
         assert_eq!(queue.lock().room.keys().collect::<Vec<_>>(), [&8]);
     }
 
-    /// Cluster T33: what comes after the end is refused, so that nothing lies there uncounted.
+    /// Cluster T33: an item pushed after the end is refused, so that none lies there uncounted.
     #[test]
     fn a_closed_queue_takes_not_even_a_mark() {
         let queue = queue_of(10);
@@ -573,7 +573,7 @@ mod tests {
         assert_eq!(take(&queue, 2, 5).1, [1, 2, 3]);
     }
 
-    /// Cluster T20: a quarantined process goes on sending for years; what cannot be said is not kept.
+    /// Cluster T20: a quarantined process goes on sending for years; notices that cannot be sent are not kept.
     #[test]
     fn notices_without_a_stream_are_not_kept() {
         let queue = queue_of(1);

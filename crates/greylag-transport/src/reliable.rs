@@ -1,9 +1,9 @@
 //! Control messages that must not be lost: numbered, acknowledged, sent again.
 //!
 //! One [`ReliableSender`] and one [`ReliableReceiver`] per peer address. Numbers begin at 1 with
-//! every incarnation of the peer and survive streams: what was not acknowledged is written again on
+//! every incarnation of the peer and survive streams: unacknowledged messages are written again on
 //! the next stream, and every resend interval. The receiver takes only the number it expects, so
-//! whatever is lost, doubled or reordered beneath, each message is delivered once and in order.
+//! each message is delivered once and in order, even if streams lose, double or reorder frames.
 //!
 //! ```text
 //! sender                         receiver
@@ -14,10 +14,10 @@
 //! ```
 //!
 //! Both halves remember how far the numbers of a replaced incarnation had come: one that was replaced
-//! in error goes on where it stopped, and what was dropped meanwhile counts as given up.
+//! in error goes on where it stopped, and messages dropped meanwhile count as given up.
 //!
-//! What a sender gives up leaves its number behind: the receiver is told to pass over it, so that
-//! later messages are delivered all the same.
+//! The number of a message that a sender gives up is not used again: the receiver is told to pass over
+//! it, so that later messages are delivered all the same.
 //!
 //! Source: cluster T15, T28, T29.
 

@@ -1,4 +1,4 @@
-//! What layers above ask of the transport, and what it tells them.
+//! The transport as layers above see it: the calls that they make, and the events that it tells them.
 //!
 //! Drivers hold an `Arc<dyn Remoting>`: the gRPC driver in production, a virtual network in tests.
 //! Calls never wait: a message is queued or refused. Nothing here terminates the process.
@@ -211,7 +211,7 @@ pub enum TransportEvent {
         /// The other process.
         claimant: UniqueAddress,
     },
-    /// A stream broke after it was active; what was in it is lost (cluster T10, T31).
+    /// A stream broke after it was active; messages in it are lost (cluster T10, T31).
     LinkLost {
         /// The incarnation at the other end.
         peer: UniqueAddress,
@@ -260,7 +260,7 @@ pub enum TransportEvent {
         /// Why.
         reason: QuarantineReason,
     },
-    /// A node refused our Hello: for good, and what was queued for it became dead letters (cluster T12,
+    /// A node refused our Hello: for good, and the messages queued for it became dead letters (cluster T12,
     /// T14); or, with [`RejectCode::NotReady`], until the member that holds our address there is removed.
     HandshakeRejected {
         /// The address that was called.
@@ -371,9 +371,9 @@ pub trait Remoting: Send + Sync + 'static {
     /// cluster, every process may speak to every recipient. Source: cluster T17.
     fn set_members(&self, _members: &mut dyn Iterator<Item = &UniqueAddress>) {}
 
-    /// Which members hold their addresses, all of them: the Hello of another process there teaches
-    /// nothing, and is refused where it cannot have replaced the member. Membership tells it at every
-    /// change; it replaces what was named before (cluster T15).
+    /// Sets the members that hold their addresses, all of them: the Hello of another process there teaches
+    /// nothing, and is refused where that process cannot have replaced the member. Membership calls this at
+    /// every change; each call replaces the one before (cluster T15).
     fn set_holders(&self, _holders: Vec<Holder>) {}
 
     /// Dials an address anew, so that the process that listens there names itself, at most once a second;
@@ -384,9 +384,9 @@ pub trait Remoting: Send + Sync + 'static {
     /// say there proves nothing but that they run: the receiver has to judge it. Source: cluster T17.
     fn open_to_strangers(&self, _path: &str, _is_open: bool) {}
 
-    /// The processes that were members and never will be again: their quarantines are remembered for as long
+    /// Sets the processes that were members and never will be again: their quarantines are remembered for as long
     /// as they are named here, and one that was removed before this node knew it as a member is refused like a
-    /// quarantined one (cluster T15, T20, T21). Replaces what was named before.
+    /// quarantined one (cluster T15, T20, T21). Each call replaces the one before.
     fn set_tombstones(&self, tombstones: &std::collections::BTreeSet<UniqueAddress>);
 
     /// From now on the port stays bound until the process ends, whatever becomes of the transport:
@@ -394,13 +394,13 @@ pub trait Remoting: Send + Sync + 'static {
     /// behind it. A caller that connects after the transport's end gets no answer. Source: cluster T33, S20.
     fn keep_port(&self) {}
 
-    /// What is dropped for recipients whose path begins so is counted, and neither published nor
-    /// logged: chatter that its protocol repeats anyway (cluster T41).
+    /// Declares messages chatter, by the beginning of their recipients' paths: dropped ones are counted, and neither
+    /// published nor logged, since their protocol repeats them anyway (cluster T41).
     fn declare_chatter(&self, path_prefix: &str);
 
-    /// What is dropped for one of these reasons for recipients whose path begins so is counted and published, and no
-    /// warning: its protocol says it again. For recipients that start later than their peers, or end before them, where
-    /// `NoSuchRecipient` belongs to every start and every end. Once for a path is enough.
+    /// Declares that messages for recipients whose path begins so are sent again if they are dropped for one of these
+    /// reasons: such drops are counted and published, and no warning. For recipients that start later than their peers,
+    /// or end before them, where `NoSuchRecipient` belongs to every start and every end. Once for a path is enough.
     fn declare_repeated(&self, path_prefix: &str, reasons: &[DeadLetterReason]);
 
     /// Dead letters from now on, at most `capacity` of them waiting to be read (cluster T41).

@@ -1,4 +1,4 @@
-//! What a node's transport is told at start.
+//! The settings of a node's transport.
 //!
 //! Values that could be wrong together are checked once, by [`TransportSettings::check`], which
 //! reports every problem and not only the first. Source: cluster §6.
@@ -24,14 +24,14 @@ pub enum OnReliableGiveUp {
 pub struct TransportSettings {
     /// Must be the same on all nodes. Required; the default is empty and refused.
     pub cluster_name: String,
-    /// What peers dial, and what appears in addresses. `None`, the default, takes the address that
+    /// The host that peers dial, and that appears in addresses. `None`, the default, takes the address that
     /// this host uses towards others.
     pub canonical_host: Option<String>,
-    /// What peers dial; 0 is the bound port. Default 17355.
+    /// The port that peers dial; 0 is the bound port. Default 17355.
     pub canonical_port: u16,
-    /// What is listened on, if not the canonical host.
+    /// The host that the node listens on, if not the canonical one.
     pub bind_host: Option<String>,
-    /// What is listened on, if not the canonical port; 0 picks a free one.
+    /// The port that the node listens on, if not the canonical one; 0 picks a free one.
     pub bind_port: Option<u16>,
     /// How long binding may take, a name look-up included. Default 3 s.
     pub bind_timeout: Duration,
@@ -39,7 +39,7 @@ pub struct TransportSettings {
     pub connection_timeout: Duration,
     /// Ordinary streams per peer. Default 1.
     pub outbound_lanes: u16,
-    /// Workers that decode what arrives. Default 4.
+    /// Workers that decode messages that arrive. Default 4.
     pub inbound_lanes: u16,
     /// Envelopes that wait per ordinary lane. Default 3072.
     pub outbound_message_queue_size: usize,
@@ -90,7 +90,7 @@ pub struct TransportSettings {
     pub http2_keepalive_timeout: Duration,
     /// Reliable control messages that wait for their acknowledgement, per peer. Default 20 000.
     pub reliable_buffer_size: usize,
-    /// From one repetition of what was not acknowledged to the next. Default 1 s.
+    /// From one repetition of unacknowledged messages to the next. Default 1 s.
     pub reliable_resend_interval: Duration,
     /// How long reliable messages wait without any acknowledgement. Default 6 h.
     pub give_up_reliable_after: Duration,

@@ -216,7 +216,7 @@ struct Ending {
 }
 
 impl Watcher {
-    /// Watches nothing yet. `flush_timeout`: how long a notice waits for what was sent before it
+    /// A watcher that watches nothing yet. `flush_timeout`: how long a notice waits for messages sent before it
     /// (`transport.termination_flush_timeout`).
     pub fn new(own: UniqueAddress, flush_timeout: Duration) -> Self {
         Self {
@@ -365,7 +365,7 @@ impl Watcher {
                 Some(current) if instance == 0 || instance == current => {
                     self.watchers.entry((path, current)).or_default().insert((from, instance));
                 }
-                // Gone before it could be noted; what it sent may still be on its way.
+                // The recipient ended before the watch could be noted; its messages may still be on their way.
                 _ => self.begin_ending(now, from, path, BTreeSet::from([instance]), out),
             },
             WatchMessage::Unwatch { path, instance } => {

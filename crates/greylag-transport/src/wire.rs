@@ -129,7 +129,7 @@ pub(crate) fn read_frame(bytes: Bytes) -> Result<Frame, Malformed> {
         Content::Nack(nack) => Frame::Nack(nack.seq),
         Content::Quarantined(q) => match codes::quarantine_reason(q.reason) {
             Some(reason) => Frame::Quarantined { from: read_node(q.from)?, to: read_node(q.to)?, reason },
-            // What a newer version means by it is not known here (cluster T36).
+            // A reason of a newer version is not known here, so the frame is skipped (cluster T36).
             None => Frame::Unknown,
         },
         Content::Terminating(terminating) => Frame::Terminating { from: read_node(terminating.from)? },

@@ -80,7 +80,7 @@ impl Claims {
 
 impl Association {
     /// Dials the address anew: the process that listens there names itself. A control stream that is open stays,
-    /// since what is under way in it would be lost; then the lane of large messages, which mostly rests,
+    /// since messages under way in it would be lost; then the lane of large messages, which mostly rests,
     /// asks in its stead, and where that is open too, it does so only if `even_if_open`.
     pub(super) fn ask(&mut self, now: Instant, even_if_open: bool, out: &mut Vec<Effect>) {
         let rests = |phase| matches!(phase, Phase::Idle | Phase::Waiting { .. });

@@ -1,4 +1,4 @@
-//! What would be long to tell in a transcript.
+//! Cases that would be long to tell in a transcript.
 
 use super::*;
 

@@ -75,7 +75,7 @@ struct Net {
 struct Port {
     address: UniqueAddress,
     inbox: mpsc::Sender<Parcel>,
-    /// Set at once by a crash: what is queued then is never delivered.
+    /// Set at once by a crash: parcels queued then are never delivered.
     closed: Arc<AtomicBool>,
 }
 

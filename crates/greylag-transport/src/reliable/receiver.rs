@@ -57,7 +57,7 @@ impl ReliableReceiver {
         Self::default()
     }
 
-    /// Takes one input. What comes from another incarnation than the current one is ignored.
+    /// Takes one input. Messages of another incarnation than the current one are ignored.
     pub fn handle<M>(&mut self, input: ReceiverInput<M>, out: &mut Vec<ReceiverEffect<M>>) {
         match input {
             ReceiverInput::Incarnation { uid } => {

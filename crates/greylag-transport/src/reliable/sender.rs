@@ -361,7 +361,7 @@ impl<M: Clone> ReliableSender<M> {
         dropped
     }
 
-    /// Deadlines follow from what waits.
+    /// Sets or clears the deadlines, by whether messages wait.
     fn settle(&mut self, now: Instant) {
         if self.waiting() == 0 {
             self.waiting_since = None;

@@ -100,7 +100,7 @@ pub(super) fn entity_error(failure: pb::EntityFailure) -> EntityError {
         Kind::NotStoredRejected => EntityError::NotStored(NotStoredReason::Rejected(failure.text)),
         Kind::NotStoredUnavailable => EntityError::NotStored(NotStoredReason::Unavailable(failure.text)),
         Kind::NotStoredFenced => EntityError::NotStored(NotStoredReason::Fenced),
-        // A failure of a newer version: what it did is not known here.
+        // A failure of a newer version: its meaning is not known here.
         Kind::OutcomeUnknown | Kind::Unspecified => EntityError::OutcomeUnknown,
         Kind::NotInOrder => EntityError::NotInOrder,
     }

@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(names.spell(Role::Path, "a"), Spelling::Number(1));
     }
 
-    /// Cluster T36, T37: a table is bounded in bytes: what is long gets no number and is not kept.
+    /// Cluster T36, T37: a table is bounded in bytes: a long name gets no number and is not kept.
     #[test]
     fn long_names_are_written_out_and_not_kept() {
         let (kept, long) = ("k".repeat(MAX_KEPT), "l".repeat(MAX_KEPT + 1));

@@ -1,4 +1,4 @@
-//! What a frame may hold, looked at before anything is made of it.
+//! The limits of a frame's content, checked before anything is allocated for it.
 //!
 //! The generated types make a value of each repeated field and each entry of a map, and a value takes many times
 //! the two bytes in which a frame can ask for it. So fields that repeat are counted first, and a frame with more of

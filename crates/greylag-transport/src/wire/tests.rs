@@ -114,7 +114,7 @@ fn the_vectors_of_the_format_document() {
     assert!(missing.is_empty(), "not in the document: {missing:#?}");
 }
 
-/// Cluster T37: how a writer packs is its own affair; what was packed once stays readable.
+/// Cluster T37: a writer may pack as it likes; a frame that was packed once stays readable.
 #[test]
 fn the_compressed_vector_of_the_format_document_is_read() {
     let close = Frame::Close("no ".repeat(9));
@@ -153,7 +153,7 @@ fn names_are_written_once_a_stream() {
     assert!(read_all(rest.into()).unwrap_err().to_string().contains("no name has the number 1"));
 }
 
-/// Cluster T36: what a frame makes a reader allocate is bounded, whatever its envelopes are.
+/// Cluster T36: a reader's allocations for a frame are bounded, whatever its envelopes are.
 #[test]
 fn a_frame_of_countless_envelopes_is_refused() {
     let mut batch = BytesMut::new();
@@ -163,7 +163,7 @@ fn a_frame_of_countless_envelopes_is_refused() {
     assert!(read_all(batch.freeze()).is_err());
 }
 
-/// Cluster T36: what a Hello says is kept and told, so it is short.
+/// Cluster T36: the texts of a Hello are kept and told to others, so they are short.
 #[test]
 fn a_hello_is_short() {
     let Some(pb::frame::Content::Hello(good)) =
@@ -294,7 +294,7 @@ fn a_variant_of_a_newer_version_is_unknown_and_not_malformed() {
     assert_eq!(read_frame(frame.freeze()), Ok(Frame::Unknown));
 }
 
-/// Cluster §7, T36: what is damaged is refused, or read and the same when it is written again.
+/// Cluster §7, T36: a damaged frame is refused, or read and the same when it is written again.
 #[test]
 fn damaged_frames_are_refused_or_read_and_nothing_else() {
     use crate::fuzzing;

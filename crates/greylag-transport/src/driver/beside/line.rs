@@ -17,12 +17,12 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The first byte of a TLS alert. A server's first frame of HTTP/2 would have to be of a megabyte.
 const TLS_ALERT: u8 = 0x15;
 
-/// A connection on which something was said already: what was heard is handed on, what was said is
-/// not said again.
+/// A connection on which the first bytes were exchanged already: the byte read is handed on to the reader, and
+/// bytes written are not written again.
 pub struct Line {
     io: Pin<Box<dyn Io>>,
     heard: Option<u8>,
-    /// How much of what will be written first the other end has.
+    /// How many of the bytes that will be written first the other end has already.
     said: usize,
 }
 
@@ -44,7 +44,7 @@ impl Line {
     /// then.
     ///
     /// # Errors
-    /// As the connection has them; what a listener says before it hangs up is in them.
+    /// As the connection has them; they name the alert that a listener sends before it hangs up.
     pub async fn by_tls(mut tls: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> io::Result<Self> {
         let first = tls.read_u8().await?;
         Ok(Self { io: Box::pin(tls), heard: Some(first), said: 0 })

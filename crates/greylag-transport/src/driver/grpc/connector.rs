@@ -149,7 +149,7 @@ impl AsyncWrite for Io {
 mod tests {
     use super::*;
 
-    /// Cluster T9, C7: what a control lane writes is acknowledged in time, or its connection is given up.
+    /// Cluster T9, C7: the bytes of a control lane are acknowledged in time, or its connection is given up.
     #[tokio::test]
     async fn control_lanes_have_no_patience_with_silence() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

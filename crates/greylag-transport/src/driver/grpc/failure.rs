@@ -1,4 +1,4 @@
-//! What the error of a dial means: which of its causes is the one that a person can do something about.
+//! The meaning of a dial's error: which of its causes is the one that a person can do something about.
 
 use std::error::Error;
 use std::io;

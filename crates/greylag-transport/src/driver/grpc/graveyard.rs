@@ -1,4 +1,4 @@
-//! What is remembered of addresses that were let go: which processes must not come back there.
+//! The memory of addresses that were let go: which processes must not come back there.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -44,7 +44,7 @@ mod tests {
 
     use super::*;
 
-    /// Cluster T21: what is remembered of addresses is bounded, and the first goes first.
+    /// Cluster T21: the memory of addresses is bounded, and the oldest is forgotten first.
     #[test]
     fn of_the_addresses_the_oldest_is_forgotten_first() {
         let mut graveyard = Graveyard::default();

@@ -1,4 +1,4 @@
-//! What membership told last of the processes at each address: which members hold it, which were removed.
+//! The processes at each address as membership told them last: which members hold it, which were removed.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ impl<T> Default for ByAddress<T> {
 }
 
 impl<T: Clone + PartialEq> ByAddress<T> {
-    /// Replaces what was known; returns the addresses for which it differs, with what is known now.
+    /// Replaces all entries; returns the addresses whose entries changed, with their new ones.
     pub(super) fn replace(&self, entries: impl Iterator<Item = (NodeAddress, T)>) -> Vec<(NodeAddress, Vec<T>)> {
         let mut by_address: BTreeMap<NodeAddress, Vec<T>> = BTreeMap::new();
         for (address, entry) in entries {

@@ -102,10 +102,10 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
 }
 
 fn failed(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, failure: DialFailure) {
-    // The peer refuses it, and what it says of that may be lost with the connection (cluster 83).
+    // The peer refuses an expired certificate, and its alert may be lost with the connection (cluster 83).
     let has_expired = shared.tls.as_ref().is_some_and(|files| files.days_left() < 0);
     let hint = if has_expired { "; this node's certificate has expired" } else { "" };
-    // Beyond that, what waits for the peer is lost.
+    // Messages wait for the peer as long as this; beyond that they are lost.
     let patience = shared.settings.handshake_timeout;
     if lock(&peer.complaints).failed(Instant::now(), failure.may_pass(), patience) {
         tracing::warn!(peer = %peer.address, %lane, error = %failure, "a dial failed{hint}; it is repeated, and further failures are logged at debug");
@@ -233,8 +233,8 @@ async fn listen(
     end: &LinkEnd,
 ) -> u64 {
     let mut received = 0;
-    // Ended from our side, the peer reads what it was sent and then ends its half; if it does not,
-    // it is not waited for for ever.
+    // When this side ends the stream, the peer reads the rest and then ends its half; if it does not, the
+    // wait ends after a while.
     let given_up = async {
         end.closed.notified().await;
         tokio::time::sleep(LAST_WORDS).await;

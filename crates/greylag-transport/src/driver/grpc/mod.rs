@@ -294,7 +294,7 @@ impl GrpcTransport {
         may
     }
 
-    /// Ends in order: refuses new messages, lets peers read what was queued and tells them, closes
+    /// Ends in order: refuses new messages, lets peers read the queued ones, announces the end to them, closes
     /// the streams, and stops listening last. Takes at most `shutdown_flush_timeout` plus
     /// `shutdown_streams_timeout`. Source: cluster T33.
     pub async fn shutdown(&self) {
@@ -331,7 +331,7 @@ impl GrpcTransport {
         drop(port);
     }
 
-    /// Puts the last word behind what is queued in every lane that is in use, but not to a peer that ends itself.
+    /// Puts the last word behind the queued items of every lane that is in use, but not to a peer that ends itself.
     fn say_farewell(&self) {
         for peer in self.shared.peers() {
             for lane in peer.lanes() {

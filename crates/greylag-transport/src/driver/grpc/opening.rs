@@ -73,7 +73,7 @@ mod tests {
             let mut opening = Opening { body: Body::empty(), head: [0; HEAD], seen: 0 };
             let mut bytes = vec![0];
             bytes.extend(u32::try_from(len).unwrap().to_be_bytes());
-            // What follows is no length, whatever it says.
+            // These bytes belong to the message: they must not be taken for a length.
             bytes.extend([0xff; 20]);
             bytes.chunks(piece).try_for_each(|piece| opening.check(piece)).is_ok()
         };

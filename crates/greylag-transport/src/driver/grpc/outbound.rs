@@ -1,8 +1,8 @@
 //! The writer of one stream: what tonic polls for the frames of a lane.
 //!
 //! The writer runs only when the connection has room, takes what is queued then, and writes it into one
-//! frame; it never waits for more. So there is no queue between the lane's and the socket, and what
-//! a broken stream loses is what the connection itself had taken. Source: cluster T10, T26, T27.
+//! frame; it never waits for more. So there is no queue between the lane's and the socket, and a broken
+//! stream loses only what the connection itself had taken. Source: cluster T10, T26, T27.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -31,7 +31,7 @@ const KEPT_ROOM: usize = 64 * 1024;
 /// What the task that listens on a stream and the writer of the stream tell each other.
 #[derive(Default)]
 pub(super) struct Line {
-    /// Envelopes written, for the count of what a break loses.
+    /// Envelopes written, for the count of those that a break loses.
     pub(super) written: AtomicU64,
     agreed: OnceLock<Agreed>,
 }
@@ -106,7 +106,7 @@ impl Outbound {
         }
     }
 
-    /// The items taken, as one frame; what does not fit, or is for another incarnation, goes back to the queue.
+    /// The items taken, as one frame; items that do not fit, or are for another incarnation, go back to the queue.
     /// `None` if nothing is left to write.
     fn write(&mut self, to: Uid) -> Option<OutFrame> {
         if self.taken.front().is_some_and(Item::is_alone) {
@@ -137,7 +137,7 @@ impl Outbound {
                 (count, done) = (count + 1, done + 1);
                 continue;
             }
-            // What does not leave gives no name a number.
+            // An item that does not leave must give no name a number.
             batch.truncate(start);
             names.forget_since(mark);
             if is_next {

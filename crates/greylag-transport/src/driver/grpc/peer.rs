@@ -1,4 +1,4 @@
-//! One peer: its association machine, its queues, and what the machine's effects come to.
+//! One peer: its association machine, its queues, and the execution of the machine's effects.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,7 +53,7 @@ pub(super) enum Parting {
 pub(super) struct LinkEnd {
     /// In order: the peer may finish reading.
     pub(super) closed: Notify,
-    /// At once, as a fault: what is under way is lost.
+    /// At once, as a fault: messages under way are lost.
     pub(super) killed: Notify,
 }
 
@@ -74,7 +74,7 @@ pub(super) enum Admission {
 pub(super) enum Refused {
     /// The caller is quarantined, for a reason unless it left in order, or another one runs in its place.
     Dead(Option<QuarantineReason>),
-    /// A member holds the caller's address; what is to be said of it.
+    /// A member holds the caller's address; with the detail for the caller.
     Held(UniqueAddress, String),
 }
 
@@ -158,8 +158,8 @@ impl Peer {
         machine.peer() == Some(uid) && !machine.is_dead(uid)
     }
 
-    /// Keeps what a handshake with this incarnation taught, and tells the listeners. False, and nothing
-    /// more: it is dead by now, or another one runs.
+    /// Keeps what a handshake with this incarnation taught, and tells the listeners. Returns false and does
+    /// nothing if the incarnation is dead by now, or another one runs.
     pub(super) fn introduce(&self, shared: &Shared, info: PeerInfo) -> bool {
         // Under the lock, so that the word of one incarnation cannot come after that of the next.
         let machine = self.machine.lock().expect(NO_PANIC);
@@ -209,7 +209,7 @@ impl Peer {
         self.is_let_go.load(Ordering::Acquire)
     }
 
-    /// Closes for good, if nothing is queued, waits or is under way; returns what is to be remembered.
+    /// Closes for good, if nothing is queued, waits or is under way; returns the graves to be remembered.
     pub(super) fn let_go(&self) -> Option<Vec<Grave>> {
         let machine = self.machine.lock().expect(NO_PANIC);
         if !machine.is_spent() || !self.close_unused() {
@@ -291,7 +291,7 @@ impl Peer {
         verdict
     }
 
-    /// Returns what the machine has to be told next.
+    /// Executes one effect; returns the machine's next inputs.
     fn carry_out(self: &Arc<Self>, shared: &Arc<Shared>, now: Instant, effect: Effect) -> Vec<Input> {
         let numbered = |input| self.run_numbered(shared, now, input);
         match effect {
@@ -376,14 +376,14 @@ impl Peer {
         Vec::new()
     }
 
-    /// The old incarnation is gone: what was for it and only it ends here, or goes back to its sender.
+    /// The old incarnation is gone: its streams end, and envelopes for it alone are dropped or go back to their sender.
     fn bury(&self, shared: &Shared, old: Uid) {
         shared.streams.end_all_of(&self.incarnation(old));
         self.hand_back(shared, old, DeadLetterReason::StaleIncarnation);
     }
 
-    /// Takes out what waits for a process that was quarantined or replaced, as the reason says, and offers it
-    /// back.
+    /// Takes out the items that wait for a process that was quarantined or replaced, as the reason says, and
+    /// offers them back.
     pub(super) fn hand_back(&self, shared: &Shared, uid: Uid, reason: DeadLetterReason) {
         let (peer, now) = (self.incarnation(uid), Instant::now());
         let mut unsent = Vec::new();
@@ -422,7 +422,7 @@ impl Peer {
             }
             Event::HandshakeRejected { code, holder, detail } => {
                 if code.is_retryable() {
-                    // Membership says what it waits for, and how often.
+                    // Membership logs which member it waits for, at its own pace.
                     tracing::debug!(peer = %address, ?code, detail, "the handshake was refused for now");
                 } else {
                     tracing::warn!(peer = %address, ?code, detail, "the handshake was refused");
@@ -548,7 +548,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_lost_by_letting_go() {
         let node = bind(Duration::from_secs(3600)).await;
-        // Held from before: what a slow sender has in its hands.
+        // Held from before, as a slow sender may hold it.
         let to: UniqueAddress = "127.0.0.1:9#7".parse().unwrap();
         let old = node.shared.peer(to.address());
         node.shared.let_go(&old);
@@ -578,7 +578,7 @@ mod tests {
         }
     }
 
-    /// Cluster T15, T21: what is under way, waits or is remembered for a reason keeps a peer.
+    /// Cluster T15, T21: a peer is kept while something is under way, waits or is remembered for a reason.
     #[tokio::test]
     async fn a_peer_of_use_is_kept() {
         let node = bind(Duration::from_secs(3600)).await;

@@ -44,7 +44,7 @@ impl Numbered {
         self.sender.lock().expect(NO_PANIC).next_deadline()
     }
 
-    /// Another incarnation runs at the address: what comes from it is numbered anew.
+    /// Another incarnation runs at the address: its messages are numbered anew.
     pub(super) fn expect_from(&self, uid: Uid) {
         let input = ReceiverInput::<Letter>::Incarnation { uid };
         self.receiver.lock().expect(NO_PANIC).handle(input, &mut Vec::new());
@@ -82,14 +82,14 @@ impl Peer {
         outcome
     }
 
-    /// Feeds the sender, and the association with what follows for it.
+    /// Feeds the sender, and then the association with the inputs that follow.
     pub(super) fn numbered_input(self: &Arc<Self>, shared: &Arc<Shared>, input: SenderInput<Arc<Letter>>) {
         for input in self.run_numbered(shared, Instant::now(), input) {
             self.input(shared, input);
         }
     }
 
-    /// Feeds the sender; returns what the association has to be told. Callable under its lock.
+    /// Feeds the sender; returns the inputs for the association. Callable under the association's lock.
     pub(super) fn run_numbered(&self, shared: &Shared, now: Instant, input: SenderInput<Arc<Letter>>) -> Vec<Input> {
         self.run_sender(shared, now, input).0
     }

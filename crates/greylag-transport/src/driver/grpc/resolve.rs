@@ -87,7 +87,7 @@ mod tests {
         std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
     }
 
-    /// Cluster T9: what the first dial found out is not believed by the next one.
+    /// Cluster T9: each dial resolves the name anew.
     #[tokio::test]
     async fn every_dial_asks_for_the_address_anew() {
         let gone = refusing();

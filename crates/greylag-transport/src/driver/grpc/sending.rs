@@ -1,4 +1,4 @@
-//! What a message goes through before it waits in a lane.
+//! The way of a message until it waits in a lane.
 
 use std::pin::Pin;
 use std::sync::Arc;

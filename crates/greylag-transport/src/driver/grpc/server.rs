@@ -315,7 +315,7 @@ const AT_ONCE: usize = 1024;
 const LAST_WORD: Duration = Duration::from_secs(1);
 /// Between two announcements of what a peer says of itself; an honest one has news once.
 const NEWS_INTERVAL: Duration = Duration::from_secs(1);
-/// Between what was read and the peer's being told so.
+/// From reading envelopes to telling the peer how many were read.
 const REPORT_AFTER: Duration = Duration::from_millis(100);
 
 impl Reader {
@@ -324,7 +324,7 @@ impl Reader {
         let end = self.read_all(frames, &turn, &mut is_orderly).await;
         self.report();
         let (from, lane) = (self.hello.from.clone(), self.hello.lane);
-        // What a peer ended in order lost nothing; anything else may have.
+        // A stream that its peer ended in order lost nothing; any other may have.
         if !is_orderly && !matches!(end, End::Finished) && !self.shared.is_blocked(&from) {
             self.shared.announce(Announcement::Event(TransportEvent::LinkLost { peer: from, lane }));
         }
@@ -554,7 +554,7 @@ impl Reader {
         (sorting.into_bins(), end)
     }
 
-    /// Counts what no worker takes any more: this node is ending.
+    /// Counts messages that no worker takes any more, because this node is ending.
     fn count_untaken(&self, count: u64) {
         if count > 0 {
             let (lane, peer) = (Some(self.hello.lane), Some(self.hello.from.address()));
@@ -587,7 +587,7 @@ impl Reader {
         }
     }
 
-    /// Counts what had arrived on a superseded stream and is not delivered any more.
+    /// Counts messages that had arrived on a superseded stream and are not delivered any more.
     async fn count_discarded(&mut self, mut frames: Streaming<Bytes>) {
         let mut count = 0;
         while let Ok(Ok(Some(bytes))) = tokio::time::timeout(Duration::ZERO, frames.message()).await {

@@ -257,8 +257,8 @@ impl Shared {
         drop(self.adding.lock().expect(NO_PANIC));
     }
 
-    /// Takes a peer out of the table that has been of no use for long. What is sent to its address from
-    /// then on meets another one, which remembers its graves.
+    /// Takes a peer out of the table that has been of no use for long. Messages to its address meet a new
+    /// peer from then on, which remembers the old one's graves.
     pub(super) fn let_go(&self, peer: &Peer) {
         let _adding = self.adding.lock().expect(NO_PANIC);
         if let Some(graves) = peer.let_go() {

@@ -1,5 +1,5 @@
 //! One accepted connection as the doorkeeper sees it: how long it may go without saying Hello, and
-//! what is said of it when it ends without.
+//! how it is reported when it ends without one.
 //!
 //! ```text
 //! accept --doorkeeper--> TLS handshake --> HTTP/2 --> Hello --> streams

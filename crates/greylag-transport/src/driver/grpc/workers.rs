@@ -34,12 +34,12 @@ pub(super) struct Delivery {
     pub(super) mark: Option<Arc<Mark>>,
 }
 
-/// What this node sends to itself.
+/// A message or mark that this node sends to itself.
 enum Local {
     Message {
         lane: Lane,
         message: Inbound,
-        /// None for what has to be taken in.
+        /// `None` for messages that must be taken in although there is no room.
         _share: Option<Share>,
     },
     Mark(Arc<Mark>),
@@ -102,7 +102,7 @@ impl Workers {
         self.data.len()
     }
 
-    /// Hands over what a frame brought for worker `index`; waits while that one is behind. Returns how
+    /// Hands over the messages of a frame for worker `index`; waits while that one is behind. Returns how
     /// many messages were not taken, because that worker has ended.
     pub(super) async fn deliver(&self, index: usize, delivery: Delivery) -> u64 {
         let worker = if delivery.lane.kind() == LaneKind::Control { &self.control } else { &self.data[index] };
@@ -287,7 +287,7 @@ mod tests {
         Delivery { from, lane, arrived, read_at, mark }
     }
 
-    /// Cluster T22, T38: what a node sends to itself is bounded in messages and in bytes; a mark is taken all the
+    /// Cluster T22, T38: messages of a node to itself are bounded in number and in bytes; a mark is taken all the
     /// same, and a sender that waits is woken once there is room.
     #[tokio::test]
     async fn what_a_node_sends_to_itself_is_bounded_in_bytes() {
