@@ -37,7 +37,7 @@ pub struct Causal<S: Store> {
     /// How many slot ids name each replica, kept up with every change.
     slots: BTreeMap<ReplicaId, i64>,
     home: Option<Home>,
-    /// Whose slots are watched: the replica that updates the value.
+    /// The replica whose slots are watched: the one that updates the value.
     own: Option<ReplicaId>,
     /// Own slots at or below this number are not counted on any more.
     slot_floor: u64,

@@ -89,7 +89,8 @@ impl<S: Store> Fragment<S> {
     }
 }
 
-/// Every dot of a store is in its context, on which the joins rest; and the replica table names exactly who is named.
+/// Checks that every dot of a store is in its context, on which the joins rest; and that the replica table names
+/// exactly the replicas of the data.
 pub(crate) fn check<S: Store>(store: &S, context: &Context, others: &[ReplicaId]) -> Result<(), DecodeError> {
     let mut strays = 0;
     store.visit_dots(&mut |dot| strays += usize::from(!context.contains(dot)));

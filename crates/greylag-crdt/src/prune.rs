@@ -232,9 +232,9 @@ impl Moved {
 /// The marker of one owner for one removed replica in one entry: what was put where. Source: ddata Z5.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Performed {
-    /// Whose data was put elsewhere.
+    /// The removed replica whose data was put elsewhere.
     pub removed: ReplicaId,
-    /// Under whose name it is now.
+    /// The replica under whose name it is now.
     pub owner: ReplicaId,
     /// How dots were renamed, ascending; empty for counters.
     pub ranges: Vec<Range>,
@@ -335,7 +335,7 @@ impl Performed {
     }
 }
 
-/// In the byte that says whether a marker ends: births of slots follow. Who reads no births refuses it.
+/// In the byte that says whether a marker ends: births of slots follow. A version that reads no births refuses it.
 const WITH_BIRTHS: u8 = 2;
 
 /// All markers of one entry, one for each removed replica and owner, ascending.

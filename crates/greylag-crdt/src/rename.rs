@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(target(O1, 101), None);
     }
 
-    /// ddata Z6: two owners, one of whom was removed and performed before they met.
+    /// ddata Z6: two owners, one of which was removed and performed before they met.
     #[test]
     fn a_class_of_names_is_closed_over_all_markers() {
         let moves = moves(&[(R, O2, 0, 4, 20), (R, O3, 0, 4, 30), (O3, O1, 30, 32, 10)]);

@@ -1,4 +1,4 @@
-//! Who writes, and what a write is called.
+//! Replicas, and the names of what they write.
 //!
 //! A [`ReplicaId`] names one process incarnation; a [`Dot`] names one leaf that it wrote. Numbers of
 //! dots come from one [`DotSource`] per process, shared by every entry, so a number is never used
@@ -34,7 +34,7 @@ impl fmt::Display for ReplicaId {
 /// knows nothing of how far the former slot is elsewhere, so it counts in a slot of its own. Source: ddata Y4.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId {
-    /// Whose slot it is.
+    /// The replica that counts in the slot.
     pub replica: ReplicaId,
     /// The highest number that the replica's process had drawn when the entry came into being there
     /// ([`crate::Home::born`]); 0 outside of a replicator, and in bytes from before births.
@@ -115,11 +115,11 @@ impl fmt::Debug for WriterKey {
     }
 }
 
-/// The name of one leaf of one entry: who wrote it, and which of its writes it was (from 1).
+/// The name of one leaf of one entry: the replica that wrote it, and which of its writes it was (from 1).
 /// Source: ddata K2, K3.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Dot {
-    /// Who wrote.
+    /// The replica that wrote.
     pub replica: ReplicaId,
     /// The number that it drew.
     pub number: u64,

@@ -100,7 +100,8 @@ impl Bounds {
         }
     }
 
-    /// All but a deletion time: that is part of the data, and who says one that is not believed is refused.
+    /// Bounds all times but a deletion time: that is part of the data, and a tombstone with one that is not believed is
+    /// refused.
     fn envelope(&self, envelope: &mut Envelope) -> Option<i64> {
         let deleted_at = match envelope.content {
             Content::Tombstone { deleted_at } if !self.allow(deleted_at) => Some(self.ahead(deleted_at)),

@@ -3,7 +3,7 @@
 //! One log for all entries, with a cursor per peer. A peer gets the records after its cursor in
 //! batches: one consecutive run, grouped by entry into joined deltas. A batch is answered as a whole
 //! and sent again until it is; a record leaves when every peer acknowledged a batch that held it, or
-//! when the log is too long, in which case anti-entropy covers who lagged. So a peer that returns
+//! when the log is too long, in which case anti-entropy covers the peers that lagged. So a peer that returns
 //! gets what it missed and nothing else. Source: ddata G3, G4, G7, G8.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -533,7 +533,7 @@ impl DeltaLog {
         }
     }
 
-    /// Cuts the log to its limits. Returns who lost records by it, and how many.
+    /// Cuts the log to its limits. Returns the peers that lost records by it, and how many.
     pub(crate) fn enforce_limits(&mut self, settings: &ReplicatorSettings) -> Vec<(UniqueAddress, usize)> {
         let mut lost: BTreeMap<UniqueAddress, usize> = BTreeMap::new();
         while self.records.len() > settings.delta_log_max_entries || self.bytes > settings.delta_log_max_bytes {

@@ -357,7 +357,7 @@ impl Replicator {
         let mut lifecycle = self.lifecycle();
         // An error means that the task is gone, which is what is waited for.
         drop(lifecycle.wait_for(|now| matches!(now, Lifecycle::Stopped(_))).await);
-        // One whose store was refused has gone on telling others until now.
+        // A replicator whose store was refused goes on telling others until its task ends, which closes this channel.
         self.handle.requests.closed().await;
     }
 

@@ -95,8 +95,8 @@ pub struct DeltaItem {
     pub version: u64,
     /// The canonical bytes of the joined deltas.
     pub delta: Bytes,
-    /// The markers of the sender's entry. Who lacks one of them does not know the names that the
-    /// delta uses, and needs the full state. Source: ddata Z7.
+    /// The markers of the sender's entry. A receiver that lacks one of them does not know the names that
+    /// the delta uses, and needs the full state. Source: ddata Z7.
     pub markers: Markers,
     /// As in [`Envelope`].
     pub used_ms: Option<i64>,
@@ -647,11 +647,11 @@ pub enum DropReason {
 /// Updates have an entry point of their own, since closures are no data.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// A peer said something.
+    /// A message of a peer arrived.
     Received {
-        /// Who.
+        /// The peer.
         from: UniqueAddress,
-        /// What.
+        /// The message.
         message: Message,
     },
     /// The transport could not take a message for this peer.
@@ -663,7 +663,7 @@ pub enum Input {
     },
     /// Something of a peer was dropped before it was a message.
     Dropped {
-        /// Who sent it.
+        /// The peer that sent it.
         from: UniqueAddress,
         /// Why it was dropped.
         why: DropReason,
@@ -820,7 +820,7 @@ pub enum ReplicatorEvent {
     ClockAhead {
         /// The entry.
         key: KeyId,
-        /// Who sent it; whose clock it was the write says.
+        /// The peer that sent the write; the write itself names the replica whose clock it was.
         peer: UniqueAddress,
         /// By how many milliseconds.
         ahead_ms: i64,
@@ -934,7 +934,7 @@ pub enum ReplicatorEvent {
     },
     /// Entries were put under the name of this replica.
     PruningDone {
-        /// Whose they were.
+        /// The removed replica whose they were.
         removed: ReplicaId,
         /// How many.
         entries: usize,

@@ -42,7 +42,7 @@ use crate::replicas::{ReplicaStatus, Replicas};
 use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;
 
-/// Who is removed, and what is being done about it.
+/// The removed replicas, and how far pruning them is.
 #[derive(Debug)]
 pub(crate) struct Pruning {
     own: ReplicaId,
@@ -220,8 +220,8 @@ impl Pruning {
         }
     }
 
-    /// The rounds of this owner: who has still to be collected, and what can be performed.
-    /// Source: ddata Z4, Z5.
+    /// Goes on with the rounds of this owner: queues what can be performed, and returns the members that have still
+    /// to be collected. Source: ddata Z4, Z5.
     pub(crate) fn pursue(&mut self, replicas: &Replicas, index: &ReplicaIndex) -> BTreeSet<UniqueAddress> {
         let members = collected_from(replicas);
         let mut awaited = BTreeSet::new();

@@ -1,7 +1,7 @@
 //! Counting the replicas that take part in one request.
 //!
 //! As many as are needed are asked at once (the primaries). After a fifth of the timeout those that
-//! have not answered are asked again, and others (the secondaries) for the first time. Who cannot
+//! have not answered are asked again, and others (the secondaries) for the first time. A replica that cannot
 //! help is replaced by the next at once; the number needed never shrinks. Source: ddata R10, R11.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -40,7 +40,7 @@ pub(crate) struct Quorum {
 }
 
 impl Quorum {
-    /// A request to `needed` of `candidates`, and whom to ask first. It may take for ever.
+    /// A request to `needed` of `candidates`, and the replicas to ask first. It may take for ever.
     pub(crate) fn new(
         now: Instant,
         needed: usize,
@@ -93,7 +93,7 @@ impl Quorum {
         self.waiting.remove(from) && self.answered.insert(from.clone())
     }
 
-    /// Who answered.
+    /// The replicas that answered.
     pub(crate) fn answerers(&self) -> impl Iterator<Item = &UniqueAddress> {
         self.answered.iter()
     }
@@ -102,7 +102,7 @@ impl Quorum {
         self.waiting.contains(from)
     }
 
-    /// Gives up on a replica that refused, and returns who is asked in its place.
+    /// Gives up on a replica that refused, and returns the one to ask in its place.
     pub(crate) fn refuse(&mut self, from: &UniqueAddress) -> Option<UniqueAddress> {
         if !self.waiting.remove(from) {
             self.spare.retain(|spare| spare != from);
@@ -112,7 +112,7 @@ impl Quorum {
         self.ask_next()
     }
 
-    /// This replica does not count after all: one more of the others is needed. Returns who is asked now.
+    /// This replica does not count after all: one more of the others is needed. Returns the replicas to ask now.
     pub(crate) fn lose_own(&mut self) -> Vec<UniqueAddress> {
         if !std::mem::replace(&mut self.own, false) {
             return Vec::new();

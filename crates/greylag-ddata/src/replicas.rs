@@ -25,17 +25,17 @@ pub enum ReplicaStatus {
 }
 
 impl ReplicaStatus {
-    /// Whether it counts in levels.
+    /// Whether such a replica counts in levels.
     pub fn is_voter(self) -> bool {
         !matches!(self, Self::Joining | Self::WeaklyUp)
     }
 
-    /// Whether it counts in the levels that leave out who is going.
+    /// Whether such a replica counts in the levels that leave out members on their way out.
     pub fn is_staying_voter(self) -> bool {
         matches!(self, Self::Up | Self::Leaving)
     }
 
-    /// Whether it gets deltas and takes part in anti-entropy.
+    /// Whether such a replica gets deltas and takes part in anti-entropy.
     pub fn is_peer(self) -> bool {
         self != Self::Joining
     }

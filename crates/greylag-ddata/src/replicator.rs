@@ -711,8 +711,8 @@ impl ReplicatorCore {
         }
     }
 
-    /// Whether there is nothing more to do. One whose store is too old has stopped for its users, and still tells others
-    /// that it is refused until it is stopped. Source: ddata Z11.
+    /// Whether there is nothing more to do. A replicator whose store is too old has stopped for its users, and still
+    /// tells others that it is refused until it is stopped. Source: ddata Z11.
     pub fn is_over(&self) -> bool {
         matches!(self.lifecycle, Lifecycle::Stopped(_)) && (self.is_over || !self.gate.is_refused())
     }

@@ -73,7 +73,7 @@ struct Flight {
     waiting: Vec<Waiting>,
 }
 
-/// Who can be told what after a store.
+/// The requests to answer after a store, by its outcome for them.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub(crate) safe: Vec<Waiter>,

@@ -543,7 +543,7 @@ mod tests {
     use super::*;
     use crate::entries::{Data, Filled};
 
-    /// ddata H9, G10: who holds little is sent much, and no step gathers all of it.
+    /// ddata H9, G10: a peer that holds little is sent much, and no step gathers all of it.
     #[test]
     fn what_a_peer_lacks_is_gathered_some_at_a_time() {
         let mut entries = Entries::new(ReplicaId(1), DotSource::new(), &ReplicatorSettings::test());

@@ -1,4 +1,4 @@
-//! Types by their tags, so that what arrives can be read without knowing who asks for it.
+//! Types by their tags, so that what arrives can be read without the type that a caller names.
 
 use std::any::{Any, TypeId, type_name};
 use std::collections::{BTreeMap, BTreeSet};

@@ -94,7 +94,7 @@ fn open_once<P: Planner>(path: &Path, settings: &StoreSettings, planner: &mut P)
         planner.verify(&reader, &mut batch)?;
         match engine.fetch_page(PROBE_KEY) {
             Ok(()) => batch.put(PROBE_KEY, b"probe"),
-            // Records lie on it, too. Who asks for them is told; the others are to be served.
+            // Records lie on that page, too. Requests for them get the error; all others are to be served.
             Err(error) if error.is_corruption() => {
                 tracing::warn!(path = %path.display(), %error, "whether the store can be written is not tried: that page is damaged");
             }

@@ -23,7 +23,7 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
-/// Takes from others what they may do with the files of a store. Who made the directory said who may enter it.
+/// Takes all rights on the files of a store from other users. The directory's own rights stay: its owner chose them.
 pub(crate) fn close_to_others(store: &Path) -> io::Result<()> {
     for entry in fs::read_dir(store)? {
         let entry = entry?;

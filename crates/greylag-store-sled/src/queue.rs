@@ -1,4 +1,4 @@
-//! The requests that wait for a group, with who asked.
+//! The requests that wait for a group, with the channels that take their answers.
 
 use futures::channel::oneshot;
 

@@ -51,7 +51,7 @@ pub(crate) struct State<P: Planner> {
 
 /// A group that was taken from the queue and is not answered yet.
 pub(crate) struct Committing<A> {
-    /// Who waits for it.
+    /// The channels of the requests that wait for it.
     pub(crate) senders: Vec<oneshot::Sender<A>>,
     pub(crate) since: Instant,
 }

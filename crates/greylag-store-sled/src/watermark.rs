@@ -80,7 +80,7 @@ impl Watermark {
     /// How much room there is now. Asks the disk.
     pub fn room(&self) -> Room {
         let min = self.min_free_bytes;
-        // Who cannot tell has not shown that there is none; and 0 switches it off.
+        // A disk that cannot tell its room has not shown that there is none; and 0 switches the watermark off.
         let Some(free) = (min > 0).then(|| (self.disk.0)(&self.path).ok()).flatten() else { return Room::Enough };
         let was_low = self.was_low.load(Ordering::Relaxed);
         let is_low = free < if was_low { min.saturating_mul(2) } else { min };

@@ -55,9 +55,9 @@ impl Link {
 pub enum Happening<M> {
     /// A message arrives.
     Delivered {
-        /// Who sent it.
+        /// The node that sent it.
         from: NodeId,
-        /// Whom it reaches.
+        /// The node that it reaches.
         to: NodeId,
         /// On which lane.
         lane: u32,

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// Who owns the databases.
+/// The user that owns the databases.
 pub const USER: &str = "postgres";
 /// The password that TCP wants.
 pub const PASSWORD: &str = "throw-away";
@@ -60,7 +60,7 @@ pub struct Postgres {
     server: Option<Server>,
 }
 
-/// What a server that speaks TLS shows, and whom it believes. All files are PEM, and copied.
+/// What a server that speaks TLS shows, and which clients it believes. All files are PEM, and copied.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerTls<'a> {
     /// Its private key.

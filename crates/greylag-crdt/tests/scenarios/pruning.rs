@@ -76,7 +76,7 @@ fn scenario_69_two_owners_of_one_leaf() {
         let mut both = at_o2.clone();
         both.receive(&at_o1);
         assert_eq!((text(&both.value), both.value.dots(&'x').len()), ("x".into(), 1), "one leaf, one name");
-        // The store of o1 returns to those who have removed x.
+        // The store of o1 returns to a replica that has removed x.
         removed.receive(&at_o1);
         assert_eq!(text(&removed.value), "");
         at_o1.receive(&removed);
@@ -202,13 +202,13 @@ fn a_slot_of_a_former_life_is_not_counted_on() {
     add(&r, &mut at_r, 3);
     let mut at_q = q.copy(&at_r);
     add(&q, &mut at_q, 10);
-    // The entry expires at r, comes back from p, who knows less of r than q does, and is counted on.
+    // The entry expires at r, comes back from p, which knows less of r than q does, and is counted on.
     let mut at_r = r.copy(&at_p);
     add(&r, &mut at_r, 2);
     assert_eq!(crate::node::merged(&at_r, &at_q).get(&'k'), Some(8 + 1 + 10 + 2));
 }
 
-/// ddata Z7: a delta may be joined only by who knows every marker, range and amount of its sender.
+/// ddata Z7: a delta may be joined only by a replica that knows every marker, range and amount of its sender.
 #[test]
 fn markers_include_others() {
     let marker = |ranges: &[(u64, u64, u64)], amount: u128| {

@@ -27,7 +27,8 @@ pub(super) struct FromPeer {
     _share: Share,
 }
 
-/// What waits for the machine. What a round brings may be much, and who waits for an answer does not wait for that, too.
+/// The messages that wait for the machine. A round may bring many, so a request that waits for an answer has a queue of
+/// its own.
 pub(super) struct Arrivals {
     /// Requests, their answers, and deltas.
     pub(super) asked: mpsc::Receiver<FromPeer>,
@@ -71,8 +72,8 @@ pub(super) struct Inlet {
 }
 
 impl Inlet {
-    /// Messages in fragments may have, together and per peer, `max_bytes`. Who is none of `replicas` occupies
-    /// nothing.
+    /// An inlet in which messages in fragments may have, together and per peer, `max_bytes`. A process that is none of
+    /// `replicas` occupies nothing.
     pub(super) fn new(ways_in: WaysIn, max_bytes: usize, replicas: watch::Receiver<Arc<Replicas>>) -> Self {
         Self { ways_in, transfers: Mutex::new(Transfers::new(max_bytes)), replicas, lost: AtomicU64::new(0) }
     }
@@ -81,7 +82,7 @@ impl Inlet {
         self.transfers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives up what nothing more came of, and what came of those who are no replicas any more.
+    /// Gives up transfers of which nothing more came, and those of processes that are no replicas any more.
     pub(super) fn tidy(&self) {
         let replicas = self.replicas.borrow().clone();
         self.transfers().tidy(Instant::now(), |peer| replicas.other(peer).is_some());

@@ -162,7 +162,7 @@ impl PeersHandle {
     }
 }
 
-/// Lets a program say who the replicas are.
+/// Lets a program name the replicas.
 #[derive(Debug)]
 pub struct MembershipHandle {
     sender: watch::Sender<Arc<Replicas>>,
@@ -209,7 +209,8 @@ impl MembershipHandle {
         self.change(process, |replica| replica.reachable = true);
     }
 
-    /// Who was removed stays removed: a process that comes back has another uid.
+    /// Sets the status of a process, unless it was removed: a removed process stays so, since a restarted one has
+    /// another uid.
     fn enter(&self, process: UniqueAddress, status: ReplicaStatus) {
         self.sender.send_modify(|replicas| {
             if replicas.removed.contains(&process) {
@@ -322,7 +323,7 @@ mod tests {
 
     use super::*;
 
-    /// ddata I2: of all that a transport tells only an answered dial says who listens at an address.
+    /// ddata I2: of all that a transport tells only an answered dial says which process listens at an address.
     #[test]
     fn only_an_answered_dial_says_who_listens() {
         let (heard, mut signs) = mpsc::channel(9);

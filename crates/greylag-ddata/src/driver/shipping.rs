@@ -78,7 +78,7 @@ impl Shipping {
         is_taken
     }
 
-    /// Who is gone needs nothing any more.
+    /// Keeps the queues of these replicas; a peer that is gone needs nothing any more.
     pub(super) fn keep(&mut self, replicas: &Replicas) {
         self.peers.retain(|peer, _| replicas.other(peer).is_some());
     }

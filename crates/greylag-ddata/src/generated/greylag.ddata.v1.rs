@@ -235,7 +235,7 @@ pub struct Round {
     #[prost(bool, tag = "2")]
     pub opened_by_sender: bool,
 }
-/// Who prunes a removed replica.
+/// The replica that prunes a removed one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PruningRound {
     #[prost(fixed64, tag = "1")]

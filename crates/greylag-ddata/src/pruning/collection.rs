@@ -21,10 +21,10 @@ struct Collection {
     epoch: u64,
     /// Rises when collection starts afresh.
     generation: u64,
-    /// Who has shown that it knows the round.
+    /// Members that have shown that they know the round.
     shown: BTreeSet<UniqueAddress>,
     collected: BTreeSet<UniqueAddress>,
-    /// Who is to be collected, as far as was known.
+    /// Members to be collected, as far as they were known.
     members: BTreeSet<UniqueAddress>,
     done: bool,
 }

@@ -1,4 +1,4 @@
-//! Rounds of pruning: who takes over what a removed replica left.
+//! Rounds of pruning: which replica takes over what a removed one left.
 //!
 //! One small record per removed replica travels with every contact. Source: ddata Z3.
 
@@ -11,14 +11,14 @@ use greylag_crdt::ReplicaId;
 use super::millis;
 use crate::gate::Standing;
 
-/// Who prunes a removed replica.
+/// The replica that prunes a removed one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PruningRound {
     /// The removed replica.
     pub removed: ReplicaId,
     /// Of two rounds the one with the higher epoch counts; of two with one epoch, that of the smaller owner.
     pub epoch: u64,
-    /// Under whose name everything is put.
+    /// The replica under whose name everything is put.
     pub owner: ReplicaId,
     /// Wall clock of the announcement, in milliseconds.
     pub created_at: i64,

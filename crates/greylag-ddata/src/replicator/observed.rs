@@ -37,7 +37,7 @@ impl ReplicatorCore {
         self.conflicts.standing(|key| entries.get(key).and_then(Entry::value).map(crate::types::AnyData::tag))
     }
 
-    /// Who is unreachable is known to be silent.
+    /// Tells of peers that fell silent, except unreachable ones, which are known to be.
     pub(super) fn tick_silence(&mut self, now: Instant, out: &mut Vec<Effect>) {
         for peer in self.silence.on_tick(now) {
             if self.replicas.other(&peer).is_some_and(|replica| replica.reachable) {

@@ -31,7 +31,7 @@ impl ReplicatorCore {
         mut message: Message,
         out: &mut Vec<Effect>,
     ) {
-        // Whatever status it has; but a stranger, or who was removed, is not listened to.
+        // Messages are taken of replicas in any status, but not of strangers or of removed replicas.
         let is_removed = self.replicas.removed.contains(&from) || self.pruning.is_removed(ReplicaId(from.uid().get()));
         if self.replicas.other(&from).is_none() || is_removed {
             self.stats.from_strangers += 1;
@@ -178,7 +178,7 @@ impl ReplicatorCore {
     }
 
     fn on_read(&mut self, key: &KeyId, tag: &str, digest: Option<Digest>, out: &mut Vec<Effect>) -> ReadReply {
-        // Who came back empty must not answer for what it held before. Source: ddata G13.
+        // A replica that came back empty must not answer for what it held before. Source: ddata G13.
         if self.lifecycle != Lifecycle::Running {
             return ReadReply::NotReady;
         }

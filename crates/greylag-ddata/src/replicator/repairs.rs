@@ -230,8 +230,8 @@ impl ReplicatorCore {
         }
     }
 
-    /// A step of what would take too long at once. A step is an input of its own, so that who asks for something waits
-    /// for one at most.
+    /// Does a step of what would take too long at once. A step is an input of its own, so that a request waits for one
+    /// step at most.
     pub(super) fn step_on(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let is_serving = matches!(self.lifecycle, Lifecycle::Syncing | Lifecycle::Running);
         if !is_serving || self.rounds.step_at.is_none_or(|at| at > now) {

@@ -1,4 +1,4 @@
-//! Requests that wait for other replicas: who is asked, and what is made of the answers.
+//! Requests that wait for other replicas: which are asked, and what is made of the answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(super) struct WriteRequest {
     early: Option<Early>,
 }
 
-/// A request that was made before any replica was known: whom it asks is decided when the first set of replicas
+/// A request that was made before any replica was known: the replicas to ask are chosen when the first set of them
 /// arrives. Source: ddata R9.
 #[derive(Debug)]
 struct Early {
@@ -62,7 +62,7 @@ impl WriteRequest {
 /// A local request that waits for nothing but the store fails after this, however long the store takes.
 const STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a quorum does about a replica that does not help: whom it asks instead.
+/// What a quorum does about a replica that does not help; it returns the one to ask instead.
 type Replacement = fn(&mut Quorum, &UniqueAddress) -> Option<UniqueAddress>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub(super) struct ReadRequest {
 }
 
 impl ReplicatorCore {
-    /// Whom a request may ask, in order, how many of them are needed, and whether this replica
+    /// The replicas that a request may ask, in order, how many of them are needed, and whether this replica
     /// counts as one more. Evaluated once, when the request begins. Source: ddata R8, R10.
     fn candidates(
         &mut self,

@@ -128,7 +128,7 @@ impl ReplicatorCore {
         self.send(peer.clone(), Message::SyncOpen { round: number, part, root, pruning }, out);
     }
 
-    /// A round with a peer who lacks something that is known not to fit a message.
+    /// Opens a round with a peer that lacks something that is known not to fit a message.
     pub(super) fn open_round_soon(&mut self, now: Instant, peer: &UniqueAddress, out: &mut Vec<Effect>) {
         if !self.rounds.opened.contains_key(peer) {
             self.open_round(now, peer, Sixteenths::ALL, out);
@@ -160,7 +160,7 @@ impl ReplicatorCore {
             CatchingUp::Shares if self.rounds.opened.values().any(|round| round.part != Sixteenths::ALL) => {}
             CatchingUp::One if self.rounds.opened.values().any(|round| round.answered || !self.rounds.has_lost) => {}
             CatchingUp::Before if waiting.is_empty() => {}
-            // Who has nothing gets everything from the first; from others it would get it again.
+            // A replica that has nothing gets everything from the first peer; from others it would get it again.
             _ if self.root_sum().count == 0 && !self.rounds.has_lost && !waiting.is_empty() => {
                 self.rounds.catching_up = CatchingUp::One;
                 for peer in waiting.iter().take(1_usize.saturating_sub(self.rounds.opened.len())) {
@@ -401,8 +401,9 @@ impl ReplicatorCore {
         self.pump(now, from, RoundId { opened_by_sender: true, number: round }, out);
     }
 
-    /// Whether what a peer opens waits until what was asked for is here: nothing needs to be sent by several at a time. A
-    /// share is never kept waiting, nor who holds less than this replica, or two new ones would wait for each other.
+    /// Whether a round that a peer opens waits until what was asked for is here: nothing needs to be sent by several at
+    /// a time. A share is never kept waiting, nor a peer that holds less than this replica, or two new ones would wait
+    /// for each other.
     fn keeps_waiting(&self, root: Sum) -> bool {
         match self.rounds.catching_up {
             CatchingUp::Shares => true,

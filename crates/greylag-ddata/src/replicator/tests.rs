@@ -144,7 +144,8 @@ fn pruned(performed_at: i64, obsolete_at: i64) -> Envelope {
     Envelope { markers, ..Envelope::of(content) }
 }
 
-/// ddata Z9: who takes pruned data over without their ended marker cannot tell old stores apart any more, and says so.
+/// ddata Z9: a replicator that takes pruned data over without their ended marker cannot tell old stores apart any more,
+/// and raises its horizon.
 #[test]
 fn a_marker_that_is_not_kept_raises_the_horizon_as_one_that_is_forgotten() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! Who follows an entry, found along its id.
+//! Finds the subscribers that follow an entry, along its id.
 //!
 //! A radix tree over the bytes of what is followed: each node ends the ids and prefixes that are
 //! spelled on the way to it. One walk down the id finds all followers, however many others there
@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    /// ddata H8: what an id costs depends on its length and on who follows it, not on who else there is.
+    /// ddata H8: what an id costs depends on its length and its followers, not on how many other subscribers there are.
     #[test]
     fn ten_thousand_prefixes_cost_one_walk() {
         let mut index = PatternIndex::default();
