@@ -1,7 +1,7 @@
 //! Which region gets a shard, and which shards should move.
 //!
-//! A strategy sees a [`View`] and names regions or shards; the coordinator checks what it says. The
-//! default puts a shard where fewest are and evens out in small rounds.
+//! A strategy sees a [`View`] and names regions or shards; the coordinator checks its answer. The
+//! default puts a shard in the region with the fewest and evens out in small rounds.
 //!
 //! Source: sharding §3; Pekko's least-shard allocation strategy of 1.0 ("new").
 

@@ -93,7 +93,7 @@ struct RegionEntry {
     claims: BTreeMap<ShardId, (Generation, ClaimState)>,
 }
 
-/// A durable home, and what this incarnation knows beside it.
+/// A durable home, and the facts about it that this incarnation holds in memory only.
 #[derive(Debug)]
 struct HomeEntry {
     stored: StoredHome,
@@ -385,7 +385,7 @@ impl Coordinator {
         self.queue.push(StateEvent::Home { shard: shard.clone(), home });
     }
 
-    /// Ends a home; the tombstone keeps what the allocation that follows has to know.
+    /// Ends a home; the tombstone keeps the facts that the next allocation needs.
     fn deallocate(&mut self, shard: &ShardId, leftovers_from: Option<RegionId>) {
         if let Some(home) = self.decided(shard).filter(|home| !home.deallocated).cloned() {
             self.decide(shard, StoredHome { deallocated: true, leftovers_from, previous: None, ..home });

@@ -1,9 +1,9 @@
-//! What an entity is: a synchronous handler that lives inside a shard's task.
+//! Entities: synchronous handlers that live inside a shard's task.
 //!
-//! A shard calls its entities one at a time and never re-enters one. Whatever has to wait is started
-//! through the [`Ctx`] and comes back: as a message at the back of the queue ([`Ctx::spawn`]), or
-//! ahead of everything that queued meanwhile ([`Ctx::suspend`]). What a handler asks for through its
-//! context takes effect when the handler returns.
+//! A shard calls its entities one at a time and never re-enters one. Work that has to wait is started
+//! through the [`Ctx`], and its result comes back: as a message at the back of the queue ([`Ctx::spawn`]),
+//! or ahead of everything that queued meanwhile ([`Ctx::suspend`]). Requests that a handler makes through
+//! its context take effect when the handler returns.
 //!
 //! ```text
 //! first message --> factory --> on_start --> receive* --> on_stop --> receive* --> on_signal(PostStop)
@@ -81,7 +81,7 @@ pub trait Entity: Send + 'static {
         Ok(())
     }
 
-    /// Takes what a future begun by [`Ctx::suspend_for`] or [`Ctx::spawn_for`] resolved to, for
+    /// Takes the output of a future begun by [`Ctx::suspend_for`] or [`Ctx::spawn_for`], for
     /// entities whose asynchronous results are no messages of theirs.
     ///
     /// # Errors

@@ -95,7 +95,7 @@ pub enum AskError {
     Transport(greylag_transport::AskError),
 }
 
-/// The answer to come; dropping it frees what waits for it.
+/// The answer to come; dropping it ends the question and frees its place.
 pub type Answer<R> = Pin<Box<dyn Future<Output = Result<R, AskError>> + Send>>;
 
 /// A name for one entity whose messages are `M`s.
@@ -120,7 +120,7 @@ impl<M: Send + 'static> EntityRef<M> {
     }
 
     /// Sends a question and waits for its answer. The message leaves when this is called, not when
-    /// the future is first polled, so it keeps its place among what the task tells.
+    /// the future is first polled, so it keeps its place among the task's other messages.
     ///
     /// # Errors
     /// The future resolves to an [`AskError`] unless the entity replied in time.

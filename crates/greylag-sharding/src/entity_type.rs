@@ -1,4 +1,4 @@
-//! What a node must know to host or to reach entities of one type.
+//! The description of an entity type: all that a node must know to host or to reach its entities.
 //!
 //! The same value is given to `Sharding::init` on every node. Codec, extractor and role must agree
 //! between the nodes of a cluster; the factory stays on its node.
@@ -114,7 +114,7 @@ impl<M: Send + 'static> EntityType<M> {
     /// let thermostats = EntityType::durable_state("Thermostat", |init| Ok(Thermostat(init.persistence_id()?)));
     /// let kitchen = sharding.init(thermostats)?.entity_ref("kitchen");
     /// kitchen.tell(Command::Set(21))?;
-    /// kitchen.tell(Command::Passivate)?; // what comes next wakes it, and it reads what it wrote
+    /// kitchen.tell(Command::Passivate)?; // the next message wakes it, and it reads its state
     /// assert_eq!(kitchen.ask(Command::Get, Duration::from_secs(30)).await?, 21);
     /// # Ok(())
     /// # }
@@ -144,7 +144,7 @@ impl<M: Send + 'static> EntityType<M> {
     }
 
     /// How messages travel between nodes. Without one they reach entities of this node only, and
-    /// what would leave it is a dead letter `SerializeFailed`.
+    /// a message to another node is a dead letter `SerializeFailed`.
     #[must_use]
     pub fn codec(mut self, codec: impl Codec<M>) -> Self {
         self.codec = Some(Arc::new(codec));

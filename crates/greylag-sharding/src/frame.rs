@@ -1,4 +1,4 @@
-//! What stands on a shard's data lane: messages behind a header, and marks.
+//! The frames of a shard's data lane: messages behind a header, and marks.
 //!
 //! This is the hot part of the wire, so it is bytes and not protobuf: a frame is written and read
 //! without an allocation but for the entity id. Integers are big-endian; texts are a `u16` length and
@@ -55,7 +55,7 @@ pub(crate) fn put_header(buffer: &mut BytesMut, stamp: &Stamp, digest: u32, id: 
     put_text(buffer, id.as_str());
 }
 
-/// Reads a header off the front of `bytes`; what is left is the message.
+/// Reads a header off the front of `bytes`; the rest is the message.
 pub(crate) fn take_header(peer: &UniqueAddress, bytes: &mut Bytes) -> Result<Header, DecodeError> {
     version(bytes)?;
     let flags = take_u8(bytes)?;
@@ -137,7 +137,7 @@ pub(crate) fn put_direct(buffer: &mut BytesMut, instance: u64) {
     buffer.put_u64(instance);
 }
 
-/// Reads the instance that a direct message is for; what is left is the message.
+/// Reads the instance that a direct message is for; the rest is the message.
 pub(crate) fn take_direct(bytes: &mut Bytes) -> Result<u64, DecodeError> {
     version(bytes)?;
     take_u64(bytes)

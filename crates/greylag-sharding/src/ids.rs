@@ -1,6 +1,6 @@
 //! Names of what sharding places: entity types, shards, entities, regions.
 //!
-//! Each is a newtype that is checked when it is made, so what comes after need not check again.
+//! Each is a newtype that is checked when it is made, so that its users need not check again.
 //! They are cheap to clone and ordered by their bytes; maps that decide something use that order.
 
 use std::fmt;

@@ -75,7 +75,7 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Refuses every later push. What is in the queue stays there for the reader.
+    /// Refuses every later push. Items in the queue stay there for the reader.
     pub(crate) fn seal(&self) {
         self.lock().sealed = true;
     }

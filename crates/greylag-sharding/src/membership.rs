@@ -1,7 +1,7 @@
 //! What sharding needs to know of the cluster's members, as one value.
 //!
 //! The driver turns every membership event into a fresh [`Members`], so a machine that missed one
-//! cannot go wrong: it compares what it knew with what is. Source: sharding §2.12.
+//! cannot go wrong: it compares the members that it knew with the present ones. Source: sharding §2.12.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;

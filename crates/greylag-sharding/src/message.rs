@@ -122,7 +122,7 @@ pub struct Register {
     pub fingerprint: Fingerprint,
     /// The largest coordinator epoch it has taken anything from.
     pub highest_epoch: Epoch,
-    /// Everything it hosts, also what is starting or stopping.
+    /// All shards that it hosts, also those that are starting or stopping.
     pub hosted: Vec<Claim>,
 }
 
@@ -147,7 +147,7 @@ pub struct Home {
 /// From a region to the coordinator (or to those that may be it).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RegionMessage {
-    /// Registers, or registers again with what is hosted now.
+    /// Registers, or registers again with the shards hosted now.
     Register(Register),
     /// Where are these shards?
     GetShardHome {

@@ -1,8 +1,8 @@
 //! Routes the messages of one entity type on one node: knows homes, buffers, hosts, hands off.
 //!
-//! A region keeps for every shard what it knows of its home and publishes that as a route table;
-//! only what has no open route, or needs a check, passes through this machine. It takes orders from
-//! one coordinator at a time and checks every one by epoch and generation. Shards themselves,
+//! A region keeps the home of every shard, as far as it knows it, and publishes the homes as a route table;
+//! only messages that have no open route, or need a check, pass through this machine. The region takes orders
+//! from one coordinator at a time and checks every one by epoch and generation. Shards themselves,
 //! messages and links belong to the driver; see [`protocol`](self) for the contract with it.
 //!
 //! ```text
@@ -218,7 +218,7 @@ impl Region {
         self.on_registration_tick(now, out);
     }
 
-    /// Does what is due for one shard.
+    /// Does everything due for one shard.
     fn on_slot_alarm(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
         if slot.ask_at.is_some_and(|at| at <= now) {
             slot.ask_at = None;
@@ -256,7 +256,7 @@ impl Region {
         self.slots.iter().filter(|(_, slot)| wanted(slot)).map(|(shard, _)| shard.clone()).collect()
     }
 
-    /// Sends what was collected while the input was handled.
+    /// Sends the messages that were collected while the input was handled.
     fn finish(&mut self, now: Instant, out: &mut Vec<Effect>) {
         for (node, routes) in std::mem::take(&mut self.stale) {
             out.push(Effect::SendPeer { to: node, message: crate::message::PeerMessage::StaleRoute(routes) });
@@ -297,7 +297,7 @@ impl Region {
         self.ask_home(now, shard, slot);
     }
 
-    /// Whether one message more may wait. Marks, and what was accepted once already, always may.
+    /// Whether one message more may wait. Marks, and messages accepted once already, always may.
     fn make_room(&mut self, shard: &ShardId, slot: &mut Slot, waiting: &Waiting, out: &mut Vec<Effect>) -> bool {
         let full = self.counters.buffered >= self.config.settings.buffer_size as u64;
         if !full || waiting.rank != Rank::Plain {

@@ -8,7 +8,7 @@
 //! left is sealed (a shard's inbox, or the gate of a remote route). A sender that had read the old
 //! route is either in ahead of the seal, and so ahead of the stop marker or flush mark that follows,
 //! or is refused and goes to the machine, which it cannot enter before the flip is over. Entering a
-//! route needs nothing more: what was buffered is in the new route before the cell is written, and
+//! route needs nothing more: buffered messages are in the new route before the cell is written, and
 //! both happen under the machine's lock.
 //!
 //! Source: sharding §2.4, §10.
@@ -113,7 +113,7 @@ impl<T> RouteCell<T> {
     }
 }
 
-/// See the module's description. `T` is what a shard's inbox holds.
+/// See the module's description. `T` is the item of a shard's inbox.
 pub(crate) struct RouteTable<T> {
     cells: Box<[RouteCell<T>]>,
 }

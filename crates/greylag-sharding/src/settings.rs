@@ -184,7 +184,7 @@ impl ShardingSettings {
         }
     }
 
-    /// Checks what could be wrong alone or together.
+    /// Checks the values that could be wrong, alone or together.
     ///
     /// # Errors
     /// [`InvalidSetting`] names the first key found wrong. Nothing is started then.

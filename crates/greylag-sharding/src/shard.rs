@@ -12,7 +12,7 @@
 //! Stop --> queue drained, SendStop, End, for every entity --> Stopped(leftovers)
 //! ```
 //!
-//! Left to others: what a message is, futures, panics (the shell); where the shard lives (the region).
+//! Left to others: the content of messages, futures, panics (the shell); where the shard lives (the region).
 //!
 //! Source: sharding §4, §9.
 
@@ -469,7 +469,7 @@ impl<E, P> Shard<E, P> {
 
     // --- stopping one entity ---
 
-    /// Queues the stop request behind what waits by now.
+    /// Queues the stop request behind the messages that wait by now.
     fn request_stop(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
         let slot = self.slots.get_mut(at);
         if slot.stop_requested || slot.entity.is_none() {
@@ -522,7 +522,7 @@ impl<E, P> Shard<E, P> {
         }
     }
 
-    /// Ends an incarnation and keeps what waits for the next one.
+    /// Ends an incarnation and keeps waiting messages for the next one.
     fn bury(&mut self, at: u32, why: Ended, out: &mut Vec<Effect<E, P>>) {
         let incarnations = self.incarnations;
         let slot = self.slots.get_mut(at);
@@ -557,7 +557,7 @@ impl<E, P> Shard<E, P> {
         }
     }
 
-    /// Nothing starts here any more: what waits is a leftover.
+    /// Makes waiting messages leftovers, since no entity starts here any more.
     fn abandon(&mut self, at: u32) {
         let slot = self.slots.get_mut(at);
         let Some(id) = slot.id.clone() else { return };
@@ -729,7 +729,7 @@ impl<E, P> Shard<E, P> {
         settings.passivate_idle_after.unwrap_or(Duration::from_secs(60)) / 2
     }
 
-    /// Asks what has been idle for too long to stop: a part of the slots at a time.
+    /// Asks entities that have been idle for too long to stop: a part of the slots at a time.
     fn sweep(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
         let Some(idle_after) = self.settings.passivate_idle_after else { return };
         let ticks = u32::try_from(idle_after.as_millis() / TOUCH_TICK.as_millis()).unwrap_or(u32::MAX);

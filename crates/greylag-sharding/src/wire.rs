@@ -1,6 +1,6 @@
-//! Protobuf to domain and back: control messages, and what the coordinator stores.
+//! Protobuf to domain and back: control messages, and the coordinator's stored state.
 //!
-//! What cannot be read is refused whole: no message is acted on in parts. Every list is bounded by
+//! A message that cannot be read is refused whole: none is acted on in parts. Every list is bounded by
 //! the frame that carried it, since each element takes bytes there.
 
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! Requests for homes, the gate, and what the strategy is asked.
+//! Requests for homes, the gate, and the questions to the strategy.
 //!
 //! Source: sharding §2.7, §2.8, §2.16.
 
@@ -110,7 +110,7 @@ impl Coordinator {
             self.eager.remove(&shard);
             let ended = self.decided(&shard);
             // Without a record there was no home, or it was lost with the state: then nothing that left
-            // under an earlier epoch may be taken, since what came after it may have been handled.
+            // under an earlier epoch may be taken, since later messages may have been handled.
             let unknown = || Generation::new(self.epoch, 0).ok();
             let previous = ended.map(|home| home.generation).or_else(unknown);
             let leftovers_from = ended.and_then(|home| home.leftovers_from.clone());
@@ -143,7 +143,7 @@ impl Coordinator {
         view
     }
 
-    /// Every region that can host, with what it has.
+    /// Every region that can host, with the shards it has.
     fn view(&self) -> View {
         let mut shards: BTreeMap<&RegionId, Vec<(Generation, &ShardId)>> = BTreeMap::new();
         let undecided = self.homes.iter().filter(|(shard, _)| !self.pending.contains_key(*shard));

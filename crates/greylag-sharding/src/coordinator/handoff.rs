@@ -28,7 +28,7 @@ pub(super) struct HandOff {
     /// The regions whose marks the owner waits for.
     flush_from: BTreeSet<RegionId>,
     step: Step,
-    /// When what is unanswered is said again.
+    /// When unanswered messages are sent again.
     resend_at: Instant,
     /// When it is given up, or reported.
     deadline: Option<Instant>,

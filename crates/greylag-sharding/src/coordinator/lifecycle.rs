@@ -340,7 +340,7 @@ impl Coordinator {
         })
     }
 
-    /// Every node has spoken or is gone: what is not known now does not exist.
+    /// Whether every node has spoken or is gone: then a shard that is not known does not run anywhere.
     fn inventory_is_complete(&mut self, now: Instant) -> bool {
         if self.sabotage == Some(Sabotage::Inventory) {
             return true;

@@ -1,4 +1,4 @@
-//! Registration, and what regions claim to host compared with what is recorded.
+//! Registration, and the comparison of the shards that regions claim to host with the recorded homes.
 //!
 //! A claim never overrides a record of equal or larger generation, and a larger one is always adopted:
 //! a state that was lost or is stale must not make a second copy of what lives.
@@ -67,7 +67,7 @@ impl Coordinator {
                 if is_new {
                     out.push(Effect::Event(CoordinatorEvent::RegionRegistered(region.clone())));
                 }
-                // Also to one that registers again: what was pushed before may have been lost with its link.
+                // Also to a region that registers again: an earlier table may have been lost with its link.
                 self.tell_table(&region, out);
                 self.answer_requests(out);
             }
@@ -142,7 +142,7 @@ impl Coordinator {
         self.send(region, CoordinatorMessage::DropShard { shard: shard.clone(), generation }, out);
     }
 
-    /// A refused region may host nothing. What it does not claim, once it has heard of the refusal, it
+    /// A refused region may host nothing. Shards that it does not claim, once it has heard of the refusal, it
     /// does not have.
     fn refuse_claims(
         &mut self,

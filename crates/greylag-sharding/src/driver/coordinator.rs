@@ -211,7 +211,7 @@ impl Host {
         }
     }
 
-    /// Executes one effect; what waits is spawned and ends with the incarnation.
+    /// Executes one effect; work that waits is spawned and ends with the incarnation.
     fn execute(
         self: &Arc<Self>,
         effect: Effect,
@@ -341,7 +341,7 @@ impl Coordination for Host {
     }
 }
 
-/// Takes what arrives on the type's control path.
+/// Takes the messages of the type's control path.
 struct ControlReceiver(Arc<Host>);
 
 impl Receiver for ControlReceiver {

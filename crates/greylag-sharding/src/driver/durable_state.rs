@@ -1,4 +1,4 @@
-//! What the machine of a durable state needs of its shard.
+//! The shard's side of an entity with a durable state: how its machine is hosted.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What an entity type tells its subscribers on one node.
+//! The events of an entity type on one node, for subscribers.
 
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;

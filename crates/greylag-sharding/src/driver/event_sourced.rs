@@ -1,4 +1,4 @@
-//! What an event-sourced machine needs of its shard.
+//! The shard's side of an event-sourced entity: how its machine is hosted.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What a user holds of one entity type on one node.
+//! The handle that a user holds of one entity type on one node.
 
 use std::collections::BTreeMap;
 use std::fmt;

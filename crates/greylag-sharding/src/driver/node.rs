@@ -45,7 +45,7 @@ impl Node {
         }
     }
 
-    /// Whether handlers may run what was taken before this was called. Source: cluster F9.
+    /// Whether handlers may run messages that were taken before this call. Source: cluster F9.
     pub(crate) fn is_awake(&self) -> bool {
         self.pulse.as_ref().is_none_or(Pulse::is_fresh)
     }

@@ -243,7 +243,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
             }
             Action::ReturnPermit(_) => self.permit = None,
             Action::Work { incarnation, work } => self.run_work(incarnation, work, cx),
-            // A turn in the mailbox, behind what is there by then.
+            // A turn in the mailbox, behind the messages that are there by then.
             Action::ToSelf { incarnation, work } => {
                 let turn = Some(Woken::<M::Answer, M::Command>::Worked(incarnation, work, None));
                 cx.spawn_for(std::future::ready(turn));
@@ -300,7 +300,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
         Ok(())
     }
 
-    /// Runs what the behaviour began. Its result waits in the mailbox, behind what is there by then.
+    /// Runs the work that the behaviour began. The result waits in the mailbox, behind the messages there by then.
     fn run_work(&mut self, incarnation: Incarnation, no: WorkNo, cx: &mut Ctx<'_, M::Command>) {
         let woken = move |command| Some(Woken::<M::Answer, M::Command>::Worked(incarnation, no, command));
         match self.core.as_mut().and_then(|core| core.take_work(no)) {
@@ -337,7 +337,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
                 Ok(())
             }
             Standing::Ended => Ok(()),
-            // A stop request that did not end it leaves it waiting for what it waits for.
+            // A stop request that did not end the entity leaves it waiting as before.
             Standing::Recovering | Standing::Persisting if self.suspended => Ok(()),
             standing => {
                 let suspension = match standing {
@@ -420,7 +420,7 @@ impl<M: HostedMachine> Entity for PersistentEntity<M> {
         let mut actions = Vec::new();
         let waiting = match signal {
             Signal::PreRestart => core.give_way(&mut actions),
-            // One that is stopped by force drops what it put aside; one that has ended has nothing left.
+            // An entity stopped by force drops the commands it put aside; one that has ended has none left.
             Signal::PostStop => {
                 core.handle(cx.now(), Input::StopNow, &mut actions);
                 Vec::new()
@@ -448,7 +448,7 @@ impl<M: HostedMachine> Entity for PersistentEntity<M> {
             Some(Woken::Worked(incarnation, work, command)) => {
                 self.handle(Input::Worked { incarnation, work, command }, cx)
             }
-            // What it was asked to do may be done: only a new incarnation can find out.
+            // The store may have done the call: only a new incarnation can find out.
             Some(Woken::Lost) => Err(Failure::state_lost("a store call ended without an answer")),
             Some(Woken::StoreBack) => self.handle(Input::StoreBack, cx),
             Some(Woken::Deadline(waiting)) => {

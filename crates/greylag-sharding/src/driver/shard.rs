@@ -1,4 +1,4 @@
-//! The task of one shard: takes what its inboxes hold, runs handlers, carries out what they ask for.
+//! The task of one shard: empties its inboxes, runs handlers, carries out their requests.
 //!
 //! One task per shard owns all its entities. It takes everything queued at a time, handles or queues
 //! it in order, gives entities that wait their turns, and yields to the runtime after every run of
@@ -170,8 +170,8 @@ impl<M: Send + 'static> ShardTask<M> {
             if batch.is_empty() && !self.held {
                 self.inbox.take(&mut batch);
             }
-            // After the batch was taken: what was asked after this process woke does not pass by a tick
-            // from before it slept.
+            // Looked up after the batch was taken: a message sent after this process woke must not pass by a
+            // tick from before it slept.
             self.awake = self.shared.node.is_awake();
             self.now = Instant::now();
             self.shard.observe(self.now);
@@ -207,7 +207,7 @@ impl<M: Send + 'static> ShardTask<M> {
         self.may_run() && (!batch.is_empty() || self.shard.has_work())
     }
 
-    /// One run: messages first, then turns of those that wait. What comes meanwhile waits for the next.
+    /// One run: messages first, then turns of entities that wait. Messages that come meanwhile wait for the next run.
     fn run_once(&mut self, batch: &mut VecDeque<Parcel<M>>) {
         let began = self.now;
         let mut left = self.shared.settings.shard_run_budget;
@@ -220,8 +220,8 @@ impl<M: Send + 'static> ShardTask<M> {
                 return;
             }
         }
-        // Turns wait for the end of the batch: what stands behind a flood must not wait for the
-        // flood to be handled, only to be sorted.
+        // Turns wait for the end of the batch: messages behind a flood must not wait until the flood is
+        // handled, only until it is sorted.
         while batch.is_empty() && left > 0 && self.shard.has_work() {
             self.input(Input::Turn);
             left -= 1;
@@ -266,7 +266,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 self.input(Input::Direct { incarnation: instance, payload: Letter::Own(message) });
             }
             Control::Stop => {
-                // The route is sealed: what is in the inbox now is all that stands before the marker.
+                // The route is sealed, so the inbox now holds all messages that stand before the marker.
                 self.drain(batch);
                 let settings = &self.shared.settings;
                 let reserve = Duration::from_secs(5);
@@ -400,7 +400,7 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    /// Carries out what a handler asked for. `report` also when it asked for nothing.
+    /// Carries out a handler's requests. `report`: tell the machine also if there are none.
     fn after(&mut self, slot: SlotId, result: Result<(), FailureCause>, report: bool) {
         match result {
             Ok(()) if self.requests.is_empty() && !report => {}
@@ -461,7 +461,7 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    /// Answers what the entity gave back; nothing else that it asks for is granted any more.
+    /// Returns the messages that the entity gave back; its other requests are not granted any more.
     fn signal_slot(&mut self, slot: SlotId, signal: Signal) -> Vec<Letter<M>> {
         self.with_entity(slot, |entity, cx| entity.on_signal(signal, cx)).ok();
         let requests = std::mem::take(&mut self.requests);
@@ -483,7 +483,7 @@ impl<M: Send + 'static> ShardTask<M> {
 
     // --- requests ---
 
-    /// Starts what a handler wants run, and tells the machine the rest.
+    /// Starts the work that a handler requested, and returns the rest for the machine.
     fn outcome(&mut self, slot: SlotId) -> Outcome<Letter<M>> {
         if self.requests.is_empty() {
             return Outcome::default();

@@ -148,7 +148,7 @@ impl Sharding {
         );
         let mut state = State::default();
         state.members = state.tracker.members(&cluster.view(), Instant::now());
-        // What must be the same wherever both sides host entities (cluster M25a).
+        // Settings that must be the same on all nodes that host entities (cluster M25a).
         cluster.register_join_key("sharding.number_of_shards", settings.number_of_shards);
         cluster.register_join_key("sharding.state_store_mode", format!("{:?}", settings.state_store_mode));
         // Regions and coordinators begin one by one and end one by one, and what finds none is said again.
@@ -321,8 +321,8 @@ impl Inner {
         Ok(region)
     }
 
-    /// Whether this node has what the entities of a type keep their state in, and every other node
-    /// reaches it too.
+    /// Checks that this node has the stores in which the entities of a type keep their state, and that every other
+    /// node reaches them too.
     fn check_stores(&self, persisted: Persisted, name: &EntityTypeName, local: bool) -> Result<(), InitError> {
         let (name, stores) = (name.clone(), self.node.stores.as_ref());
         match persisted {
@@ -458,7 +458,7 @@ async fn watch_cluster(inner: Arc<Inner>, mut events: ClusterEvents) {
     }
 }
 
-/// Passes on what the transport tells.
+/// Passes on the transport's events.
 struct Listener(Weak<Inner>);
 
 impl TransportListener for Listener {

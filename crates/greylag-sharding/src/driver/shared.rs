@@ -2,7 +2,7 @@
 //!
 //! Senders and decode workers take an open route without a lock. A task that finds no open route locks
 //! the machine, gives it the input and executes its effects in order, as `region::protocol` asks.
-//! What an effect must not do under that lock is put aside for the region's task.
+//! Work that an effect must not do under that lock is put aside for the region's task.
 
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
@@ -367,7 +367,7 @@ impl<M: Send + 'static> Shared<M> {
 
     // --- the machine ---
 
-    /// Tells the machine something and does what it asks for.
+    /// Gives the machine an input and executes its effects.
     pub(crate) fn input(self: &Arc<Self>, input: Input) {
         let mut guarded = self.lock();
         self.handle(&mut guarded, input, None);

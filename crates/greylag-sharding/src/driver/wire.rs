@@ -1,4 +1,4 @@
-//! What arrives for an entity type, on its three paths.
+//! The receivers of an entity type's three paths.
 //!
 //! Runs on the transport's decode workers: one worker per shard and peer, so frames and marks come
 //! in the order in which they were enqueued there. Source: sharding §2.1.

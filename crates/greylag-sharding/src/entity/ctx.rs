@@ -1,4 +1,4 @@
-//! What a handler may ask of its shard.
+//! The requests that a handler may make of its shard.
 //!
 //! A [`Ctx`] only collects requests; the shard carries them out when the handler has returned. So a
 //! handler cannot wait, and nothing that it starts can re-enter it.
@@ -118,7 +118,7 @@ pub(crate) struct CtxScope {
 
 /// The address of one incarnation of one entity: a message to it skips routing and starts no entity.
 ///
-/// A successor of the incarnation never gets what was meant for it (dead letter `StaleRecipient`).
+/// A successor of the incarnation never gets messages meant for it (dead letter `StaleRecipient`).
 /// Source: sharding §4.11.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DirectRef {
@@ -206,13 +206,13 @@ impl<'a, M: 'static> Ctx<'a, M> {
         &self.scope.node
     }
 
-    /// Ends this incarnation when the handler has returned. What queued for it, and what comes later,
-    /// starts a new one.
+    /// Ends this incarnation when the handler has returned. Messages that are queued for it, or come later,
+    /// start a new one.
     pub fn stop(&mut self) {
         self.requests.stop = true;
     }
 
-    /// Asks the shard to end this incarnation once it has handled what is queued by now: the stop
+    /// Asks the shard to end this incarnation once it has handled the messages queued by now: the stop
     /// request arrives at [`super::Entity::on_stop`]. Ignored while one is under way.
     pub fn passivate(&mut self) {
         self.requests.passivate = true;
@@ -228,7 +228,7 @@ impl<'a, M: 'static> Ctx<'a, M> {
         self.requests.veto = Some(veto);
     }
 
-    /// Queues a message to this entity, behind what is queued by now.
+    /// Queues a message to this entity, behind those queued by now.
     pub fn tell_self(&mut self, message: M) {
         self.requests.to_self.push(message);
     }

@@ -42,7 +42,7 @@ impl Region {
         self.tell_coordinator(ack, out);
     }
 
-    /// Forgets the home that is being handed off; tells whether a mark follows what was sent to it.
+    /// Forgets the home that is being handed off; returns whether a mark follows the messages sent to it.
     fn give_up_route(
         &mut self,
         now: Instant,
@@ -64,7 +64,7 @@ impl Region {
             State::Hosted(_) => return false,
             State::NoRoute => {}
         }
-        // A second attempt finds the route closed already; what was sent may still be on its way.
+        // A second attempt finds the route closed already; messages sent along it may still be on their way.
         let path = slot.old_path.as_mut().filter(|path| path.generation == generation && path.region == *owner);
         let Some(path) = path else { return false };
         path.deadline = None;
@@ -130,7 +130,7 @@ impl Region {
         hosting.handoff = Some(HandOffWait { attempt, waiting_for, deadline });
         let never_opened = !open && !self.suspect;
         if never_opened && matches!(hosting.task, Task::Starting | Task::Ready) {
-            // What has not begun to serve need not begin.
+            // A shard that has not begun to serve need not begin.
             hosting.task = Task::Ending;
             let generation = hosting.generation;
             out.push(Effect::KillShard { shard: shard.clone(), generation });
@@ -140,8 +140,8 @@ impl Region {
         self.try_drain(now, shard, slot, out);
     }
 
-    /// Once the marks are in: behind everything delivered, the stop marker. A shard that does not
-    /// serve has nothing delivered: all it buffers is leftover, also what an awaited former owner sent.
+    /// Appends the stop marker behind everything delivered, once the marks are in. A shard that does not serve has
+    /// nothing delivered: all its buffered messages are leftovers, also those of an awaited former owner.
     pub(super) fn try_drain(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
         let marks = std::mem::take(&mut slot.marks);
         let leftovers_in = slot.hosting().is_some_and(|hosting| self.leftovers_are_in(slot, hosting));

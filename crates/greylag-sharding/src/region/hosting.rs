@@ -41,7 +41,7 @@ impl Region {
             }
             return;
         }
-        // What ended here cannot start again, and what others have left behind will not: saying so
+        // A generation that ended here cannot start again, nor one that others have left behind: saying so
         // makes the coordinator allocate anew, whether this is a late duplicate or a lost state.
         let checked = self.sabotage != Some(Sabotage::GenerationCheck);
         if checked && (Some(generation) <= slot.ended || Some(generation) < slot.heard) {
@@ -212,7 +212,7 @@ impl Region {
         }
     }
 
-    /// Puts what a shard gave back in front of everything that waits, in the order given.
+    /// Puts the messages that a shard gave back in front of all that wait, in the order given.
     fn take_back(&mut self, slot: &mut Slot, returned: Vec<Returned>, generation: Generation, rank: &Rank) {
         self.counters.buffered += returned.len() as u64;
         for returned in returned.into_iter().rev() {
@@ -243,7 +243,7 @@ impl Region {
         out.extend(returned.into_iter().map(dead));
     }
 
-    /// No entity of the hosted generation lives any more: says so, and goes on with what waits.
+    /// Reports that no entity of the hosted generation lives any more, and goes on with the waiting messages.
     pub(super) fn end_hosting(
         &mut self,
         now: Instant,

@@ -4,8 +4,8 @@
 //! The driver keeps one [`Region`](super::Region) per entity type behind one mutex. A task that has an
 //! input (a sending task whose route is closed, a decode worker, the driver's own task) locks, calls
 //! `handle`, executes the effects **in order** and unlocks. Effects never wait and must never call
-//! back into the same mutex: what would (a message to the own node, a refused send) is put into the
-//! driver's inbox and becomes an input later. The hot path does not lock at all, see below.
+//! back into the same mutex: an event that would (a message to the own node, a refused send) is put into
+//! the driver's inbox and becomes an input later. The hot path does not lock at all, see below.
 //!
 //! # The route table, and why flips are linearisable
 //! [`Effect::RouteChange`] publishes the route of one shard:
@@ -16,9 +16,9 @@
 //!   `Stamp { generation, origin: own region, first: generation, hops: 0, leftover: false }`.
 //!
 //! `RouteChange` is a **barrier**: when its execution returns, every sender that read the old route
-//! has finished its push or enqueue, and every later one sees the new route. So what was sent before
-//! the flip is in front of the mark or stop marker that a later effect of the same list appends, and
-//! what is sent after it is buffered. (Per slot: a sender raises a counter, reads the route, pushes,
+//! has finished its push or enqueue, and every later one sees the new route. So messages sent before
+//! the flip are in front of the mark or stop marker that a later effect of the same list appends, and
+//! messages sent after it are buffered. (Per slot: a sender raises a counter, reads the route, pushes,
 //! lowers the counter; the barrier swaps the route and spins until the counter is 0. A sender must
 //! lower the counter before it locks.) When a buffer is emptied, the `Deliver`/`SendData` effects
 //! come before the `RouteChange` that opens the route, all under the one lock: no sender can overtake.
@@ -26,14 +26,14 @@
 //! # Tokens
 //! The machine never sees a message: the driver keeps it under a [`Token`]. A token given to the
 //! machine is buffered until it is named by exactly one of [`Effect::Deliver`], [`Effect::SendData`]
-//! and [`Effect::DeadLetter`]; the driver then forgets it. What comes back (leftovers, handed back
-//! envelopes) is given new tokens. So `submitted = delivered + forwarded + dead-lettered + buffered`
+//! and [`Effect::DeadLetter`]; the driver then forgets it. Messages that come back (leftovers, handed back
+//! envelopes) are given new tokens. So `submitted = delivered + forwarded + dead-lettered + buffered`
 //! holds at every moment (sharding I3); see [`Counters`].
 //!
 //! # Shards
 //! `StartShard` → the driver spawns the shard's task, which answers `ShardInitialized` once it could
-//! serve (lease, remembered ids). `StopShard` → the stop marker goes into the inbox behind what was
-//! delivered; the task answers `ShardStopped` with what was never handed to a handler. `KillShard` →
+//! serve (lease, remembered ids). `StopShard` → the stop marker goes into the inbox behind the messages
+//! delivered; the task answers `ShardStopped` with those never handed to a handler. `KillShard` →
 //! the task ends its entities at once, without stop messages, and also answers `ShardStopped`. A
 //! shard that fails answers `ShardFailed`; the region decides when `StartShard` comes again. One
 //! task per shard lives at a time: `StartShard` never comes before the answer.
@@ -57,7 +57,7 @@ pub struct Token(pub u64);
 /// because leftovers need it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Provenance {
-    /// Submitted here, and handed to the shard without having left. What a sender pushes itself is so.
+    /// Submitted here, and handed to the shard without having left. Messages that a sender pushes itself are so.
     Own,
     /// Came over the wire, or was out there and came back.
     Travelled {
@@ -385,8 +385,8 @@ pub enum RegionEvent {
 
 /// What became of the messages that passed through the machine; the driver adds what bypassed it.
 ///
-/// `submitted = delivered + forwarded + dead_lettered + buffered` at every moment. What a shard or
-/// the transport gave back counts as submitted again. Source: sharding I3.
+/// `submitted = delivered + forwarded + dead_lettered + buffered` at every moment. Messages that a shard or
+/// the transport gave back count as submitted again. Source: sharding I3.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Tokens taken.

@@ -150,7 +150,7 @@ impl Region {
         out.extend(nodes.into_iter().map(|to| Effect::SendCoordinator { to, message: message.clone() }));
     }
 
-    /// To the coordinator, if one is known; what is lost is repeated or asked for again.
+    /// Sends a message to the coordinator, if one is known; a lost one is repeated or asked for again.
     pub(super) fn tell_coordinator(&self, message: RegionMessage, out: &mut Vec<Effect>) {
         if let Some(coordinator) = &self.registration.coordinator {
             out.push(Effect::SendCoordinator { to: coordinator.node.clone(), message });
@@ -370,7 +370,7 @@ impl Region {
         }
     }
 
-    /// A broken control lane may have swallowed what was said; a broken data lane, a mark.
+    /// Repeats what a broken link may have lost: a control lane, a message; a data lane, a mark.
     pub(super) fn on_link_lost(&mut self, now: Instant, node: &UniqueAddress, lane: Lane, out: &mut Vec<Effect>) {
         if lane.kind() == LaneKind::Control {
             if self.registration.coordinator.as_ref().is_some_and(|c| c.node == *node) {

@@ -543,7 +543,7 @@ impl Region {
         out.extend(regions.into_iter().map(|region| Effect::Event(RegionEvent::ShardRegionDown { region })));
     }
 
-    /// The transport gives up frames for a node: they wait again, in front of what came later.
+    /// The transport gives up frames for a node: they wait again, in front of later ones.
     pub(super) fn on_handed_back(
         &mut self,
         now: Instant,

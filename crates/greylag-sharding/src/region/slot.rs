@@ -1,4 +1,4 @@
-//! What a region knows of one shard: its route, the path left behind, what waits, what is hosted.
+//! The state of one shard in a region: its route, the path left behind, waiting messages, the hosted shard.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
@@ -137,9 +137,9 @@ pub(super) enum Task {
 /// Why a hosted shard ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// By a handoff: what is unhandled is a leftover for the next owner.
+    /// By a handoff: unhandled messages are leftovers for the next owner.
     HandOff,
-    /// By `DropShard` or a conflict: what is unhandled is routed anew.
+    /// By `DropShard` or a conflict: unhandled messages are routed anew.
     Dropped,
     /// No other region can host, or the region stops at once: unhandled messages are dead letters.
     RegionEnds,

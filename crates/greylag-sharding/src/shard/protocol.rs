@@ -148,8 +148,8 @@ pub enum Input<P> {
     /// Handles one more of the queued messages, if there are any. The shell repeats it while
     /// [`super::Shard::has_work`].
     Turn,
-    /// The stop marker: start nothing, send every entity its stop request, force what is left after
-    /// `deadline`.
+    /// The stop marker: start nothing, send every entity its stop request, and end by force those that are
+    /// left after `deadline`.
     Stop {
         /// How long entities may take.
         deadline: Duration,
