@@ -111,7 +111,7 @@ impl Bounds {
     }
 
     fn news(&self, news: &mut PruningNews) -> Option<i64> {
-        // One above it could not be told apart from it.
+        // A round above the greatest epoch could not be told apart from one at it.
         news.rounds.retain(|round| round.epoch < MAX_EPOCH);
         news.rounds.iter_mut().filter_map(|round| self.time(&mut round.created_at)).max()
     }

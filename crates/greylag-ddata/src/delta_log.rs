@@ -104,15 +104,15 @@ struct Cursor {
     sent: u64,
     /// Sent and not acknowledged, by the first record's number.
     outstanding: BTreeMap<u64, Outstanding>,
-    /// There was more to send than the window let through: the next acknowledgement lets more through.
+    /// Whether there was more to send than the window let through: the next acknowledgement lets more through.
     is_behind: bool,
-    /// It has acknowledged something, or asked for everything.
+    /// Whether the peer has acknowledged something, or asked for everything.
     is_heard: bool,
-    /// What was logged before it was first heard is left to its first whole round: the last record that it does not
-    /// need, and since when it is so.
+    /// Records from before the peer was first heard are left to its first whole round: the last record that the peer
+    /// does not need, and since when that is so.
     left: Option<(u64, Instant)>,
-    /// When it was last told of an entry that is too large to go with the deltas, until a round shows that it has it: its
-    /// acknowledgement says only that it will ask for it.
+    /// When the peer was last told of an entry that is too large to go with the deltas, until a round shows that it has
+    /// that entry: its acknowledgement says only that it will ask for it.
     hinted_at: Option<Instant>,
 }
 

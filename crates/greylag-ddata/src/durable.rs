@@ -50,7 +50,7 @@ pub enum StaleStore {
     /// What was loaded is dropped, here and in the store; peers supply their state. A store that has lost its end is set
     /// aside under another name (ddata U5).
     Discard,
-    /// It is merged all the same.
+    /// What was loaded is merged all the same.
     Force,
 }
 

@@ -44,7 +44,7 @@ pub(crate) enum Merged {
     Deleted { deleted_at: i64 },
     /// Deltas are missing in between, or, if the full state is wanted, a marker.
     Gap { have: u64, full: bool },
-    /// Its time was over when it arrived: as if it had been merged and had expired at once.
+    /// The entry's time was over when it arrived: as if it had been merged and had expired at once.
     Expired,
 }
 

@@ -97,7 +97,7 @@ pub enum GetError {
 /// Why a delete did not succeed. Source: ddata R5.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeleteError {
-    /// It was deleted before.
+    /// The entry was deleted before.
     #[error("{key:?} is deleted already")]
     AlreadyDeleted {
         /// The entry.

@@ -163,7 +163,7 @@ pub enum Refusal {
     TooLarge,
     /// Not synchronized yet.
     NotReady,
-    /// It could not be stored.
+    /// The entry could not be stored.
     Store,
 }
 
@@ -634,9 +634,9 @@ impl fmt::Debug for Snapshot {
 /// Why something of a peer never became a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DropReason {
-    /// It is no message of this protocol.
+    /// The bytes are no message of this protocol.
     Malformed,
-    /// It is a piece, and its sender no replica.
+    /// A piece came of a process that is no replica.
     Stranger,
     /// A piece contradicted its transfer, came twice, or was one too much; or the whole is not what it
     /// was said to be.
@@ -796,11 +796,11 @@ pub enum Reply {
 /// What became of a followed entry.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Notice {
-    /// It holds this now.
+    /// The entry holds this value now.
     Value(Snapshot),
-    /// It was deleted.
+    /// The entry was deleted.
     Deleted,
-    /// It expired.
+    /// The entry expired.
     Expired,
 }
 

@@ -118,12 +118,12 @@ impl Pruning {
         }
     }
 
-    /// Those that are removed and not forgotten.
+    /// The replicas that are removed and not forgotten.
     pub(crate) fn removed(&self) -> impl Iterator<Item = ReplicaId> + '_ {
         self.removed.keys().copied()
     }
 
-    /// Those that a store knew as removed.
+    /// Takes over the replicas that a store knew as removed.
     pub(crate) fn restore(&mut self, now: Instant, removed: &BTreeSet<ReplicaId>, replicas: &Replicas) {
         let unheard = removed.iter().filter(|removed| !self.removed.contains_key(removed));
         self.restored = unheard.copied().collect();

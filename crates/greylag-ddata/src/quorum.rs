@@ -19,7 +19,7 @@ pub(crate) enum Progress {
     Pending,
     /// Enough answered.
     Done,
-    /// Those that are left cannot make up the number.
+    /// The replicas that are left cannot make up the number.
     Impossible,
 }
 

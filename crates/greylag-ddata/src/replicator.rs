@@ -618,7 +618,7 @@ impl ReplicatorCore {
             self.fail_all(&reason, out);
             self.become_lifecycle(Lifecycle::Stopped(reason), out);
         } else if !is_out && let Some(voter) = up_to_date.first() {
-            // It may still be asking for what is large: a round tells when it has all of it.
+            // The voter may still be asking for large entries: a round tells when it has all of them.
             self.open_round_soon(now, voter, out);
         }
     }

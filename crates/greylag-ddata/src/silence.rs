@@ -47,7 +47,7 @@ impl Silence {
         self.0.remove(peer);
     }
 
-    /// Those that are silent since now.
+    /// Returns the peers that count as silent from now on.
     pub(crate) fn on_tick(&mut self, now: Instant) -> Vec<UniqueAddress> {
         let silent = self.0.iter_mut().filter(|(_, asked)| asked.silent_at().is_some_and(|at| at <= now));
         let found = silent.map(|(peer, asked)| {

@@ -157,7 +157,7 @@ pub enum StoreError {
         /// The last one that is there; 0 if there is none.
         found: u64,
     },
-    /// It cannot be opened, read or written. What was appended last may or may not be stored.
+    /// The store cannot be opened, read or written. What was appended last may or may not be stored.
     #[error("store {place} failed: {why}")]
     Failed {
         /// Where it is.

@@ -67,7 +67,7 @@ struct Flight {
     ticket: u64,
     keys: BTreeSet<KeyId>,
     asides: Vec<KeyId>,
-    /// What it says of what the replicator goes by, if it does.
+    /// What the store is told of the replicator's own state, if it is told.
     meta: Option<StoreMeta>,
     meta_goes_first: bool,
     waiting: Vec<Waiting>,
@@ -80,12 +80,12 @@ pub(crate) struct Told {
     pub(crate) failed: Vec<Waiter>,
 }
 
-/// How what the replicator goes by is to be said to the store.
+/// How the replicator's own state is to be told to the store.
 #[derive(Debug, Default)]
 struct Saying {
     /// Horizon and starts have to be there before any change that is gathered.
     goes_first: bool,
-    /// It could not be stored, and waits for the next change or the next try.
+    /// That state could not be stored, and waits for the next change or the next try.
     has_failed: bool,
     /// The last time in touch that the store speaks of, with all that was known until then.
     synced_at: Option<i64>,

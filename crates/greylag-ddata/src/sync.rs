@@ -98,7 +98,7 @@ pub(crate) struct Round {
     pub(crate) held: Option<Sum>,
     /// Sums have to be computed before it goes on.
     pub(crate) is_cold: bool,
-    /// It has said as much as one step may, and there is more to say.
+    /// Whether the last step sent as much as one step may, and there is more to send.
     pub(crate) has_more: bool,
     /// What those messages hold that the peer has not acknowledged, the oldest first.
     weights: VecDeque<usize>,
@@ -319,7 +319,7 @@ impl Round {
         }
     }
 
-    /// It is here, or refused: nothing more of it is wanted.
+    /// An entry that came in parts is complete, or was refused: nothing more of it is wanted.
     pub(crate) fn end_receiving(&mut self, key: &KeyId, snapshot: Digest) {
         self.receiving.remove(key);
         self.queue.inner.push_back((key.clone(), snapshot, Vec::new()));

@@ -57,7 +57,7 @@ pub enum Outcome {
     Passed,
     /// The bench lacks the hook for it.
     Skipped,
-    /// It does not.
+    /// The store does not, for this reason.
     Failed(String),
 }
 

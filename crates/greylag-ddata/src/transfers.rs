@@ -72,11 +72,11 @@ impl Pieces {
 /// What became of a piece.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Accepted {
-    /// Others are missing, or the transfer is given up already.
+    /// Other pieces are missing, or the transfer is given up already.
     InPart,
-    /// It was the last one.
+    /// The piece was the last one.
     Whole(Pieces),
-    /// Its transfer is given up: it contradicts what is known of it, came twice, or is one too much.
+    /// The transfer is given up: the piece contradicts what is known of it, came twice, or is one too much.
     Aborted,
 }
 

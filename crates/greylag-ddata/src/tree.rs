@@ -84,12 +84,12 @@ impl Sixteenths {
     /// Nothing of it: such a round only tells how both stand. Source: ddata Z11.
     pub const NONE: Self = Self(0);
 
-    /// Those whose bits are set.
+    /// The sixteenths whose bits are set.
     pub fn of(bits: u16) -> Self {
         Self(bits)
     }
 
-    /// A bit for each.
+    /// A bit for each sixteenth.
     pub fn bits(self) -> u16 {
         self.0
     }

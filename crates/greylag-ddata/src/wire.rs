@@ -280,7 +280,7 @@ fn some_news(told: &PruningNews) -> Option<pb::PruningNews> {
     (*told != PruningNews::default()).then(|| news(told))
 }
 
-/// One that cannot be read is refused where it would be merged: what else the message holds is taken.
+/// An envelope that cannot be read is refused where it would be merged: what else the message holds is taken.
 fn from_envelope(envelope: Option<pb::Envelope>) -> Envelope {
     let envelope = envelope.unwrap_or_default();
     let (Some(content), Some(markers)) = (envelope.content, from_markers(&envelope.markers)) else {

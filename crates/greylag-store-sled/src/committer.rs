@@ -132,7 +132,7 @@ impl<P: Planner> Committer<P> {
                         shared.lock().hung_since = None;
                     });
                     if let Err(error) = throwaway {
-                        // It was dropped here instead, and hangs no more.
+                        // Without a thread the engine was dropped here, and hangs no more.
                         self.shared.lock().hung_since = None;
                         tracing::error!(%error, "no thread to drop a failed store on");
                     }

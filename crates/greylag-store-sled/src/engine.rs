@@ -355,7 +355,7 @@ mod tests {
             engine.apply(&removal()).unwrap();
             engine.sync().unwrap();
         });
-        // It does not even open, or for the most part it might as well not.
+        // The store does not even open, or most of it is unreadable.
         assert!(unsettled.is_err() || unreadable(&unsettled.unwrap()).len() > 200, "this shows nothing");
     }
 

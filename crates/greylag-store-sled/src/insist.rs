@@ -28,7 +28,7 @@ impl Iterator for Insistent {
     type Item = Result<(sled::IVec, sled::IVec), StoreError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // One that fails stays where it is.
+        // An iteration that fails stays where it is, so it can be asked again.
         insist(|| self.0.next().transpose()).transpose()
     }
 }

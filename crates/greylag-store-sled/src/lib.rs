@@ -51,7 +51,7 @@
 //!
 //! With the feature `ddata`, `DdataStore` keeps the durable entries of a `greylag-ddata` replicator.
 //!
-//! It knows nothing of journals: keys and their meaning belong to the crate that plans. Nothing of
+//! The engine knows nothing of journals: keys and their meaning belong to the crate that plans. Nothing of
 //! sled shows in its API, so that another engine can stand beside it.
 //!
 //! Source: persistence §4.3.

@@ -121,7 +121,7 @@ mod tests {
             }
         };
         check();
-        // One that was made by a version before this one.
+        // A store that was made by a version before this one.
         for name in ["db", "conf", "greylag.guard", "greylag.ballast"] {
             fs::set_permissions(path.join(name), Permissions::from_mode(0o644)).unwrap();
         }

@@ -54,7 +54,7 @@ impl Reader {
     }
 
     /// Records in ascending key order, `from` included, `to` not; empty if `to` is not above `from`.
-    /// It can be walked from its end too.
+    /// The iteration can be walked from its end too.
     pub fn range(
         &self,
         from: &[u8],

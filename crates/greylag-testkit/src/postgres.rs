@@ -41,7 +41,7 @@ pub enum PostgresError {
     /// PostgreSQL is not installed here. Debian: the package `postgresql`.
     #[error("the server binaries of PostgreSQL are missing: {0}; install the package postgresql")]
     NotInstalled(String),
-    /// It is installed, and does not start.
+    /// PostgreSQL is installed, and does not start.
     #[error("PostgreSQL does not start: {0}")]
     DoesNotStart(String),
     /// A file or a process could not be made.
@@ -105,7 +105,8 @@ impl Drop for Server {
 }
 
 // The server takes the place of the shell: what a shell starts in the background ignores SIGQUIT until it handles it.
-// It may all the same, if the tests themselves run in the background; so it is told until it has ended.
+// The server may ignore it all the same, if the tests run in the background; so the signal is repeated until it has
+// ended.
 const SHELL: &str =
     r#"exec 3<&0; (read -r _ <&3; while kill -QUIT $$ 2>&-; do sleep 0.05; done) & exec "$0" "$@" 3<&- </dev/null"#;
 

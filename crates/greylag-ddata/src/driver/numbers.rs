@@ -33,7 +33,7 @@ pub(super) struct Name {
 /// Takes a name, and gives the incarnation's numbers. A replicator that is started anew in the same
 /// process goes on with the same numbers: dots must never be used twice. Source: ddata K2, I1.
 ///
-/// They begin above the floor, if there is one.
+/// The numbers begin above the floor, if there is one.
 pub(super) fn claim(
     node: &UniqueAddress,
     name: &str,
@@ -45,7 +45,7 @@ pub(super) fn claim(
         return Err(StartError::DuplicateName { name: name.to_owned(), node: node.clone() });
     }
     if let Some(DotFloor(floor)) = floor {
-        // It never fails: the jump ends at the floor.
+        // Reserving never fails: the jump ends at the floor.
         process.numbers.reserve(floor.saturating_sub(process.numbers.last()));
     }
     Ok((Name { uid: node.uid(), name: name.to_owned() }, process.numbers.clone()))

@@ -147,7 +147,8 @@ impl Task {
         let mut is_bulk;
         while !self.core.is_over() {
             if self.core.is_refused() && !self.keeper.is_closed() {
-                // Its users are told at once, and the store is theirs to look at; others are told as long as it lasts.
+                // A refused replicator tells its users at once, and closes the store, so that they can look at it;
+                // peers are told as long as the task lasts.
                 self.keeper.close().await;
                 self.followers.clear();
                 self.lifecycle.send_replace(self.core.lifecycle().clone());

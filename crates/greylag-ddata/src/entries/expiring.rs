@@ -23,7 +23,7 @@ impl Data {
                 (known, was.map_or(known, |was| was.told_ms), later(known, lifetime))
             }
         };
-        // One that is used often stays where it is in the index until its turn comes.
+        // An entry that is used often stays where it is in the index until its turn comes.
         let indexed_ms = was.map_or(NEVER, |was| was.indexed_ms).min(deadline_ms);
         (deadline_ms != NEVER).then_some(Dates { used_ms, told_ms, deadline_ms, indexed_ms })
     }

@@ -14,7 +14,7 @@ use crate::store::LoadedRecord;
 /// Why a stored record was not joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LoadProblem {
-    /// It is damaged, or nothing that can be joined.
+    /// The record is damaged, or nothing that can be joined.
     Unreadable(String),
     /// No type is registered for this tag.
     UnknownType(Arc<str>),
@@ -27,7 +27,7 @@ impl Entries {
             LoadedRecord::Bad { why, .. } => return Err(LoadProblem::Unreadable(why.clone())),
             LoadedRecord::Tombstone { key, deleted_at } => {
                 if self.merge_tombstone(key, *deleted_at) == Merged::Expired {
-                    // Its time was over meanwhile: it goes from the store, too.
+                    // The tombstone's time was over meanwhile: it goes from the store, too.
                     self.storing.changed(key, None);
                 }
                 return Ok(());

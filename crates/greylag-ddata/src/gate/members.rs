@@ -143,22 +143,22 @@ impl Members {
         self.0.values_mut().for_each(|member| member.has_answered = false);
     }
 
-    /// Those that have not answered.
+    /// The members that have not answered.
     pub(crate) fn awaited(&self) -> impl Iterator<Item = &UniqueAddress> {
         self.0.iter().filter(|(_, member)| !member.has_answered).map(|(address, _)| address)
     }
 
-    /// Those that were heard and are not refused.
+    /// The members that were heard and are not refused.
     pub(crate) fn standing(&self) -> impl Iterator<Item = &Heard> {
         self.0.values().filter_map(|member| member.heard.as_ref()).filter(|heard| !heard.is_refused())
     }
 
-    /// Whether one that is not refused stood before this replicator when it was last heard.
+    /// Whether a member that is not refused stood before this replicator when it was last heard.
     pub(crate) fn binds(&self) -> bool {
         self.0.values().any(|member| member.binds && member.heard.as_ref().is_some_and(|heard| !heard.is_refused()))
     }
 
-    /// Those that are refused.
+    /// The members that are refused.
     pub(crate) fn refused(&self) -> impl Iterator<Item = &UniqueAddress> {
         let is_refused = |member: &Member| member.heard.as_ref().is_some_and(Heard::is_refused);
         self.0.iter().filter(move |(_, member)| is_refused(member)).map(|(address, _)| address)

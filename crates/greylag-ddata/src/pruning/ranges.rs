@@ -16,7 +16,7 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// Those of one removed replica.
+    /// The ranges for one removed replica.
     pub(crate) fn of(&self, removed: ReplicaId) -> &[Range] {
         self.by_removed.get(&removed).map_or(&[], Vec::as_slice)
     }

@@ -71,7 +71,7 @@ impl RoundTable {
         self.0.values()
     }
 
-    /// One above any that is known.
+    /// The epoch above all that are known.
     pub(crate) fn next_epoch(&self) -> u64 {
         self.0.values().map(|round| round.epoch).max().unwrap_or(0).saturating_add(1)
     }

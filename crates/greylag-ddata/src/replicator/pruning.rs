@@ -163,7 +163,7 @@ impl ReplicatorCore {
         self.stats.performed += 1;
         self.stats.performed_again += u64::from(before.is_some());
         let version = self.numbers.draw();
-        // It spreads as any change does, in full: no delta can say it.
+        // A performed entry spreads as any change does, but in full: no delta can say what was put where.
         self.append(Record { key: key.clone(), tag, prev: 0, version, said: Said::Full }, out);
         true
     }

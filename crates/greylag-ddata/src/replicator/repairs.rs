@@ -71,7 +71,7 @@ impl ReplicatorCore {
                 }
                 return;
             }
-            // Its round is over: the peer began anew.
+            // The round of that draft is over, because the peer began anew.
             self.abort_draft(now, &key, out);
         }
         if self.entries.drafts.values().filter(|draft| draft.from == *from).count() >= 2 * UNDER_WAY {

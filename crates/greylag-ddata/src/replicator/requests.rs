@@ -346,7 +346,7 @@ impl ReplicatorCore {
                     return self.ask_another(from, request, out);
                 }
                 if self.entries.merge_tombstone(&key, deleted_at) == Merged::Expired {
-                    // It is past its age here: soon it will be there, and until then others are asked.
+                    // The tombstone is past its age here: soon it will be so there, and until then others are asked.
                     return self.ask_another(from, request, out);
                 }
                 self.log.clear_deltas(&key);

@@ -449,7 +449,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// Those own rounds that the peer has shown to know. Source: ddata Z4.
+    /// The own pruning rounds that the peer has shown to know. Source: ddata Z4.
     fn known_rounds(&self, peer: &UniqueAddress, began: Tokens) -> Tokens {
         if self.settings.omits(Sabotage::Shown) { began } else { self.pruning.collections.known_by(peer, &began) }
     }
