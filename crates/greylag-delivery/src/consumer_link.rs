@@ -1,9 +1,9 @@
-//! The consumer's side of one link: puts frames back in order, hands out messages, confirms what the
-//! application confirmed, and asks again for what is missing.
+//! The consumer's side of one link: puts frames back in order, hands out messages, passes on the application's
+//! confirmations, and asks again for missing frames.
 //!
 //! Frames pass three stages, each a prefix of the one before: *received* (taken from the buffer, in
-//! order), *delivered* (handed to the application), *confirmed*. What the application never confirms
-//! is handed to it again, here, without the producer. A message whose total the watermark covers is
+//! order), *delivered* (handed to the application), *confirmed*. Messages that the application never confirms
+//! are handed to it again, here, without the producer. A message whose total the watermark covers is
 //! confirmed and not delivered, and that is asked anew before every attempt.
 //!
 //! ```text
@@ -99,9 +99,9 @@ pub enum Input<P> {
     Start(Dedupe),
     /// Attach to this producer controller.
     RegisterTo(ControllerRef),
-    /// Deliver what is here in order, then stop.
+    /// Deliver the messages that are here in order, then stop.
     DeliverThenStop,
-    /// Deliver nothing new, wait for what is outstanding, then stop.
+    /// Deliver nothing new, wait for outstanding confirmations, then stop.
     Finish,
     /// Stop now.
     Stop,
@@ -387,8 +387,8 @@ impl<P: Clone> ConsumerLink<P> {
     fn on_start(&mut self, now: Instant, dedupe: &Dedupe, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
         watermarks.merge(now, dedupe);
         if self.started {
-            // C14: what the former consumer had in hand goes to this one. What it gave up waits its
-            // time all the same, unless it is known to be processed.
+            // C14: messages that the former consumer had in hand go to this one. Those that it gave up wait
+            // their time all the same, unless they are known to be processed.
             for index in 0..self.outstanding.len() {
                 let delivery = &self.outstanding[index];
                 let is_known = delivery.ordered && delivery.total <= watermarks.confirmed(delivery.stream);
@@ -406,7 +406,7 @@ impl<P: Clone> ConsumerLink<P> {
         }
     }
 
-    /// Carries out what the input made possible: confirmations, deliveries, a parked producer, the end.
+    /// Does all that the input made possible: confirmations, deliveries, a parked producer, the end.
     fn settle(&mut self, now: Instant, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
         self.advance(now, watermarks, out);
         self.deliver(now, watermarks, out);

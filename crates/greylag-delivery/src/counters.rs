@@ -1,4 +1,4 @@
-//! What the consumers of one entity type on one node have seen.
+//! The counters of the consumers of one entity type on one node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What a consumer remembers of each stream: how far it is processed, and which epoch spoke last.
+//! A consumer's memory of each stream: how far it is processed, and which epoch spoke last.
 //!
 //! Totals of one stream at one consumer increase strictly, so one number per stream is all it takes
 //! to know a duplicate. The numbers outlive links and producers; an event-sourced entity gets them
@@ -16,12 +16,12 @@ use crate::ids::{Epoch, SeqNr, StreamId};
 pub struct Dedupe(BTreeMap<StreamId, SeqNr>);
 
 impl Dedupe {
-    /// Nothing: an entity that keeps no record of what it processed.
+    /// Nothing is known to be processed: for an entity that keeps no record of that.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Adds what is known of a stream; the higher number stands.
+    /// Adds how far a stream is known to be processed; the higher number stands.
     pub fn insert(&mut self, stream: StreamId, total: SeqNr) {
         let known = self.0.entry(stream).or_default();
         *known = total.max(*known);
@@ -65,7 +65,7 @@ impl Watermarks {
         Self { streams: BTreeMap::new(), max_streams, retention }
     }
 
-    /// Takes over what the consumer knows.
+    /// Takes over the consumer's knowledge of each stream.
     pub fn merge(&mut self, now: Instant, dedupe: &Dedupe) {
         for (stream, total) in dedupe.iter() {
             self.confirm(now, stream, total);

@@ -64,7 +64,7 @@ greylag_core::debug_is_sentence!(InvalidProducerId);
 /// Names one numbering space of [`SeqNr`]s.
 ///
 /// An in-memory producer draws a fresh one at every start. A producer that can count its messages
-/// from its input alone gives a stable one, and what it sends again is then known to be the same.
+/// from its input alone gives a stable one, and messages that it sends again are then known to be the same.
 /// Source: delivery §0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u128);

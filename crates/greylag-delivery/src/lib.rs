@@ -2,9 +2,9 @@
 //! entities.
 //!
 //! A [`ShardingProducer`] sends messages to sharded entities. Each entity gets its messages in order
-//! and confirms them; what is lost on the way, or with an entity, a shard or a node, comes again. An
+//! and confirms them; a message lost on the way, or with an entity, a shard or a node, comes again. An
 //! event-sourced entity stores the position of a delivery in the same atomic write as its events, so
-//! what comes again is known and applied once.
+//! a repeated message is known and applied once.
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
@@ -59,7 +59,7 @@
 //! let accounts = event_sourced_with_delivery("Account", &delivery, |init| Ok(Account(init.id.to_string())));
 //! let region = sharding.init(accounts)?;
 //!
-//! // The same stream, numbered from 1 in every run: what an earlier run sent is recognised.
+//! // The same stream, numbered from 1 in every run: messages of an earlier run are recognised.
 //! let till = ProducerIdentity::stable(ProducerId::new("till 7")?, StreamId(7), Epoch(1));
 //! let producer = ShardingProducer::start(&sharding, till, region.clone(), json::<i64>("deposit"), DeliverySettings::default())?;
 //! for amount in [100, 20, 3] {
@@ -81,7 +81,7 @@
 //! With it come [`ShardingProducer`] and entities that take deliveries ([`DeliveryEntity`]); with
 //! `persistence` also [`event_sourced_with_delivery`].
 //!
-//! What a producer has to keep across its own death is the business of a [`DurableProducerQueue`]:
+//! A producer keeps messages across its own death in a [`DurableProducerQueue`]:
 //! the rules are in [`queue`], and [`EventSourcedProducerQueue`] keeps one in a journal. No producer
 //! of this crate stores in one yet.
 //!

@@ -1,4 +1,4 @@
-//! What the two ends of a link say to each other.
+//! The messages between the two ends of a link.
 //!
 //! ```text
 //! producer --SequencedBatch[frames, lowest]--> consumer
@@ -9,7 +9,7 @@
 //! Confirmations and grants are cumulative and merged with `max`, so reordering is harmless, and
 //! every upstream message that confirms also grants, so each repairs a lost predecessor.
 //!
-//! Source: delivery §1.1. `P` is what a frame carries: opaque to the machines.
+//! Source: delivery §1.1. `P` is the payload of a frame: opaque to the machines.
 
 use crate::ids::{ControllerRef, Epoch, ProducerId, SeqNr, StreamId};
 
@@ -58,7 +58,7 @@ pub struct BatchHeader {
     pub epoch: Epoch,
     /// Where answers go, and which link this is.
     pub controller: ControllerRef,
-    /// Totals increase strictly at each consumer, so that it may drop what it knows (C8).
+    /// Totals increase strictly at each consumer, so that it may drop messages that it knows (C8).
     pub ordered: bool,
     /// The first frame that the producer still holds; everything below is confirmed, by whichever
     /// consumer. 0 in flow-control-only mode, where nothing is held.
@@ -85,7 +85,7 @@ pub enum Upstream {
         up_to: u64,
         /// The consumer asks for lost frames again; false in flow-control-only mode.
         support_resend: bool,
-        /// Sent because nothing arrived for a while: what was transmitted may be lost.
+        /// Sent because nothing arrived for a while: transmitted frames may be lost.
         via_timeout: bool,
     },
     /// A confirmation outside the rhythm of requests.

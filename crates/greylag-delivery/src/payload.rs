@@ -29,8 +29,8 @@ impl<T: 'static> Payload<T> {
         Ok(Self { encoded, value: Ok(Arc::new(value)) })
     }
 
-    /// Reads what arrived. Bytes that cannot be read are kept with the reason: what becomes of them
-    /// is for the consumer to decide.
+    /// Reads bytes that arrived. Those that cannot be read are kept with the reason: the consumer decides
+    /// what becomes of them.
     pub fn decode(encoded: Encoded, codec: &dyn Codec<T>) -> Self {
         let value = if encoded.codec == codec.id() {
             codec.decode(&encoded.manifest, encoded.payload.clone())

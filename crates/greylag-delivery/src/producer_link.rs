@@ -364,7 +364,7 @@ impl<P: Clone> ProducerLink<P> {
         }
     }
 
-    /// P5a: a consumer that is not the registered one. It may be what a late registration displaced.
+    /// P5a: a consumer that is not the registered one, perhaps one that a late registration displaced.
     fn on_stranger(
         &mut self,
         now: Instant,
@@ -430,7 +430,7 @@ impl<P: Clone> ProducerLink<P> {
         self.pump(now, out);
     }
 
-    /// Drops what is confirmed; false if the confirmation is for a frame that does not exist.
+    /// Drops confirmed frames; false if the confirmation is for a frame that does not exist.
     fn confirm(&mut self, confirmed: u64, out: &mut Vec<Effect<P>>) -> bool {
         if confirmed >= self.next_seq {
             self.violations += 1;
@@ -485,7 +485,7 @@ impl<P: Clone> ProducerLink<P> {
         self.cursor = head;
         self.answered = false;
         self.unanswered = 0;
-        // Whether the one now there asks for what it lost is not known before it speaks. Until then
+        // Whether the consumer now there asks for lost frames is not known before it speaks. Until then
         // the first frame is kept to be repeated: nothing else would ever tell it of this link.
         self.support_resend = true;
         self.pump(now, out);

@@ -1,8 +1,8 @@
-//! What a durable producer keeps until it is confirmed, and the rules by which it changes.
+//! The messages that a durable producer keeps until they are confirmed, and the rules by which that state changes.
 //!
-//! A producer that must survive its own death stores every message before it sends it. What it
-//! stores is a [`QueueState`]: the messages that no consumer confirmed yet, the number of the next one,
-//! and what was confirmed under each [`Qualifier`]. [`StoredQueue`] holds the rules, D1 to D5, as a
+//! A producer that must survive its own death stores every message before it sends it. Its state is
+//! a [`QueueState`]: the messages that no consumer confirmed yet, the number of the next one,
+//! and the numbers confirmed under each [`Qualifier`]. [`StoredQueue`] holds the rules, D1 to D5, as a
 //! value without any store; the trait that a producer sees is
 //! [`DurableProducerQueue`](crate::DurableProducerQueue).
 //!
@@ -11,8 +11,8 @@
 //! batch ──▶ StoredQueue::judge_batch ──▶ [store] ──▶ add     confirmations ──▶ judge ──▶ [store] ──▶ confirm
 //! ```
 //!
-//! Nothing here changes before the store said yes: what is judged is written first and applied
-//! then, so that a state never holds what a crash could take back.
+//! Nothing here changes before the store said yes: a judged batch is written first and applied
+//! then, so that a state never holds a message that a crash could take back.
 //!
 //! Source: delivery §4.1, §4.2.
 
@@ -156,7 +156,7 @@ pub enum QueueError {
         #[source]
         cause: greylag_core::EncodeError,
     },
-    /// The queue has ended and will not answer any more; what is stored is kept. Open it anew.
+    /// The queue has ended and will not answer any more; its stored state is kept. Open it anew.
     #[error("the queue has ended: {0}")]
     Closed(String),
 }

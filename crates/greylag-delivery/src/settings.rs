@@ -41,7 +41,7 @@ impl Default for DeliverySettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProducerSettings {
     /// A message that encodes to more bytes is refused when it is sent. Default 64 MiB; until
-    /// messages are cut into chunks, what the ordinary lane carries is the lower limit.
+    /// messages are cut into chunks, the ordinary lane's limit is the lower one.
     pub max_message_bytes: usize,
     /// Pace at which the first frame of a link is repeated until anything is heard. Default 1 s.
     pub resend_first_interval: Duration,

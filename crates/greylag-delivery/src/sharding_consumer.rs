@@ -3,8 +3,8 @@
 //!
 //! Frames that come before the entity has started wait here. From then on each stream has a link of
 //! its own, so the entity may have one delivery per producer in hand; there is no order between
-//! producers. Links end when their producer does, or when they have been idle for long; what the
-//! entity has processed of their streams stays known.
+//! producers. Links end when their producer does, or when they have been idle for long; how far the
+//! entity has processed their streams stays known.
 //!
 //! Source: delivery §3.2, S11 to S17.
 
@@ -57,7 +57,7 @@ pub struct DeliveryHandle {
 pub enum Input<P> {
     /// Frames arrived.
     Batch(SequencedBatch<P>),
-    /// The entity is ready, and this is what it has processed.
+    /// The entity is ready, and this is how far it has processed each stream.
     Start(Dedupe),
     /// The entity has processed a delivery.
     Confirm(DeliveryHandle),
@@ -111,7 +111,7 @@ pub enum Effect<P> {
     Stopped,
 }
 
-/// A link with what the controller keeps about it.
+/// A link, and the facts that the controller keeps about it.
 #[derive(Debug, Clone)]
 struct Stream<P> {
     key: (StreamId, ProducerId),

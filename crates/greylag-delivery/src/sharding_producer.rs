@@ -480,7 +480,7 @@ impl<P: Clone> ShardingProducer<P> {
         self.admission = Admission::default();
     }
 
-    /// Tells one link, carries its effects on, and does what they made possible.
+    /// Gives one link an input and, while it has demand, the entity's buffered messages; carries its effects on.
     fn tell(&mut self, now: Instant, instance: u64, input: producer_link::Input<P>, out: &mut Vec<Effect<P>>) {
         let Some(state) = self.links.get_mut(&instance) else { return };
         state.link.handle(now, input, &mut self.scratch);
@@ -533,7 +533,7 @@ impl<P: Clone> ShardingProducer<P> {
         }
     }
 
-    /// Brings up to date what is derived from one entity's state: sets, queues, deadline.
+    /// Brings the values derived from one entity's state up to date: sets, queues, deadline.
     fn refresh(&mut self, instance: u64) {
         let Some(state) = self.links.get_mut(&instance) else { return };
         let shown = (!state.has_demand()).then_some(state.buffered.len());

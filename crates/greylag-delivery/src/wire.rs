@@ -1,7 +1,7 @@
 //! Protobuf to domain and back.
 //!
-//! Numbers and lengths come from outside: every reader checks what it takes, bounds what it
-//! allocates by the size of the input, and refuses rather than guesses. Unknown fields are ignored.
+//! Numbers and lengths come from outside: every reader checks its input, bounds its allocations
+//! by the size of the input, and refuses rather than guesses. Unknown fields are ignored.
 
 use bytes::{Bytes, BytesMut};
 use greylag_core::{CodecId, DecodeError, Encoded, NodeAddress, Uid, UniqueAddress};

@@ -1,6 +1,6 @@
 //! The message type of entities under delivery: their deliveries, and a second type beside them.
 //!
-//! The region carries both through one codec. What the protocol says is opaque here; users make and
+//! The region carries both through one codec. Messages of the protocol are opaque here; users make and
 //! see only [`WithDelivery::Bypass`]. Source: delivery S9, S16.
 
 use std::fmt;
@@ -76,7 +76,7 @@ pub struct DeliveryCodec<T, Q> {
 }
 
 impl<T, Q> DeliveryCodec<T, Q> {
-    /// Deliveries are written by one codec, what goes beside them by the other.
+    /// Deliveries are written by one codec, messages beside them by the other.
     pub fn new(deliveries: impl Codec<T>, bypass: impl Codec<Q>) -> Self {
         Self { deliveries: Arc::new(deliveries), bypass: Arc::new(bypass) }
     }

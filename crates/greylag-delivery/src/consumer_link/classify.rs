@@ -101,7 +101,7 @@ impl<P: Clone> ConsumerLink<P> {
         }
     }
 
-    /// C4: what a producer managed to hand over is delivered before its successor's messages.
+    /// C4: messages that a producer managed to hand over are delivered before its successor's.
     fn park(&mut self, header: &BatchHeader, message: SequencedMessage<P>, out: &mut Vec<Effect<P>>) {
         let confirmed_none = Upstream::Request {
             confirmed: 0,
@@ -209,7 +209,7 @@ impl<P: Clone> ConsumerLink<P> {
         if in_reach {
             self.buffer.insert(position, message);
             if seq_nr > self.highest_seen + 1 && !self.settings.only_flow_control {
-                // C6: out-of-order frames are kept, only what is missing is asked for.
+                // C6: out-of-order frames are kept, only the missing ones are asked for.
                 self.reply(Upstream::Resend { from: self.highest_seen + 1, to: seq_nr - 1 }, out);
             }
             self.highest_seen = self.highest_seen.max(seq_nr);

@@ -21,7 +21,7 @@ struct Advance {
 }
 
 impl<P: Clone> ConsumerLink<P> {
-    /// C7: takes what is next in order, as long as the application may have more in hand.
+    /// C7: takes the next messages in order, as long as the application may have more in hand.
     pub(super) fn deliver(&mut self, now: Instant, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
         let received = self.received;
         while self.life != Life::Finishing
@@ -167,7 +167,7 @@ impl<P: Clone> ConsumerLink<P> {
             return;
         }
         let half = self.window / 2;
-        // Signed on purpose: without resending, what is confirmed may lie beyond what was requested.
+        // Signed on purpose: without resending, `confirmed` may lie beyond `requested`.
         let room = |requested: u64| requested.saturating_sub(self.confirmed) <= half;
         if advance.had_first {
             let requested = self.requested.max(self.confirmed - 1 + self.window);
@@ -236,7 +236,7 @@ impl<P: Clone> ConsumerLink<P> {
         }
     }
 
-    /// Redelivers what waited long enough, and gives up on attempts that took too long (C13).
+    /// Redelivers messages that waited long enough, and gives up on attempts that took too long (C13).
     pub(super) fn redeliver_due(&mut self, now: Instant, watermarks: &Watermarks, out: &mut Vec<Effect<P>>) {
         for index in 0..self.outstanding.len() {
             let delivery = &self.outstanding[index];

@@ -1,4 +1,4 @@
-//! What a consumer says when nothing is said to it.
+//! The messages that a consumer repeats while its producer is silent.
 //!
 //! Every message of a link may be lost, so every state in which the consumer waits has something to
 //! repeat: a registration, a gap, a confirmation, a grant. The interval grows, and every frame of the

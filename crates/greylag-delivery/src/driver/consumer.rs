@@ -36,7 +36,7 @@ pub enum OnUndecodable {
     Stop,
 }
 
-/// How entities of one type take deliveries on this node, and what they have seen.
+/// How entities of one type take deliveries on this node, with the counters of that.
 #[derive(Debug, Clone)]
 pub struct ConsumerDelivery {
     settings: ShardingConsumerSettings,
@@ -66,7 +66,7 @@ impl ConsumerDelivery {
         &self.counters
     }
 
-    /// For simulations: entities forget what they have applied, to prove that the checkers notice.
+    /// For simulations: entities forget which messages they have applied, to prove that the checkers notice.
     #[doc(hidden)]
     #[must_use]
     pub fn sabotage_marks(mut self) -> Self {
@@ -154,7 +154,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         }
     }
 
-    /// Tells the machine, and carries out what it asks for.
+    /// Gives the machine an input, and carries out its effects.
     pub(crate) fn handle<Q: 'static>(&mut self, input: Input<Payload<T>>, cx: &mut Ctx<'_, WithDelivery<T, Q>>) {
         self.machine.handle(cx.now(), input, &mut self.effects);
         for effect in std::mem::take(&mut self.effects) {
@@ -163,7 +163,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         self.arm(cx);
     }
 
-    /// Takes in what was confirmed or given up since; answers whether there was anything.
+    /// Takes in deliveries that were confirmed or given up since; returns whether there were any.
     pub(crate) fn collect<Q: 'static>(&mut self, cx: &mut Ctx<'_, WithDelivery<T, Q>>) -> bool {
         let outcomes = self.outcomes.take();
         let any = !outcomes.is_empty();
@@ -178,7 +178,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
                     self.handle(Input::Abandon(handle, pause), cx);
                 }
                 Outcome::Recovered(dedupe) => {
-                    // Attempts at what was processed are answered by the machine itself.
+                    // Attempts to deliver processed messages are answered by the machine itself.
                     self.handle(Input::Start(dedupe), cx);
                 }
                 Outcome::Suppressed => self.delivery.counters.suppressed(),
@@ -205,7 +205,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
                 let bytes = wire::write_upstream(&message);
                 let envelope = Envelope::new(recipient, CodecId::INTERNAL, wire::UPSTREAM, bytes);
                 let envelope = envelope.to_uid(message.to.node.uid());
-                // What is lost here is repeated, as what is lost on the way is.
+                // A message that is not taken here is repeated, like one that is lost on the way.
                 cx.remoting().send(&Destination::Incarnation(message.to.node), envelope).ok();
             }
             Effect::Suppressed(id) => {

@@ -1,4 +1,4 @@
-//! Entities with handlers: what a user writes, and the entity type around it.
+//! Entities with handlers: the trait that a user implements, and the entity type around it.
 //!
 //! Source: delivery §6 (`DeliveryEntity`), S11 to S16.
 
@@ -23,7 +23,7 @@ pub trait DeliveryEntity<T: Send + Sync + 'static>: Send + 'static {
     /// What it is sent beside its deliveries; [`Infallible`](std::convert::Infallible) for nothing.
     type Bypass: Send + 'static;
 
-    /// Runs once, before the first delivery. Returns what the entity knows to be processed already.
+    /// Runs once, before the first delivery. Returns how far the entity knows each stream to be processed already.
     ///
     /// # Errors
     /// As [`Entity::on_start`].
@@ -155,7 +155,8 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Hosted<T, E> {
             Err(_) => "the handler panicked".to_owned(),
         };
         tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), why, "delivery failed; the entity starts anew");
-        // What it dropped was given up, and is not in the hands of its successor.
+        // Deliveries that the entity dropped are given up before its successor starts, so that the successor
+        // does not hold them.
         self.controller.collect(cx);
         self.entity = (self.factory)(&self.init)?;
         self.start(cx)

@@ -4,7 +4,7 @@
 //! persistence: it compares each delivery with the marks folded from the history at the moment the
 //! handler would run, and attaches the mark to whatever the handler persists. [`Hosted`] wraps the
 //! entity that hosts this machine: it takes frames in, hands deliveries on as commands, and passes
-//! confirmations back. What a confirmation rests on is always stored first.
+//! confirmations back. The events that a confirmation rests on are always stored first.
 //!
 //! ```text
 //! frames ─▶ Hosted ─▶ DeliveryCommand ─▶ EventSourcedEntity ─▶ Marked ─▶ the user's on_command
@@ -43,8 +43,8 @@ pub enum DeliveryCommand<T, Q> {
 
 /// Effects that end a delivery.
 pub trait DeliveryEffects<B: EventSourced> {
-    /// Persists what the delivery leads to, and confirms it when that is stored. The events carry
-    /// the delivery's mark, so it is applied once whatever happens to the confirmation.
+    /// Persists the events of the delivery, and confirms the delivery when they are stored. The events carry
+    /// its mark, so it is applied once whatever happens to the confirmation.
     ///
     /// Without events this is [`DeliveryEffects::confirm_delivery`].
     fn persist_delivery<T: Send + Sync + 'static>(delivery: Delivery<T>, events: Vec<B::Event>) -> Effect<B>;

@@ -37,12 +37,12 @@ const RUN: usize = 256;
 
 /// Sends messages to entities: in order per entity, with backpressure, again until confirmed.
 ///
-/// Clones are the same producer. When the last one is dropped, what is unconfirmed is delivered in
+/// Clones are the same producer. When the last one is dropped, unconfirmed messages are delivered in
 /// the background for a while ([`ProducerSettings::drain_on_drop`](crate::ProducerSettings)).
 ///
 /// Sends are numbered in the order in which their futures are first polled. A producer with a stable
 /// identity that repeats the same sends in the same order gives every message the same number again,
-/// and consumers suppress what they have processed. Source: delivery §3.1, §6.
+/// and consumers suppress messages that they have processed. Source: delivery §3.1, §6.
 pub struct ShardingProducer<T> {
     commands: mpsc::Sender<Command<T>>,
     withdrawals: mpsc::UnboundedSender<(u64, Arc<str>)>,
@@ -124,7 +124,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         let machine = Machine::new(settings.sharding_producer(), identity, node, path.clone());
         let downstream: Arc<dyn Downstream<T>> = Arc::new(region);
         let (upstream, from_consumers) = mpsc::channel(UPSTREAM_INBOX);
-        // Consumers say again what finds the inbox full, and what comes after the end has nothing to say any more.
+        // Consumers repeat messages that find the inbox full, and messages after the end do not matter any more.
         remoting.declare_repeated(PATHS, &[DeadLetterReason::NoSuchRecipient, DeadLetterReason::MailboxFull]);
         remoting.register(&path, Arc::new(Upstream { inbox: upstream, remoting: remoting.clone() }));
         let shared = Arc::new(SharedState {
@@ -170,7 +170,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         self.send_tracked(entity, message).await?.confirmed().await
     }
 
-    /// Sends a message as [`ShardingProducer::send`] does; what is returned tells of its confirmation.
+    /// Sends a message as [`ShardingProducer::send`] does; the result tells of its confirmation.
     ///
     /// # Errors
     /// [`SendError`]; the message was not sent.
@@ -244,7 +244,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         }
     }
 
-    /// Ends the producer now: links are closed, and what is unconfirmed is given up.
+    /// Ends the producer now: links are closed, and unconfirmed messages are given up.
     pub async fn close(&self) {
         let (done, closed) = oneshot::channel();
         if self.commands.send(Command::Close(done)).await.is_ok() {
@@ -474,7 +474,7 @@ impl<T: Send + Sync + 'static> Task<T> {
                 }
                 continue;
             }
-            // Order between a batch and what follows it matters only within its link.
+            // Order between a batch and later effects matters only within its link.
             self.carry_out_one(effect);
         }
         if let Some((entity, last)) = batch {

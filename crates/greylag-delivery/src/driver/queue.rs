@@ -1,5 +1,5 @@
-//! The queue that a durable producer stores its messages in: what it promises, and queues of values
-//! over queues of bytes.
+//! The queue that a durable producer stores its messages in: the trait and its promises, and queues of
+//! values over queues of bytes.
 
 #[cfg(feature = "persistence")]
 mod event_sourced;
@@ -25,8 +25,8 @@ pub use event_sourced::EventSourcedProducerQueue;
 /// write is made under the epoch of the last load: a writer that was overtaken is
 /// [`QueueError::Fenced`].
 ///
-/// Every call may be repeated, however old it is, and every future may be dropped: what it asked
-/// may be stored all the same, and the repeat then writes nothing. A call that gives no answer is
+/// Every call may be repeated, however old it is, and every future may be dropped: its call may be
+/// stored all the same, and the repeat then writes nothing. A call that gives no answer is
 /// repeated *as it was*; grouped differently it would be another write. Source: delivery §4.1, D7.
 #[async_trait]
 pub trait DurableProducerQueue<T: Send + 'static>: Send {
@@ -39,15 +39,15 @@ pub trait DurableProducerQueue<T: Send + 'static>: Send {
     /// again later.
     async fn load(&mut self, controller: &ControllerRef) -> Result<QueueState<T>, QueueError>;
 
-    /// Stores messages, all or none, and answers the number up to which the queue has them. What it
-    /// has already is not written again. Source: delivery D1, D4.
+    /// Stores messages, all or none, and returns the number up to which the queue has them. Messages that
+    /// the queue has already are not written again. Source: delivery D1, D4.
     ///
     /// # Errors
     /// [`QueueError`] says for each variant what is stored.
     async fn store_message_sent(&mut self, batch: Vec<MessageSent<T>>) -> Result<SeqNr, QueueError>;
 
-    /// Stores confirmations: their messages are not loaded any more. What is confirmed already is
-    /// not written again; all that is news is one write. Source: delivery D2, D5.
+    /// Stores confirmations: their messages are not loaded any more. Known confirmations are not
+    /// written again; all new ones are one write. Source: delivery D2, D5.
     ///
     /// # Errors
     /// [`QueueError`] says for each variant what is stored.

@@ -1,4 +1,4 @@
-//! What a producer asks of sharding, with the entity's second message type forgotten.
+//! A region as a producer uses it, with the entity's second message type forgotten.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::with_delivery::{ProtocolMessage, WithDelivery};
 pub(super) trait Downstream<T>: Send + Sync {
     /// The shard of an entity, or why there can be none.
     fn shard_of(&self, entity: &str) -> Result<Arc<str>, DeadLetterReason>;
-    /// Sends frames towards an entity; what is not taken comes again by itself.
+    /// Sends frames towards an entity; the protocol repeats those that are not taken.
     fn send(&self, entity: Arc<str>, batch: SequencedBatch<Payload<T>>);
     /// Tells one consumer controller that its link has ended.
     fn stopped(&self, to: &ControllerRef, message: ProducerStopped);

@@ -3,7 +3,7 @@
 //! One entity is one incarnation of the queue in one process. The controller that loads it becomes its writer:
 //! the load stores a start with a raised epoch, and a command under another epoch is refused. When
 //! the entity itself begins anew, after a failure of its store, it waits for the next load: its
-//! producer has to take up what is stored before it goes on.
+//! producer has to take up the stored state before it goes on.
 //!
 //! ```text
 //! recovered ── Load ──▶ [Started, Cleanup*] ──▶ loaded ── Store, Confirm, Cleanup ──▶ [Sent*], [Confirmed], [Cleanup*]
@@ -36,7 +36,7 @@ use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
 
 /// Bytes of qualifiers that one event forgets; more are spread over several.
 const CLEANUP_BYTES: usize = 64 << 10;
-/// Events of one cleanup; what is left comes with the next.
+/// Events of one cleanup; the rest comes with the next.
 const CLEANUP_EVENTS: usize = 100;
 
 /// What a queue answers; its errors are its own, those of the entity are those of the store.
@@ -59,7 +59,7 @@ pub(crate) enum QueueCommand {
     Store { epoch: Epoch, batch: Vec<MessageSent<Encoded>>, reply_to: Answer<SeqNr> },
     /// Store confirmations.
     Confirm { epoch: Epoch, confirmations: Vec<Confirmation>, reply_to: Answer<()> },
-    /// Forget what is of no use any more.
+    /// Forget confirmations that are of no use any more.
     Cleanup { now_ms: TimestampMillis },
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct QueueBehavior {
     id: PersistenceId,
     settings: EventSourcedQueueSettings,
     /// The controller that loaded the queue, and the last number that it gave or found at its start.
-    /// It outlives restarts: they do not make a controller forget what it gave.
+    /// Restarts keep it: they do not make a controller forget the numbers that it gave.
     writer: Option<Writer>,
     /// The epoch of the last load of this incarnation.
     loaded: Option<Epoch>,

@@ -1,4 +1,4 @@
-//! What an event-sourced queue holds in memory, and the events that it is folded from.
+//! The state of an event-sourced queue in memory, and the events that it is folded from.
 
 use greylag_core::Encoded;
 use greylag_persistence::SeqNr as EventNr;

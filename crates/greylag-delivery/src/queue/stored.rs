@@ -1,4 +1,4 @@
-//! The rules of a queue as a value: what must be written, and what follows when it is.
+//! The rules of a queue as a value: which events must be written, and how the state changes when they are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
 
 /// What a store holds of one queue. `M` is what it keeps of a message.
 ///
-/// Judging changes nothing; what was judged is applied when it is stored. A confirmation touches
+/// Judging changes nothing; a judged batch is applied when it is stored. A confirmation touches
 /// only the messages that it confirms, however many wait for other qualifiers.
 /// Source: delivery D1 to D5.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,8 +93,8 @@ impl<M> StoredQueue<M> {
         self.unconfirmed.get_mut(&seq_nr).map(|sent| &mut sent.message)
     }
 
-    /// What a producer that loads it begins with, once it was started. `message` gives each message
-    /// from what is kept of it.
+    /// The state with which a producer that loads the queue begins; `None` before the first start. `message`
+    /// makes each message from its kept form.
     ///
     /// # Errors
     /// That of `message`.
@@ -119,7 +119,7 @@ impl<M> StoredQueue<M> {
         }))
     }
 
-    // ---- What must be written -------------------------------------------------------------------
+    // ---- judging what must be written -----------------------------------------------------------
 
     /// What of a batch is to be stored: all of it, the end that is missing, or nothing. `known` is
     /// the last number that this controller gave, or found when it started. Source: delivery D4.
@@ -194,7 +194,7 @@ impl<M> StoredQueue<M> {
         QueueError::Fenced { by: self.started.as_ref().map(|started| started.controller.clone()) }
     }
 
-    // ---- What is written ------------------------------------------------------------------------
+    // ---- applying what is written ---------------------------------------------------------------
 
     /// A controller started the queue.
     pub fn start(&mut self, started: Started) {

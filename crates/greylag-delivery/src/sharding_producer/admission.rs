@@ -40,7 +40,7 @@ impl Admission {
         let share = |whole: usize| if has_demand { whole } else { whole - whole / 10 };
         let has_slot = self.buffered < share(settings.buffer_size)
             && settings.max_in_flight_messages.is_none_or(|max| self.messages < share(max));
-        // What is larger than the whole budget goes when it is alone.
+        // A message that is larger than the whole budget goes when it is alone.
         has_slot && (self.bytes == 0 || self.bytes + bytes <= share(settings.max_in_flight_bytes))
     }
 

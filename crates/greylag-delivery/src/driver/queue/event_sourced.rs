@@ -25,7 +25,7 @@ const EVENT_OVERHEAD: usize = 4 << 10;
 ///
 /// The queue is an event-sourced entity of its own, under a [`PersistenceId`] that no other producer uses.
 /// A snapshot is saved from time to time, and the events before it are deleted, so that the history
-/// stays as short as what is not confirmed. If its store fails, it recovers with a back-off while
+/// holds little more than the unconfirmed messages. If its store fails, the queue recovers with a back-off while
 /// its callers wait; a second writer of the same id fences the first. Opened, it holds nothing but a
 /// task; dropped, it ends after the calls made before.
 ///
@@ -73,7 +73,7 @@ pub struct EventSourcedProducerQueue {
     end: oneshot::Receiver<Ended>,
     ended: Option<Ended>,
     cleanup: JoinHandle<()>,
-    /// The epoch under which it is written, or what a write is answered while there is none.
+    /// The epoch under which it is written, or the answer to a write while there is none.
     loaded: Result<Epoch, QueueError>,
     max_message_bytes: usize,
 }
@@ -117,7 +117,7 @@ impl EventSourcedProducerQueue {
         &self.id
     }
 
-    /// Ends the queue after what was asked before, and waits until it lets go of its stores.
+    /// Ends the queue after all earlier calls, and waits until it lets go of its stores.
     pub async fn close(mut self) {
         self.cleanup.abort();
         self.entity.stop().await;
@@ -210,7 +210,7 @@ impl fmt::Debug for EventSourcedProducerQueue {
     }
 }
 
-/// Lets the queue forget what is of no use any more, from time to time.
+/// Lets the queue forget confirmations that are of no use any more, from time to time.
 async fn clean_up(entity: EntityHandle<QueueCommand>, every: Duration) {
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
