@@ -96,7 +96,7 @@ fn open_once<P: Planner>(path: &Path, settings: &StoreSettings, planner: &mut P)
             Ok(()) => batch.put(PROBE_KEY, b"probe"),
             // Records lie on that page, too. Requests for them get the error; all others are to be served.
             Err(error) if error.is_corruption() => {
-                tracing::warn!(path = %path.display(), %error, "whether the store can be written is not tried: that page is damaged");
+                tracing::warn!(path = %path.display(), %error, "no test write to the store: its page is damaged");
             }
             Err(error) => return Err(error),
         }

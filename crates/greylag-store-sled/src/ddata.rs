@@ -6,7 +6,7 @@
 //! long record is written piece by piece, so little of it waits in memory.
 //!
 //! Commits are numbered, and the tail guard remembers the last one: a store that lost its end is not opened. Before the
-//! disk is full, what only adds is refused; see [`DdataStoreSettings::min_free_bytes`].
+//! disk is full, changes that only add are refused; see [`DdataStoreSettings::min_free_bytes`].
 
 mod commits;
 mod loading;

@@ -109,7 +109,9 @@ impl Engine {
         let removed = batch.writes().iter().filter(|(_, value)| value.is_none());
         for (key, _) in removed {
             match self.fetch_page(key) {
-                Err(error) if error.is_corruption() => tracing::warn!(%error, "pages that are nearly empty stay"),
+                Err(error) if error.is_corruption() => {
+                    tracing::warn!(%error, "nearly empty pages stay: a page before them is damaged");
+                }
                 fetched => fetched?,
             }
         }

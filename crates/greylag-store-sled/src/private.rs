@@ -38,9 +38,9 @@ pub(crate) fn close_to_others(store: &Path) -> io::Result<()> {
         }
         match fs::set_permissions(entry.path(), Permissions::from_mode(mode & !OF_OTHERS)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // Another user's, or a file system without permissions: it works all the same.
+            // The file is another user's, or its file system has no permissions: the store works all the same.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                tracing::warn!(path = %entry.path().display(), %error, "others may read this file of a store");
+                tracing::warn!(path = %entry.path().display(), %error, "other users can still read a file of a store");
             }
             changed => changed?,
         }

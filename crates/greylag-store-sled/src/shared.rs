@@ -201,7 +201,7 @@ impl<P: Planner> Shared<P> {
         if !matches!(state.phase, Phase::Up) {
             return;
         }
-        tracing::error!(path = %self.path.display(), %error, "store failed; what was pending has an unknown outcome");
+        tracing::error!(path = %self.path.display(), %error, "store failed; pending requests have an unknown outcome");
         self.set_reader(None);
         state.stats.poisoned += 1;
         state.phase = Phase::Down(error.to_string().into());

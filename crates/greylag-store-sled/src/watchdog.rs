@@ -23,7 +23,7 @@ pub(crate) fn watch<P: Planner>(shared: &Arc<Shared<P>>) {
             state.hung_since = Some(Instant::now());
         }
         if shared.settings.abort_when_stuck && state.hung_since.is_some_and(stalled) {
-            tracing::error!(path = %shared.path.display(), "the store hangs and cannot be let go of; ending the process");
+            tracing::error!(path = %shared.path.display(), "the store hangs and cannot be closed; ending the process");
             std::process::abort();
         }
         let looked_after = shared.clone();
@@ -60,7 +60,7 @@ impl Chores {
         self.begun_at = Instant::now();
         match thread::Builder::new().name("greylag-chores".into()).spawn(chores) {
             Ok(thread) => self.under_way = Some(thread),
-            Err(error) => tracing::error!(%error, "no thread to look after a store"),
+            Err(error) => tracing::error!(%error, "no thread could be started to watch a store"),
         }
     }
 }

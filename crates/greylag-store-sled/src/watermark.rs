@@ -1,4 +1,4 @@
-//! Whether the disk has room. A store that asks before it writes refuses what only adds before sled meets a full
+//! Whether the disk has room. A store that asks before it writes refuses changes that only add before sled meets a full
 //! disk, which sled does not survive. What is small and needed goes on for a while. Source: persistence §4.3.
 
 use std::fmt;
@@ -87,7 +87,7 @@ impl Watermark {
         if is_low != was_low && self.was_low.swap(is_low, Ordering::Relaxed) != is_low {
             let path = self.path.display();
             if is_low {
-                tracing::warn!(%path, free, min, "the disk is nearly full; what only adds is refused");
+                tracing::warn!(%path, free, min, "the disk is nearly full; changes that only add are refused");
             } else {
                 tracing::info!(%path, free, "the disk has room again");
             }

@@ -92,16 +92,19 @@ fn log(event: &ReplicatorEvent) {
             );
         }
         ReplicatorEvent::ImplausibleHorizon { peer, ahead_ms } => {
-            tracing::warn!(%peer, ahead_ms, "a peer names a time that is far ahead of this node's clock; it is not believed");
+            tracing::warn!(%peer, ahead_ms, "a peer names a time far ahead of this node's clock; it is ignored");
         }
         ReplicatorEvent::ClockWentBack { by_ms } => {
-            tracing::warn!(by_ms, "this node's clock is behind what it had noted; times of pruning count from now on");
+            tracing::warn!(
+                by_ms,
+                "this node's clock went back; times of pruning that it noted before count from now on"
+            );
         }
         ReplicatorEvent::PruningBlocked { by } => {
             tracing::info!(%by, "pruning waits: a member is unreachable");
         }
         ReplicatorEvent::PruningDone { removed, entries } => {
-            tracing::info!(%removed, entries, "what a removed replica left was put under this one's name");
+            tracing::info!(%removed, entries, "data of a removed replica was put under this one's name");
         }
         ReplicatorEvent::TransferAborted { peer } => {
             tracing::warn!(%peer, "a large value on its way here was given up; anti-entropy begins anew");

@@ -84,7 +84,7 @@ impl Commits {
             Ok(found) => found,
             // Loading meets that page, too, and says so; the others are written to as before.
             Err(error) if error.is_corruption() && self.sum.is_some() => {
-                tracing::warn!(%error, "whether a part of the log is lost cannot be told: a page is damaged");
+                tracing::warn!(%error, "a damaged page hides whether a part of the log is lost");
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -94,7 +94,7 @@ impl Commits {
             Some(sum) if sum == found.sum => {}
             // The entry that the bad record belongs to is told as damaged when it is loaded.
             Some(_) if found.has_bad => {
-                tracing::warn!(number, "whether a part of the log is lost cannot be told: a record is damaged");
+                tracing::warn!(number, "a damaged record hides whether a part of the log is lost");
             }
             Some(_) => {
                 let what = format!("the records are not those that commit {number} left: a part of the log is lost");

@@ -113,7 +113,7 @@ fn size(record: &LoadedRecord) -> usize {
 /// Removes what stores that failed half-way left. Loading does not wait for that; what is not swept is swept next time.
 fn sweep(shared: &Shared, orphans: Vec<Bytes>) {
     if let Some(store) = shared.opened().filter(|_| !orphans.is_empty()) {
-        tracing::info!(count = orphans.len(), "swept what stores that failed half-way had left");
+        tracing::info!(count = orphans.len(), "removed the leftovers of stores that failed half-way");
         drop(store.submit(Change::Sweep(orphans)));
     }
 }
