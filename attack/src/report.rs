@@ -1,4 +1,4 @@
-//! What the attack came to, for people and for the verdict.
+//! The result of the attack, for people and for the verdict.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,7 +59,7 @@ impl Memory {
             loop {
                 let attacked_for = since.lock().expect(NO_PANIC).map(|since| since.elapsed());
                 for (pid, course) in pids.iter().zip(kept.lock().expect(NO_PANIC).iter_mut()) {
-                    // A process that has ended keeps what it had.
+                    // A process that has ended keeps its last figure.
                     let Some(resident) = resident(*pid) else { continue };
                     match attacked_for {
                         None => course.at_begin = resident,

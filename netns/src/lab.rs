@@ -90,7 +90,7 @@ impl Lab {
         ip(&["-n", &new, "addr", "flush", "dev", "eth0"])?;
         ip(&["-n", &new, "addr", "add", &format!("{}/24", Self::address(host)), "dev", "eth0"])?;
         let others = (0..self.hosts).filter(|other| *other != host && *other != to);
-        // What they remember is the link of the old one.
+        // The other hosts still remember the link address of the old host.
         others
             .map(|other| self.namespace(other))
             .try_for_each(|other| ip(&["-n", &other, "neigh", "flush", "dev", "eth0"]))
@@ -117,7 +117,7 @@ impl Drop for Lab {
     fn drop(&mut self) {
         let names = (0..self.hosts).map(|host| self.namespace(host)).chain([self.hub()]);
         for name in names {
-            // What was never made cannot be removed, and that is all that can go wrong.
+            // Removal fails only for a namespace that was never made.
             let _gone = ip(&["netns", "del", &name]);
         }
     }

@@ -1,4 +1,4 @@
-//! What the nodes say, and what a scenario found.
+//! The lines that nodes write, and the findings of a scenario.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -2,8 +2,8 @@
 //!
 //! A profile draws a plan from the seed: the cluster's size, its links and clocks, and a list of
 //! timed faults, which is data. The world plays it over the real machines: membership, heartbeats,
-//! resolver, proofs, singleton manager, and one association per peer. What must never happen is
-//! checked at every step, and what must be at the end is waited for once the faults have stopped.
+//! resolver, proofs, singleton manager, and one association per peer. Invariants are checked at every
+//! step, and once the faults have stopped the world waits until the members agree.
 //! A plan that breaks a promise is replayed with ever fewer faults until none can be spared.
 //!
 //! Source: cluster C6, G1 to G4, scenarios 64, 66, 71, 73, 74, 76.

@@ -1,8 +1,8 @@
 //! Replicators under faults, with a model that knows neither dots nor deltas.
 //!
 //! Every ledger lists the operations that it has seen, so at every moment, on every replica, the
-//! model says what it must show ([`ledger`]). Checked after every step: what is shown is explained
-//! by what was done, nothing seen is lost, no update of an origin shows without its earlier ones
+//! model says which value it must show ([`ledger`]). Checked after every step: operations explain every
+//! value shown, nothing seen is lost, no update of an origin shows without its earlier ones
 //! (ddata L7, Z8, C3, C5). Checked at every acknowledgement: as many hold the update (C2). Checked
 //! once faults have stopped: all replicas are equal, byte by byte, name no replica that is gone, and serve
 //! (C1, Z8).

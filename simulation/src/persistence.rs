@@ -1,14 +1,14 @@
 //! Entities that persist, on several nodes, over stores that they share.
 //!
 //! Event-sourced machines with a delivery tracker, and machines with a durable state: hosted by nodes one
-//! after another and at once, under generations or by what they saw, so that zombies write, claim, delete
+//! after another and at once, under generations or under the epochs they saw, so that zombies write, claim, delete
 //! and snapshot late. Answers are lost, calls come twice, disks fill, breakers open, nodes crash, handlers
 //! panic. Then faults stop: of every entity one host must get to write, every delivery is confirmed, all hosts stop.
 //!
-//! A model that shares no code with the machines is told what the stores took. Checked against it at every
-//! step: what was recovered is the fold of what is stored, of what was acknowledged and of what was
-//! unknown and turned out stored alike; no reply leaves before what it rests on is stored, and what is
-//! said not to be stored never is; every event names the one before, so there is one history; orders
+//! A model that shares no code with the machines is told every write that the stores took. Checked against it at
+//! every step: a recovered state is the fold of all stored events, of acknowledged ones and of those whose outcome
+//! was unknown and that turned out stored; no reply leaves before the events that it rests on are stored, and an
+//! order that is said not to be stored never is; every event names the one before, so there is one history; orders
 //! put aside keep their order; nothing is sent without its event; recovery permits come back.
 //!
 //! Source: persistence §2, §3, §4.1, §6, §10; scenarios 61 to 69.

@@ -2,8 +2,8 @@
 //!
 //! The real machines of delivery, sharding and persistence stand on the cluster of the sharding
 //! world, which crashes, pauses, cuts and removes nodes. Checked while it runs: every event stored is
-//! its customer's next purchase (so each is applied once, in order); what is confirmed or suppressed
-//! is stored; no customer and no shard lives twice among nodes that share a view. After healing
+//! its customer's next purchase (so each is applied once, in order); a purchase that is confirmed or
+//! suppressed is stored; no customer and no shard lives twice among nodes that share a view. After healing
 //! everything is sold, and every customer answers every node with the right total.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -207,7 +207,7 @@ impl Application for Purchases {
         world.control_later(delay, node, &shard, control);
     }
 
-    /// A shard panics and what is in its machine is gone; or the shop does.
+    /// A shard panics, and the messages in its machine are gone; or the shop does.
     fn fail_shard(world: &mut Market, node: usize) {
         if world.chance(0.3) && world.app.shop.is_some() {
             return world.lose_shop();
@@ -283,7 +283,7 @@ impl Application for Purchases {
             | Timer::Submit { node, .. }
             | Timer::ShopTick { node, .. }
             | Timer::ShopNews { node, .. } => Some(*node),
-            // What is on its way to the journal arrives, whatever has become of its sender.
+            // A call on its way to the journal arrives, whatever has become of its sender.
             Timer::Journal { .. } | Timer::Open | Timer::Ask => None,
         }
     }

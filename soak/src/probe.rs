@@ -28,7 +28,7 @@ fn path() -> String {
     format!("{}/soak", Recipient::HEARTBEAT)
 }
 
-/// Passes what came to the task that answers.
+/// Passes messages to the task that answers.
 struct Inbox(mpsc::UnboundedSender<Inbound>);
 
 impl Receiver for Inbox {

@@ -1,4 +1,4 @@
-//! What nodes tell, and what is made of it.
+//! The reports of nodes, and the figures made of them.
 
 use std::io::Write as _;
 use std::time::Duration;

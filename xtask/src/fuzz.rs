@@ -1,4 +1,4 @@
-//! Feeds every decoder that reads bytes of a peer with what no peer would send.
+//! Feeds every decoder that reads bytes of a peer with bytes that no peer would send.
 
 use crate::run::{Failure, command, output, root, run, say};
 

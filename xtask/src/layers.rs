@@ -22,7 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("greylag-codec", &["greylag-core"]),
     ("greylag-transport", &["greylag-core"]),
     ("greylag-cluster", &["greylag-transport"]),
-    // What stands on PostgreSQL shares how it connects, not what it does there.
+    // Crates on PostgreSQL share how they connect, not what they do there.
     ("greylag-postgres", &["greylag-transport"]),
     ("greylag-lease-postgres", &["greylag-cluster", "greylag-postgres"]),
     ("greylag-ddata", &["greylag-crdt", "greylag-cluster", "greylag-transport"]),

@@ -49,7 +49,7 @@ pub(crate) fn mutants(choice: &Choice) -> Result<(), Failure> {
     let mut all = Tally::default();
     for name in CRATES.iter().filter(|name| name.contains(&choice.only)) {
         let place = out.join(name);
-        // What an earlier run left there would be counted again where this one finds nothing to change.
+        // The output of an earlier run would be counted again where this one finds nothing to change.
         std::fs::remove_dir_all(&place).ok();
         let arguments = arguments(name, choice, diff.as_deref(), &place);
         say(&format!("==> cargo {}", arguments.join(" ")));

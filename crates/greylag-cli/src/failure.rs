@@ -1,4 +1,4 @@
-//! What went wrong, and the exit code that says so.
+//! The failures of a command, and their exit codes.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -140,12 +140,12 @@ fn dial_error(status: &Status) -> Option<&DialError> {
     None
 }
 
-/// Whether the call lost its connection: what a service answers comes without an error of this side.
+/// Whether the call lost its connection: an answer of the service comes without an error of this side.
 fn is_transport(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
 
-/// The innermost reason: what the system said.
+/// The innermost reason: the system's own error.
 fn cause(status: &Status) -> String {
     let mut innermost: &dyn std::error::Error = status;
     while let Some(next) = innermost.source() {

@@ -1,7 +1,7 @@
 //! `greylag journal`: looks into stores of events, proves them whole or equal, moves them, and serves one.
 //!
 //! Which stores there are is chosen when the program is built: a build for members and shards alone takes neither sled
-//! nor PostgreSQL with it. A command that needs what is not there names the feature that brings it.
+//! nor PostgreSQL with it. A command that needs a store that is not there names the feature that brings it.
 
 #[cfg(feature = "stores")]
 mod record;

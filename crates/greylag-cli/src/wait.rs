@@ -1,4 +1,4 @@
-//! `--wait`: follows the cluster's events until what was asked for has happened.
+//! `--wait`: follows the cluster's events until the requested change has happened.
 //!
 //! Every event is only a reason to look again at the members, so no event's meaning matters here
 //! and none can be missed: the stream is opened before the command is given.
@@ -30,7 +30,7 @@ impl Follow {
         while !wanted(&last) {
             match self.events.message().await {
                 Ok(Some(event)) => ends |= event.kind == "ClusterShuttingDown",
-                // The node that was asked has ended in order: it left, and that may be what was wanted.
+                // The node that was asked has ended in order: it left, and that may be the requested change.
                 Ok(None) | Err(_) if ends => {
                     last.members.retain(|member| name(member) != format!("{}#{}", last.self_address, last.self_uid));
                     return if wanted(&last) { Ok(()) } else { Err(ended(call)) };

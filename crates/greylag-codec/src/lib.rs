@@ -156,7 +156,7 @@ impl<M: serde::Serialize + serde::de::DeserializeOwned + 'static> Codec<M> for C
             other => DecodeError::malformed(manifest, other),
         };
         let message = ciborium::from_reader(&mut rest).map_err(malformed)?;
-        // The library stops after one value; what follows it was not written by this codec.
+        // The library stops after one value; bytes after it were not written by this codec.
         if rest.is_empty() {
             Ok(message)
         } else {

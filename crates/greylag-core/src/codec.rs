@@ -47,7 +47,7 @@ impl fmt::Display for CodecId {
 
 /// Writes and reads the messages of one Rust type.
 ///
-/// A codec looks only at the manifest and the bytes. It must bound what it allocates by the size
+/// A codec looks only at the manifest and the bytes. It must bound its allocations by the size
 /// of the input. Source: cluster T34 to T36, persistence §1.
 pub trait Codec<M>: Send + Sync + 'static {
     /// Which codec this is.

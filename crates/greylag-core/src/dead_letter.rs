@@ -91,7 +91,7 @@ pub enum DeadLetterReason {
     EntityMailboxFull,
     /// Too many messages waited in the shard.
     ShardInboxFull,
-    /// No other region can host what this one hosted.
+    /// No other region can host the shards of this one.
     NoOtherRegion,
     // Persistence.
     /// The entity's stash was full.

@@ -1,4 +1,4 @@
-//! What the runtime of an entity answers in the entity's stead.
+//! The answers that the runtime of an entity gives in the entity's stead.
 
 /// Why an ask was answered by the runtime and not by the entity.
 ///

@@ -1,8 +1,8 @@
 //! Which codec serves which type: the serialization registry of a node.
 //!
 //! Types are bound while the node is set up; from then on any layer writes a value by its Rust
-//! type and reads one by what the wire says. Reading never looks at Rust types, so a peer can only
-//! make us build what was registered.
+//! type and reads one by the codec id and manifest on the wire. Reading never looks at Rust types, so a
+//! peer can only make us build registered types.
 
 use std::any::{Any, TypeId, type_name};
 use std::collections::HashMap;
@@ -142,7 +142,7 @@ impl Registry {
         codec.ok_or(EncodeError::NotRegistered { type_name: name })?.encode(message)
     }
 
-    /// Reads a value by what the wire says about it.
+    /// Reads a value by the codec id and manifest on the wire.
     ///
     /// # Errors
     /// [`DecodeError::UnknownCodec`], [`DecodeError::UnknownManifest`], or what the codec says.

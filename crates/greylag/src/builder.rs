@@ -294,8 +294,8 @@ async fn journal(
     Ok((Some(journal.stores.clone()), Some(journal)))
 }
 
-/// Makes the node answer for its stores: what it is configured with is what entities start from, what ails a store
-/// ails the node, and the end of the node is theirs. Source: persistence §4.1, §9, §10.15.
+/// Makes the node answer for its stores: entities start from the node's settings, a store that is down makes the node
+/// unhealthy, and the node closes its stores when it ends. Source: persistence §4.1, §9, §10.15.
 #[cfg(feature = "persistence")]
 fn host(
     settings: &NodeSettings,

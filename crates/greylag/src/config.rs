@@ -159,7 +159,7 @@ impl Config {
     }
 }
 
-/// Sets what an entry says.
+/// Sets the value of an entry.
 fn apply(keys: &[Key], draft: &mut Draft, entry: &Entry) -> Result<(), String> {
     if let Some(key) = keys.iter().find(|key| key.name == entry.key) {
         return key.set(draft, &entry.given);
@@ -197,7 +197,7 @@ impl ReadSettings {
         self.check_with(Vec::new())
     }
 
-    /// The same, together with what is wrong between the settings and the program.
+    /// The same, together with problems between the settings and the program.
     pub(crate) fn check_with(&self, more: Vec<(String, String)>) -> Result<(), ConfigProblems> {
         let mut found = self.settings.problems();
         found.extend(more);

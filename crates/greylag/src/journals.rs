@@ -32,11 +32,11 @@ pub enum JournalKind {
 /// Which journal the node opens, and how.
 #[derive(Debug, Clone)]
 pub struct JournalSettings {
-    /// `persistence.journal`. What the program gives goes before it.
+    /// `persistence.journal`. Stores that the program gives go before it.
     pub kind: JournalKind,
     /// `persistence.breaker.*`: when calls to the journal, or to its states, are refused at once. No call is given up
-    /// before the journal gives it up by itself, whatever `call_timeout` says: what was never sent would be told as
-    /// unknown otherwise, where the journal knows that it is not stored.
+    /// before the journal gives it up by itself, whatever `call_timeout` says: the outcome of an append that was never
+    /// sent would be unknown otherwise, where the journal knows that it is not stored.
     pub breaker: BreakerSettings,
     /// `persistence.snapshot_breaker.*`: the same for its snapshots.
     pub snapshot_breaker: BreakerSettings,
@@ -109,7 +109,7 @@ pub struct NodeJournal {
     /// The query side of its durable states, for projections of their changes
     /// ([`ReadJournal`](greylag_persistence::ReadJournal) says how they read); `None` as above.
     pub changes: Option<Arc<dyn EventQueries>>,
-    /// Where projections keep what they have processed; `None` as above.
+    /// Where projections keep how far they have come; `None` as above.
     pub offsets: Option<Arc<dyn OffsetStore>>,
     /// The journal itself, if it is one on PostgreSQL, without breakers: for projections that write into the same
     /// database, each event exactly once. They share its connections.
@@ -145,7 +145,7 @@ impl std::fmt::Debug for NodeJournal {
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {why}")]
 pub struct JournalError {
-    /// The setting that names what cannot be opened.
+    /// The setting that names the store that cannot be opened.
     pub key: String,
     /// What it said.
     pub why: String,
@@ -296,8 +296,8 @@ struct Opened {
     postgres: Option<greylag_journal_postgres::PostgresJournal>,
 }
 
-/// Opens what the settings name. A database that is away is waited for in the background; a directory that another
-/// process has, or a service that does not answer, is an error.
+/// Opens the stores that the settings name. A database that is away is waited for in the background; a directory that
+/// another process has, or a service that does not answer, is an error.
 pub(crate) async fn open(settings: &NodeSettings) -> Result<Option<NodeJournal>, JournalError> {
     let opened = match settings.journal.kind {
         JournalKind::Program => return Ok(None),

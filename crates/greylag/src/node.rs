@@ -48,7 +48,7 @@ impl Drop for LastHandle {
             );
             cluster.begin_shutdown(ShutdownReason::Stopped);
         }
-        // A runtime that has ended takes the listener with it; what may still run keeps the port (cluster T33).
+        // A runtime that has ended takes the listener with it; work that may still run keeps the port (cluster T33).
         self.runtime.spawn(async move {
             cluster.terminated().await;
             transport.shutdown().await;
@@ -92,7 +92,7 @@ impl Node {
         self.cluster.self_address()
     }
 
-    /// Where others reach this node; what they name as a seed.
+    /// The address at which others reach this node, and that they name as a seed.
     pub fn address(&self) -> &NodeAddress {
         self.cluster.self_address().address()
     }
@@ -225,7 +225,7 @@ impl Node {
             reason = self.shutdown() => reason,
             () = asked_to_end() => {
                 tracing::warn!(node = %self.unique_address(), "asked to end again; the shutdown is cut off");
-                // What it did not wait for may run until the process ends.
+                // Work that the shutdown did not wait for may run until the process ends.
                 greylag_transport::Remoting::keep_port(&*self.transport);
                 ShutdownReason::Stopped
             }

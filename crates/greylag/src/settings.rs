@@ -7,7 +7,7 @@ use crate::leases::LeaseStoreSettings;
 
 /// Every setting of a node. A document of the specification writes its keys without the section.
 ///
-/// Some sections are for what the program starts later (singletons, replicators, behaviours,
+/// Some sections are for parts that the program starts later (singletons, replicators, behaviours,
 /// delivery): it finds them by [`Node::settings`](crate::Node::settings).
 #[derive(Debug, Clone, Default)]
 pub struct NodeSettings {
@@ -30,16 +30,16 @@ pub struct NodeSettings {
     /// `ddata.durable.path`, `cache_bytes`, `min_free_bytes` and `ballast_bytes`: where durable entries are stored.
     #[cfg(feature = "ddata")]
     pub ddata_store: DdataPlace,
-    /// `persistence.*`: what the settings of every event-sourced behaviour start from.
+    /// `persistence.*`: the settings that every event-sourced behaviour starts from.
     #[cfg(feature = "persistence")]
     pub persistence: greylag_persistence::EventSourcedSettings,
-    /// `persistence.journal` and the sections of journals and breakers: what the node opens by itself.
+    /// `persistence.journal` and the sections of journals and breakers: the stores that the node opens by itself.
     #[cfg(feature = "persistence")]
     pub journal: crate::journals::JournalSettings,
     /// `persistence.projection.*`, for projections that the program starts.
     #[cfg(feature = "persistence")]
     pub projection: greylag_persistence::ProjectionSettings,
-    /// `persistence.*`: what the settings of every behaviour with a durable state start from. A key that both
+    /// `persistence.*`: the settings that every behaviour with a durable state starts from. A key that both
     /// have sets both.
     #[cfg(feature = "persistence")]
     pub durable_state: greylag_persistence::DurableStateSettings,
@@ -112,7 +112,7 @@ impl NodeSettings {
             problems.push((error.setting.to_owned(), format!("{}: {}", error.value, error.why)));
         }
         let cluster = self.cluster.validate().err().into_iter().flatten();
-        // A store that is named is found by its name, later; what is wrong with it is told below.
+        // A store that is named is found by its name, later; its problems are reported below.
         let cluster = cluster.filter(|error| !self.lease_store.is_named() || !error.setting.ends_with(".lease"));
         for error in cluster.chain(self.singleton.validate().err().into_iter().flatten()) {
             problems.push((format!("cluster.{}", error.setting), format!("{}: {}", error.value, error.why)));
@@ -161,7 +161,7 @@ impl NodeSettings {
         }
         #[cfg(feature = "sharding")]
         if let Err(error) = self.sharding.validate() {
-            // The permits to recover are shared by all types, and named for what they are permits of.
+            // The permits to recover are shared by all entity types, and their keys are those of persistence.
             let of_node = ["max_concurrent_recoveries", "permit_wait_warn"].contains(&error.key);
             let section = if of_node { "persistence" } else { "sharding" };
             problems.push((format!("{section}.{}", error.key), format!("{}: {}", error.value, error.reason)));

@@ -4,7 +4,7 @@
 //! version 1   {"type":"deposited","amount":30}                      whole euros
 //! version 2   {"type":"deposited","cents":3000,"currency":"EUR"}
 //! ```
-//! What is stored is never rewritten. The upcaster raises old payloads as they are read, so the rest of this
+//! Stored events are never rewritten. The upcaster raises old payloads as they are read, so the rest of this
 //! file knows one version only.
 
 use std::num::{NonZeroU32, NonZeroU64};

@@ -44,7 +44,7 @@ async fn main() -> Result<(), Failure> {
     a_type_that_nobody_knows(&journal.stores()).await?;
     journal.close().await?;
 
-    // Nothing is left in memory: what the account says now comes from the disk.
+    // Nothing is left in memory: the account's answer now comes from the disk.
     let journal = open(directory.path()).await?;
     let account = Running::start(Account::new(id.clone()), &journal.stores())?;
     let found = account.ask(|reply_to| Command::Balance { reply_to }).await?;

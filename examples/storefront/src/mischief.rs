@@ -1,4 +1,4 @@
-//! What is done to the cluster on the way: one node is killed outright, and later replaced.
+//! The fault on the way: one node is killed outright, and later replaced.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ impl Mischief {
         Self { kill: arguments.kill, kill_at: arguments.kill_at, purchases, stage: Stage::Waiting, told }
     }
 
-    /// Does what is due; never waits for the cluster.
+    /// Does the next step if it is due; never waits for the cluster.
     pub(crate) async fn advance(
         &mut self,
         shop: &mut Shop,

@@ -87,7 +87,7 @@ impl NodeProcess {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
-    /// Asks what it counted. What a process counted that has ended is gone with it.
+    /// Asks the process for its counters. Those of a process that has ended are gone with it.
     pub(crate) async fn count(&mut self) -> Result<u64, String> {
         if self.has_ended() {
             return Ok(0);

@@ -1,4 +1,4 @@
-//! What the run came to, beside what the file says it must come to.
+//! The result of the run, compared with the totals of the file.
 
 use std::collections::BTreeMap;
 use std::fmt;

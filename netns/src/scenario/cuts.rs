@@ -6,7 +6,7 @@ use super::{PATIENCE, form, is_downing, never, never_two_instances, removed};
 use crate::lab::{Failure, Lab};
 use crate::report::{At, Findings, What};
 
-/// cluster 44: what the second sends to the third is lost. Both are indirectly connected, and end.
+/// cluster 44: packets from the second to the third are lost. Both are indirectly connected, and end.
 pub(super) fn one_way(_quick: bool) -> Result<Findings, Failure> {
     let lab = Lab::new(5)?;
     let nodes = form(&lab, 5, |start| start)?;

@@ -1,4 +1,4 @@
-//! What must never happen. Looked at where something changes, never at everything.
+//! The invariants of a cluster. Each is checked where something changes, never over everything.
 //!
 //! Always: the invariants of M4; one version, one content (M6); statuses only go forward, an
 //! `up_number` never rises, a removed member stays removed (G3); nothing is delivered to another

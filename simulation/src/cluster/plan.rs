@@ -8,8 +8,8 @@ use greylag_cluster::Strategy;
 /// The place of an address in the plan: `a` is 0. A restart puts a new process there.
 pub(crate) type Place = usize;
 
-/// How messages fare between two hosts. Loss costs time, not messages: a stream repeats what was
-/// lost, and what comes after it waits.
+/// How messages fare between two hosts. Loss costs time, not messages: a stream repeats a lost
+/// message, and later ones wait.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Link {
     /// The shortest and the longest way, where nothing is in the way.

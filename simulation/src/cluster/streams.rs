@@ -1,12 +1,12 @@
 //! The transport between virtual hosts, at the level of associations.
 //!
-//! Each process has the real [`Association`] machine per peer address. What the gRPC driver does for
-//! it is modelled here: dials, Hellos, streams per lane, queues that wait for their gate, notices.
-//! A stream behaves as TCP does: nothing in it is lost or overtaken while it lives; what is lost on
-//! the way is repeated, and what comes later waits. It ends when a process ends (its kernel says
-//! so, if it can), when a dial takes too long, or when keep-alive gets no answer (cluster T9); what
-//! was in it is lost then (T10). A cut holds back what is under way; if it ends in time, that
-//! arrives late and at once.
+//! Each process has the real [`Association`] machine per peer address. The work of the gRPC driver is
+//! modelled here: dials, Hellos, streams per lane, queues that wait for their gate, notices.
+//! A stream behaves as TCP does: nothing in it is lost or overtaken while it lives; a lost packet is
+//! repeated, and later ones wait. A stream ends when a process ends (its kernel says
+//! so, if it can), when a dial takes too long, or when keep-alive gets no answer (cluster T9); messages
+//! in it are lost then (T10). A cut holds back messages under way; if it ends in time, they
+//! arrive late and at once.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ struct Pipe {
 enum State {
     Dialing,
     Open,
-    /// The dialler's end is gone. What it had written still arrives, unless the link broke.
+    /// The dialler's end is gone. Frames that it had written still arrive, unless the link broke.
     Ended,
     Broken,
 }
@@ -312,7 +312,7 @@ impl World {
 
     // --- streams end ----------------------------------------------------------------------------
 
-    /// The dialler is done with it; what it had written still arrives.
+    /// The dialler is done with the stream; frames that it had written still arrive.
     fn end_stream(&mut self, stream: StreamId) {
         let Stream { from, to, lane, seq, .. } = self.streams[stream];
         if self.streams[stream].state != State::Broken {
@@ -410,7 +410,7 @@ impl World {
         }
     }
 
-    /// Ways are open again: what was held back arrives, soon.
+    /// Links are whole again: frames that were held back arrive soon.
     pub(super) fn resume_streams(&mut self) {
         for stream in 0..self.streams.len() {
             for way in [Way::Forward, Way::Back] {

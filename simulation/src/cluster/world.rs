@@ -300,7 +300,7 @@ impl World {
         // The lease of a process that is gone ends by itself.
         let patience = if self.plan.leases.singleton { 300 } else { 150 };
         let patience = self.now + patience * SECOND;
-        // What is late (a silence not noticed yet, margins, notices) must not disturb it.
+        // Late events (a silence not noticed yet, margins, notices) must not disturb it.
         let mut calm_since = None;
         loop {
             self.run_until(self.now + 2 * SECOND)?;

@@ -92,8 +92,8 @@ impl World {
         self.began(index, id, done.map_err(|error| format!("{error:?}")), out);
     }
 
-    /// A bare counter expires at one process. What it showed there others still have, or it is gone; what comes back is
-    /// counted beside what is counted there from now on.
+    /// A bare counter expires at one process. Others still have its amount, or the amount is gone; an amount that comes
+    /// back is added to the counts made there from now on.
     pub(super) fn expire(&mut self, index: usize, tally: usize) {
         self.tell(|| format!("c{tally} expires at {index}"));
         let (entry, key, now) = (self.books.len() + tally, self.tally_keys[tally].id().clone(), self.now());

@@ -1,4 +1,4 @@
-//! What must be so after every step, at every acknowledgement, and in the end.
+//! The promises that are checked after every step, at every acknowledgement, and in the end.
 
 use greylag_crdt::{GCounter, ReplicaId, ReplicatedData};
 use greylag_ddata::{DeleteError, GetError, Input, Key, KeyId, Lifecycle, Notice, Read, Reply, Snapshot, WriteLevel};
@@ -136,10 +136,10 @@ impl World {
         self.acknowledged += 1;
         let Wanted::Write { needed, .. } = pending.wanted else { return };
         if !self.is_ordered {
-            // What came too late is skipped, and acknowledged all the same.
+            // A delta that came too late is skipped, and acknowledged all the same.
             return;
         }
-        // What this process holds changed in this very step.
+        // The data of this process changed in this very step.
         self.check_process(index);
         let is_durable = self.is_durable(pending.entry);
         let holds = |index: &usize| {

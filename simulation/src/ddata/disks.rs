@@ -1,7 +1,7 @@
-//! Disks: they flush in their own time, lose what was not flushed, and tear the batch under way.
+//! Disks: they flush in their own time, lose unflushed writes, and tear the batch under way.
 //!
-//! Every place has one; processes that run there one after the other find what the former left, or an
-//! older state of it, or nothing. Source: ddata §6, O6.
+//! Every place has one; a process that runs there finds the data that the former one left, or an
+//! older state of them, or nothing. Source: ddata §6, O6.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ impl World {
         self.disks.entry(self.processes[index].place).or_default()
     }
 
-    /// Decides what the next process at a place finds.
+    /// Decides which data the next process at a place finds.
     pub(super) fn leave_on_disk(&mut self, place: usize, found: Found) {
         self.tell(|| format!("at place {place} {found:?} is found"));
         let disk = self.disks.entry(place).or_default();
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// Keeps what a place has flushed so far, to be found again.
+    /// Keeps a copy of the data that a place has flushed so far, for a later process to find.
     pub(super) fn back_up(&mut self, index: usize) {
         let disk = self.disk(index);
         disk.backup = Some(disk.image.clone());
@@ -89,7 +89,7 @@ impl World {
         self.input(index, Input::Stored { ticket, result });
     }
 
-    /// A process asks for what is stored.
+    /// A process asks for its stored data.
     pub(super) fn on_load(&mut self, index: usize) {
         let batch = self.disk(index).image.load();
         self.input(index, Input::Loaded(batch.records));
@@ -151,7 +151,7 @@ fn stored<T: ReplicatedData>(disk: &Disk, key: &greylag_ddata::KeyId) -> Option<
         markers.clean_delta::<T>(&mut delta);
         value.merge_delta(&delta).ok()?;
     }
-    // What was moved by two owners is counted once by their markers only.
+    // An amount that two owners moved is counted once by their markers only.
     if let Some(pruning) = value.pruning_mut() {
         markers.clean(pruning);
     }

@@ -1,4 +1,4 @@
-//! What the entries of the simulation hold, and a model of it that knows neither dots nor deltas.
+//! The values of the simulation's entries, and a model of them that knows neither dots nor deltas.
 //!
 //! A [`Ledger`] is a set, a counter and three maps beside the plain list of the operations that it
 //! has seen. All parts travel together, so that list says at every moment, on every replica, what

@@ -17,7 +17,7 @@ pub(super) struct View {
     pub(super) others: BTreeMap<usize, ReplicaStatus>,
     pub(super) removed: BTreeSet<UniqueAddress>,
     pub(super) unreachable: BTreeSet<usize>,
-    /// When the last of what is on its way to it arrives.
+    /// When the last news on its way to the process arrives.
     last: Duration,
 }
 
@@ -50,7 +50,7 @@ impl World {
         self.say_members(index);
     }
 
-    /// Tells a process's replicator what the process has heard.
+    /// Tells a process's replicator the members as the process knows them.
     pub(super) fn say_members(&mut self, index: usize) {
         let view = &self.processes[index].view;
         let others = view.others.iter().map(|(other, status)| Replica {

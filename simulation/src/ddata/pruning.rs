@@ -1,7 +1,7 @@
 //! Histories of pruning, built on purpose: random schedules hardly reach them.
 //!
 //! A replica writes, partly where few can hear it, and is removed. What happens while others take
-//! over what it left is drawn from a list of twists: owners die, members vanish before they were
+//! over its data is drawn from a list of twists: owners die, members vanish before they were
 //! collected, others join, copies turn up late, two believe that they lead. Each history has one
 //! twist that its seed names and up to two more; their timing is drawn, too. Source: ddata §5.
 
@@ -31,9 +31,9 @@ const LIFE: Duration = Duration::from_millis(1_500);
 enum Twist {
     /// Nothing but updates.
     Updates,
-    /// The owner dies as soon as it has performed something; what it had comes back, or does not.
+    /// The owner dies as soon as it has performed something; its store comes back, or does not.
     OwnerDies,
-    /// A store of the removed replica, or an old copy of what it wrote, turns up.
+    /// A store of the removed replica, or an old copy of its writes, turns up.
     CopyReturns,
     /// A member that holds more than the others vanishes before it was collected.
     MemberVanishes,
@@ -210,7 +210,7 @@ impl World {
         self.settle();
     }
 
-    /// Every replica writes something; of what the leaver writes last only some hear.
+    /// Every replica writes something; only some hear of the leaver's last writes.
     fn scatter(&mut self, rng: &mut ChaCha8Rng, leaver: usize, main: Twist) {
         for index in self.living() {
             let count = rng.random_range(0..=2);
@@ -542,7 +542,7 @@ impl World {
         let living = self.living();
         let Some(away) = self.choose(&living).filter(|_| living.len() > 2) else { return };
         if rng.random_bool(0.7) {
-            // What it holds is from before.
+            // The member's data are from before the round.
             self.run_until(1_500 * MS, |world| world.owner().is_some());
             self.run_for(rng.random_range(0..20) * MS);
         } else {
@@ -634,7 +634,7 @@ impl World {
                 break;
             }
         }
-        // What is told to subscribers waits for its time.
+        // Notices to subscribers wait for their time.
         self.run_for(220 * MS);
         self.check_settled();
     }

@@ -1,4 +1,4 @@
-//! What a store has taken of each id, and what must be true of it: the model.
+//! The model: the writes that a store has taken for each id, and the promises about them.
 //!
 //! The model is told of every write that a store took, when the store takes it, and keeps what the store forgets:
 //! what was deleted, and which writer wrote. States are folded from it by code that the entities do not share.

@@ -1,7 +1,7 @@
-//! What entities are told, and what they write down while their machines handle it.
+//! The orders to entities, and the diaries that entities write while their machines handle them.
 //!
 //! One diary for each machine; the world reads it after every input, before anything else happens, so
-//! what is written can be compared with what the stores hold at that very moment.
+//! its lines can be compared with the stores' content at that very moment.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,7 +21,7 @@ pub(super) enum Wish {
     Send,
     /// A delivery arrived.
     Confirm(u64),
-    /// Takes what was put aside.
+    /// Takes the orders that were put aside.
     Open,
     Close,
     /// How many entries there are.

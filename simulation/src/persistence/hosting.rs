@@ -1,4 +1,4 @@
-//! What hosts do for their machines, and what is checked whenever one has done something.
+//! The hosts of machines, and the checks after every step of a machine.
 
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ impl World {
         self.tell(key, Told::Answer(incarnation, answer));
     }
 
-    /// Does what a machine asks, and looks at what it did.
+    /// Executes a machine's requests, and checks them.
     fn act(&mut self, key: u64, out: Vec<Asked>) {
         self.read_diary(key);
         for action in out {

@@ -139,7 +139,7 @@ impl World {
             return self.lose(tried);
         }
         let refusal = self.refusal(&tried.call);
-        // What was refused is not on its way any more.
+        // A call that was refused is not on its way any more.
         if self.is_faulty && refusal.is_none() && is_write(&tried.call) && self.chance(self.setup.copies) {
             self.copy_late(&tried);
         }

@@ -40,7 +40,7 @@ impl Permits {
         self.waiting.retain(|waiting| *waiting != holder);
     }
 
-    /// A machine is gone without a word; its host drops what it held.
+    /// A machine is gone without a word; its host drops the machine's permits.
     pub(super) fn forget(&mut self, machine: u64) {
         self.held.retain(|(key, _)| *key != machine);
         self.waiting.retain(|(key, _)| *key != machine);

@@ -1,4 +1,4 @@
-//! What a seed draws: how many of everything, how entities are set, how bad the network is.
+//! The setup that a seed draws: how many of everything, how entities are set, how bad the network is.
 
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::time::Duration;
@@ -14,12 +14,12 @@ pub(super) struct Setup {
     pub(super) nodes: usize,
     pub(super) books: usize,
     pub(super) slates: usize,
-    /// Hosts claim under generations; otherwise by what they saw.
+    /// Hosts claim under generations; otherwise under the epochs that they saw.
     pub(super) is_sharded: bool,
     pub(super) permits: usize,
     pub(super) rollback: bool,
     pub(super) latest_only: bool,
-    /// Handlers delete events; or snapshots are damaged: never both, since what is deleted then would be lost.
+    /// Handlers delete events; or snapshots are damaged: never both, since deleted events would be lost then.
     pub(super) clears: bool,
     pub(super) damages: bool,
     pub(super) book: EventSourcedSettings,

@@ -32,7 +32,7 @@ impl Expected {
         }
     }
 
-    /// Compares what it did with what it must do next.
+    /// Compares the order that the machine handled with the one that it must handle next.
     pub(super) fn did(&mut self, line: &Line) -> Result<(), String> {
         match *line {
             Line::Handled { number, aside } => {
@@ -86,7 +86,7 @@ impl Expected {
         if all == numbers { Ok(()) } else { Err(format!("{numbers:?} are handed over where {all:?} wait")) }
     }
 
-    /// Its handler panicked: what was put aside must be gone.
+    /// The machine's handler panicked: the orders that were put aside must be gone.
     pub(super) fn lost_its_state(&self) -> Result<(), String> {
         if self.aside.is_empty() { Ok(()) } else { Err(format!("{:?} stay put aside after a panic", self.aside)) }
     }

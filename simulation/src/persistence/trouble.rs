@@ -1,4 +1,4 @@
-//! What goes wrong while faults last: hosts come and go, disks fill, breakers open, snapshots rot.
+//! The faults: hosts come and go, disks fill, breakers open, snapshots rot.
 
 use std::time::Duration;
 

@@ -207,7 +207,7 @@ impl World {
         number
     }
 
-    /// A store does as it is asked; what it took is told to the model.
+    /// A store performs a call; the model is told what the store took.
     pub(super) fn perform(&mut self, call: Call) -> Answer {
         let micros = 1 + u64::try_from(self.now.as_micros()).expect("minutes at most");
         match &call {

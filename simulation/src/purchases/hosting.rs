@@ -1,6 +1,6 @@
-//! Shards under the regions: the real shard machine, and what its task does around it.
+//! Shards under the regions: the real shard machine, and a model of the task around it.
 //!
-//! Handlers run at drawn moments; what a customer asks of the journal happens later, whether the
+//! Handlers run at drawn moments; a customer's call to the journal happens later, whether the
 //! customer still lives then or not, and the answer comes later still, or never.
 
 use std::collections::VecDeque;
@@ -126,7 +126,7 @@ impl Market {
                 self.input(node, shard, Input::Direct { incarnation: instance, payload: letter });
             }
             Control::Stop => {
-                // What is in the inbox now is all that stands before the marker.
+                // The inbox now holds all messages that stand before the marker.
                 while let Some((msg, provenance)) =
                     self.hosted(node, shard, generation).and_then(|hosted| hosted.inbox.pop_front())
                 {
@@ -291,7 +291,7 @@ impl Market {
         self.input(node, shard, Input::Done { slot, outcome });
     }
 
-    /// Does what a handler wants; what is left is for the shard's machine.
+    /// Carries out a handler's requests; returns the rest for the shard's machine.
     fn fulfil(
         &mut self,
         node: usize,

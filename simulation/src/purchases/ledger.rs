@@ -1,4 +1,4 @@
-//! The journal that all nodes share, and what must be true of it.
+//! The journal that all nodes share, and the promises about its content.
 //!
 //! The store is the real one in memory, with its claims, epochs and generations. A call reaches it
 //! after a while, also from a process that has died meanwhile; its answer may be lost with the asker,

@@ -1,12 +1,12 @@
-//! What the nodes of a world say to each other, in messages and bytes.
+//! The traffic between the nodes of a world, in messages and bytes.
 //!
-//! Counted are the bytes of each message as it is encoded, and as it is sent: what is bigger than
-//! 4 KiB, with zstd, as the transport does (cluster T37). What the transport puts around a message
-//! (a frame's and HTTP/2's heads, some 30 bytes) is not counted.
+//! Counted are the bytes of each message as it is encoded, and as it is sent: messages bigger than
+//! 4 KiB, with zstd, as the transport does (cluster T37). The heads of frames and of HTTP/2
+//! (some 30 bytes a message) are not counted.
 
 use greylag_cluster::Message;
 
-/// The transport compresses what is bigger (`compress_above`).
+/// The transport compresses bigger messages (`compress_above`).
 const COMPRESS_ABOVE: usize = 4 << 10;
 /// The level it uses.
 const LEVEL: i32 = 1;

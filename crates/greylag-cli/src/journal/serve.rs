@@ -163,7 +163,7 @@ pub(super) async fn health(
         ConnectError::Untrusted { .. } => Failure::Untrusted(error.to_string()),
         ConnectError::Tls(_) | ConnectError::Settings(_) => Failure::Usage(error.to_string()),
     })?;
-    // What the service said of its journal in its first word.
+    // The journal's health as the service told it when the client connected.
     let health = client.journal().health();
     let answer = Answer { address: asked.address.clone(), healthy: health == Health::Up, health: health.to_string() };
     print(json, &answer, || format!("{}: {}", answer.address, answer.health))?;

@@ -47,7 +47,7 @@ impl Opened {
         self.name.clone()
     }
 
-    /// Closes it. What was done before tells the outcome, unless only closing failed.
+    /// Closes the store. The outcome is that of the command, unless only closing failed.
     pub(crate) async fn close(self, done: Result<ExitCode, Failure>) -> Result<ExitCode, Failure> {
         let closed = self.archive.stores().journal.close().await;
         let code = done?;

@@ -1,4 +1,4 @@
-//! Settings while they are being read: what belongs together is put together at the end.
+//! Settings while they are being read: values that belong together are put together at the end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

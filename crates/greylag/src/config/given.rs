@@ -1,4 +1,4 @@
-//! What a config file or the environment gives, and how it becomes a setting.
+//! The values that a config file or the environment gives, and how they become settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, all of it at once.
+//! The problems of a configuration, all of them at once.
 
 use std::fmt;
 
