@@ -2,7 +2,7 @@
 //!
 //! Integers are LEB128 in minimal form (zigzag if signed), texts and byte strings carry their
 //! length, replicas stand in a sorted table and are referenced by index, everything keyed ascends.
-//! The first byte of a value is the format's version. What is not exactly so is refused, and no
+//! The first byte of a value is the format's version. Bytes in any other form are refused, and no
 //! count read from outside decides how much memory is taken.
 //!
 //! Source: ddata K9.
@@ -227,7 +227,7 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// As [`Decoder::u128`].
     pub fn u64(&mut self) -> Result<u64, DecodeError> {
-        // Most are small, and what is longer than nine bytes may be too large.
+        // Most integers are small, and one longer than nine bytes may be too large.
         let mut value = 0;
         for (index, byte) in self.rest.iter().take(9).enumerate() {
             value |= u64::from(byte & 0x7f) << (7 * index);

@@ -39,7 +39,7 @@
 //! | your own | a struct of these (`derive(ReplicatedData)`), or anything with a merge ([`StateData`]) |
 //!
 //! A program that replicates by itself, without a replicator, draws a [`ReplicaId::random`] for each of its processes and
-//! shares one [`DotSource`] within it. What it keeps are [`ReplicatedData::to_bytes`], which name their type.
+//! shares one [`DotSource`] within it. It keeps values as [`ReplicatedData::to_bytes`], which name their type.
 //!
 //! Elements, keys and values implement [`Element`]; derive it for your own. With the feature `crdts` the types of that
 //! crate replicate as they are. `examples/two_phase_set.rs` shows a type of one's own in both forms. What replicas that
@@ -54,8 +54,8 @@
 //! wrote counts once, as long as the markers of its pruning are kept: a copy that comes back later counts again, and
 //! what had reached no other replica is lost. Two sides of a partition that removed each other and both went on are not
 //! told apart from one history afterwards: where they meet again, what one side has forgotten comes back from the
-//! other. Entries are replicated one by one, so related ones may be seen out of step: what belongs together goes into
-//! one. Source: ddata §0, §1, Y11.
+//! other. Entries are replicated one by one, so related ones may be seen out of step: data that belong together go
+//! into one. Source: ddata §0, §1, Y11.
 
 #[cfg(feature = "crdts")]
 mod adapter;

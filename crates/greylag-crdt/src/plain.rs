@@ -76,7 +76,7 @@ impl<C: ReplicatedData> Leaf for PlainValue<C> {
         path.extend_from_slice(&self.0.digest().0.to_be_bytes());
     }
 
-    /// The closure changes the join of the siblings; what it makes of that supersedes them, unless it is the same.
+    /// Has the closure change the join of the siblings; the result supersedes them, unless nothing changed.
     fn edit<R>(
         host: &mut dyn Host<Plain<C>>,
         cx: &mut UpdateCx<'_>,

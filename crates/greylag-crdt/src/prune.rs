@@ -3,7 +3,7 @@
 //! Counters name a replica in a slot, causal types in dots. The owner of a pruning round calls
 //! [`RemovedNodePruning::prune`], which records in the owner's marker [`Performed`] what was put where; every replica
 //! then applies all markers of an entry, by [`Markers::clean`], to whatever it holds and to whatever it receives, so a
-//! pruned and an unpruned copy of one update stay one update. What no marker covers stays raw.
+//! pruned and an unpruned copy of one update stay one update. Dots and slots that no marker covers stay as they are.
 //!
 //! Slots *move*: the owner's slot of the entry's present life there grows by what the marker had not moved to it before. Dots are *renamed*, number by number,
 //! into a [`Range`] that the owner reserved; renaming is injective and commutes with joins.
@@ -37,7 +37,7 @@ pub struct Range {
 impl Range {
     /// A range for the numbers `lowest..=highest` of a removed replica, with images that the owner's process has never
     /// used and will never draw. `None` if there is no such number, no room for them, or more of them than any replica
-    /// has drawn: what such data name stays as it is.
+    /// has drawn: the numbers in such data stay as they are.
     pub fn reserve(numbers: &DotSource, lowest: u64, highest: u64) -> Option<Self> {
         let lo = lowest.checked_sub(1)?;
         let count = highest.checked_sub(lo).filter(|count| (1..=MAX_SPAN).contains(count))?;

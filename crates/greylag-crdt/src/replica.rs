@@ -61,7 +61,7 @@ impl fmt::Debug for SlotId {
 pub struct WriterKey(KeyBytes);
 
 /// Every write of a register carries its writer's key, so a key of usual length is copied and compared where it stands,
-/// as words: what is above its length is 0.
+/// as words: bytes above its length are 0.
 #[derive(Clone, PartialEq, Eq)]
 enum KeyBytes {
     Short { len: u8, bytes: [u8; SHORT] },

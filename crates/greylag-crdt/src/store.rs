@@ -55,7 +55,8 @@ pub trait Store: Clone + Default + PartialEq + Debug + Send + Sync + 'static {
     /// What a patch brings, and what it speaks of: the store and the scope of its fragment.
     fn content(patch: &Self::Patch) -> (Self, Self::Scope);
 
-    /// Makes a patch, in place: what its content, joined in with what it supersedes, would make of this store.
+    /// Applies a patch in place: the store is then as if the patch's content, and all that the content supersedes, had
+    /// been joined in.
     fn patch(&mut self, patch: Self::Patch, changes: &mut Changes);
 
     /// Joins `other` into this store, as far as `scope` reaches. Returns whether anything changed.

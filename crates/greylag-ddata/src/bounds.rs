@@ -1,6 +1,6 @@
-//! Wall times that peers say: what lies further ahead of the clock here than clocks may differ is not believed.
+//! Wall times that peers say: one further ahead of the clock here than clocks may differ is not believed.
 //!
-//! Such times only ever grow by merging, so one that was taken would stay, and nothing could be younger than it: a
+//! Wall times only ever grow by merging, so one that was taken would stay, and nothing could be younger than it: a
 //! marker would never be forgotten, an entry never expire. Times of markers, rounds and use are replaced by the clock
 //! here; the data they stand beside are taken. Source: ddata Z9, E2.
 

@@ -526,7 +526,7 @@ impl DeltaLog {
         self.send_again(now, settings, types, entries, from, from_seq).into_iter().collect()
     }
 
-    /// A peer is reachable again: what it has not acknowledged is due at once.
+    /// A peer is reachable again: batches that it has not acknowledged are due at once.
     pub(crate) fn hurry(&mut self, peer: &UniqueAddress, now: Instant) {
         if let Some(cursor) = self.peers.get_mut(peer) {
             cursor.outstanding.values_mut().for_each(|batch| batch.again_at = batch.again_at.min(now));

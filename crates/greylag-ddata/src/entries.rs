@@ -62,7 +62,7 @@ pub(crate) struct Entries {
     replica: ReplicaId,
     numbers: DotSource,
     lifetimes: Lifetimes,
-    /// The wall clock, in milliseconds; what is past its deadline is not there.
+    /// The wall clock, in milliseconds; an entry past its deadline is not there.
     now_ms: i64,
     /// The entries, by the hashes of their ids.
     pub(crate) tree: SyncTree<Entry>,
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(entries.encodings.len(), 0);
     }
 
-    /// ddata O5: what is not in step is found.
+    /// ddata O5: the invariants find an index, sum or total that is not in step with the entries.
     #[test]
     fn what_is_not_in_step_is_found() {
         let broken: [fn(&mut Entries); 5] = [

@@ -71,7 +71,7 @@ pub enum UpdateError<E> {
 /// Why a read was not answered. Source: ddata R4.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GetError {
-    /// Fewer replicas answered than required. What did arrive was joined.
+    /// Fewer replicas answered than required. The answers that did arrive were joined.
     #[error("{got} of {needed} replicas answered")]
     Failure {
         /// How many were required.

@@ -69,14 +69,14 @@ impl Lifetimes {
         after.map_or(NEVER, |after| later(deleted_at, after))
     }
 
-    /// Whether a tombstone goes because of its age alone. What an entry that expires leaves behind is
-    /// not worth remembering that it was forgotten.
+    /// Whether a tombstone goes because of its age alone, so that the horizon has to remember it. For an
+    /// entry that would have expired as early it need not.
     pub(crate) fn is_dropped_by_age(&self, key: &str) -> bool {
         self.tombstone_ttl.is_some_and(|ttl| self.of(key).is_none_or(|after| ttl < after))
     }
 }
 
-/// So much later; what expires does so some time, however far ahead a peer's clock is.
+/// So much later, but never [`NEVER`]: an entry that can expire does so some time, however far ahead a peer's clock is.
 pub(crate) fn later(at_ms: i64, by: i64) -> i64 {
     at_ms.saturating_add(by).min(NEVER - 1)
 }

@@ -7,7 +7,7 @@ use greylag_crdt::{Context, GSet, KeyRange, LwwMap, OrSet, Part, PnCounterMap, R
 
 use crate::wire;
 
-/// A message between replicators. What is read and written again is read as the same.
+/// Reads a message between replicators; one that is read and written again is read as the same.
 pub fn message(input: &[u8]) {
     let Ok(message) = wire::decode(Bytes::copy_from_slice(input)) else { return };
     let mut again = BytesMut::new();

@@ -210,7 +210,7 @@ impl Gate {
         self.consider_start(at, out);
     }
 
-    /// The wall clock was told. What lies further ahead of it than clocks may differ counts from now.
+    /// The wall clock was told. Times that lie further ahead of it than clocks may differ count from now.
     pub(crate) fn on_wall(&mut self, wall_ms: i64, out: &mut Vec<GateNews>) {
         let latest = [self.forget_horizon, self.synced_at].into_iter().flatten().max();
         let Some(latest) = latest.filter(|latest| !self.is_plausible(wall_ms, *latest)) else { return };

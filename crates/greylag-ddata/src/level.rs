@@ -41,7 +41,7 @@ pub enum WriteLevel {
     },
 }
 
-/// How many replicas must be asked before a read is answered. What they hold is joined into the
+/// How many replicas must be asked before a read is answered. Their states are joined into the
 /// entry here before the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadLevel {

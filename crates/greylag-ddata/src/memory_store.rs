@@ -10,7 +10,7 @@ use futures::stream::{self, BoxStream, StreamExt};
 use crate::key::KeyId;
 use crate::store::{DurableStore, LoadBatch, LoadedRecord, StoreError, StoreMeta, StoreOp};
 
-/// What is stored, as a value: what a store is after some changes.
+/// The content of a store, as a value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreImage {
     /// By entry.

@@ -851,7 +851,7 @@ pub enum ReplicatorEvent {
         /// How many records it misses.
         records: usize,
     },
-    /// The store failed; what it was asked is unstored and in memory. Source: ddata U5.
+    /// The store failed; the changes it was asked to write are in memory only. Source: ddata U5.
     StoreError {
         /// What it said.
         error: StoreError,

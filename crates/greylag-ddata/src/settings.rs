@@ -87,7 +87,7 @@ pub struct ReplicatorSettings {
     pub stash_capacity: usize,
     /// Entries that are not read, updated or deleted for so long are removed without trace, by pattern:
     /// an id, a prefix with `*` behind it, or `*` for all; the most specific one counts. For data like
-    /// a cache's: what expires on one node while another uses it comes back. A lifetime must be well
+    /// a cache's: an entry that expires on one node while another uses it comes back. A lifetime must be well
     /// above the difference of the nodes' clocks. Default none. Source: ddata E1, E3.
     pub expire_keys_after_inactivity: BTreeMap<String, Duration>,
     /// Tombstones of deleted entries are dropped this long after the deletion, so that their ids can be

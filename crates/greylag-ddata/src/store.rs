@@ -7,8 +7,8 @@
 //! stop                                  store: close
 //! ```
 //!
-//! The replicator hands over what is to be stored, one append at a time: what changes while one is
-//! under way goes into the next, so that pending changes of all entries share one flush. A store knows
+//! The replicator hands over changes, one append at a time: changes made while one is under way go
+//! into the next, so that pending changes of all entries share one flush. A store knows
 //! nothing of types; it keeps, for each entry, the snapshot last put and the deltas appended since.
 //!
 //! The default store is the feature `ddata` of `greylag-store-sled`. Source: ddata U2.

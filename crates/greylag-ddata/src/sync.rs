@@ -56,7 +56,7 @@ struct Queue {
     /// Parts with few keys that differ: all of them by name.
     lists: VecDeque<Prefix>,
     wants: VecDeque<u64>,
-    /// Entries that differ; what comes out is wanted back.
+    /// Entries that differ; the peer is asked to send back what it makes of them.
     differing: VecDeque<KeyId>,
     /// Entries that the peer lacks.
     lacking: VecDeque<KeyId>,
@@ -202,7 +202,7 @@ impl Round {
         !self.queue.is_empty() || self.outgoing.values().any(Outgoing::has_work) || !self.large.is_empty()
     }
 
-    /// Until when it may rest before it counts as stalled: what has lost a message never goes on.
+    /// Until when the round may rest before it counts as stalled: a round that has lost a message never goes on.
     pub(crate) fn stalls_at(&self, interval: Duration) -> Instant {
         let patience = if self.peer.1 < self.fragmented { FRAGMENTS_PATIENCE.max(interval * 2) } else { interval * 2 };
         self.progress_at + patience
@@ -250,7 +250,7 @@ impl Round {
             // All of it, which may be much: some at a time.
             return self.queue.streams.push_back(prefix);
         }
-        // The peer holds little here; what is held here may be a thousand times as much.
+        // The peer holds little in this part; this replica may hold a thousand times as much.
         if entries.tree.sum(prefix).count > STREAMED_AT_ONCE && !prefix.is_deepest() {
             for child in prefix.children() {
                 let theirs: Vec<Listed> = theirs.iter().filter(|held| child.contains(held.hash)).copied().collect();

@@ -1,8 +1,8 @@
 //! Messages too large for one frame, cut into pieces and put together again.
 //!
 //! Pieces travel over the bulk mailbox. A transfer that loses one is dropped after half a minute
-//! without progress, like a message lost on the network; the replicator that needed it asks again. What a peer may
-//! occupy here is bounded. Source: ddata G11.
+//! without progress, like a message lost on the network; the replicator that needed it asks again. The memory
+//! that a peer may occupy here is bounded. Source: ddata G11.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

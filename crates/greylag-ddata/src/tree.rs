@@ -73,7 +73,7 @@ impl fmt::Debug for Prefix {
     }
 }
 
-/// Any of the sixteen parts of the hash space that differ in their first nibble: what a round is about.
+/// The part of the hash space that a round is about: any of the sixteen that differ in their first nibble.
 /// Source: ddata G13.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sixteenths(u16);

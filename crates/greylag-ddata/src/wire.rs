@@ -70,7 +70,7 @@ pub(crate) fn decode(bytes: Bytes) -> Result<Message, WireError> {
     from_kind(message.kind.ok_or(WireError::Missing("the kind of message"))?)
 }
 
-/// A step of the replicator takes a message whole, so what a message holds is bounded. Every list that a
+/// The most items in a message: a step of the replicator takes a message whole. Every list that a
 /// replicator sends is far below.
 pub(crate) const MAX_ITEMS: usize = 10_000;
 

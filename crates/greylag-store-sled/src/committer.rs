@@ -149,7 +149,7 @@ impl<P: Planner> Committer<P> {
     fn serve(&mut self, engine: &Arc<Engine>, guard: Option<TailGuard>) -> Result<(), StoreError> {
         let mut finisher = Finisher::start(self.shared.clone(), engine.clone(), guard)?;
         let served = catch_unwind(AssertUnwindSafe(|| self.commit_groups(engine, &mut finisher)));
-        // Whatever happened here, what was applied before it may still be made durable and answered.
+        // Whatever happened here, groups that were applied before may still be made durable and answered.
         finisher.end()?;
         served.unwrap_or_else(|panic| Err(StoreError::from_panic(&*panic)))
     }

@@ -120,8 +120,8 @@ impl Engine {
 
     /// The first half of a commit, once its pages were [fetched](Self::fetch): readers see the batch, the disk need not have it.
     pub(crate) fn apply(&self, batch: &Batch) -> Result<(), StoreError> {
-        // To stop halfway would leave a part of it, so it is applied until it holds. What fails it is some other page,
-        // which sled moves meanwhile and meets once for each piece of it.
+        // To stop halfway would leave a part of the batch, so it is applied until that succeeds. It fails on some
+        // other, damaged page, which sled moves meanwhile and meets once for each piece of that page.
         for _ in 0..MOST_PIECES {
             match self.db.apply_batch(sled_batch(batch)) {
                 Err(error @ sled::Error::Corruption { .. }) if self.fetch(batch).is_ok() => {
@@ -232,7 +232,7 @@ fn is_lock_conflict(error: &StoreError) -> bool {
 }
 
 /// Asks the kernel to read the data file anew from the disk: after a failed sync it keeps pages that the disk
-/// does not have. Best effort; what was lost with them was never acknowledged.
+/// does not have. Best effort; changes that are lost with those pages were never acknowledged.
 pub(crate) fn forget_cached(path: &Path) {
     if let Ok(file) = File::open(path.join("db")) {
         let _unsupported = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 /// The engine failed while reading or committing.
 ///
-/// An error while committing poisons the store: what waited has an unknown outcome, and the handle
-/// is never used again. Cheap to clone, because everything that waits is told the same cause.
+/// An error while committing poisons the store: waiting requests have an unknown outcome, and the handle
+/// is never used again. Cheap to clone, because every waiting request is told the same cause.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// Reading or writing failed; the medium or the file system is at fault.

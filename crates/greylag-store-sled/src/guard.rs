@@ -208,7 +208,7 @@ mod tests {
         assert!(matches!(guard.raise_to(1), Err(StoreError::Io(_))));
     }
 
-    /// §8: what a failed sync left in memory is read as if it were on the disk.
+    /// §8: pages that a failed sync left in memory are read as if they were on the disk.
     #[test]
     fn a_number_that_was_read_is_written_again() {
         let directory = tempfile::tempdir().unwrap();

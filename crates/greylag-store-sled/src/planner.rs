@@ -8,7 +8,7 @@ use crate::reader::Reader;
 ///
 /// The committer drives it: `recover` after every open, then for each group `plan` and `once_durable`. Because
 /// one thread does all of this, a plan may check a condition and write on the strength of it, without a
-/// transaction. What a plan reads has all earlier groups in it; the last of them may not be durable yet, but
+/// transaction. A plan reads the store with all earlier groups in it; the last of them may not be durable yet, but
 /// will be before this one, or neither.
 pub trait Planner: Send + 'static {
     /// What is asked of the store.
@@ -16,7 +16,7 @@ pub trait Planner: Send + 'static {
     /// What a request is answered once its group is durable.
     type Answer: Send + 'static;
 
-    /// Reads anew what the planner keeps in memory; what it knew before may never have become
+    /// Reads anew what the planner keeps in memory, whose former content may never have become
     /// durable. May repair: the batch is committed before the first group.
     ///
     /// # Errors

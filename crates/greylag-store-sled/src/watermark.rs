@@ -1,5 +1,5 @@
 //! Whether the disk has room. A store that asks before it writes refuses changes that only add before sled meets a full
-//! disk, which sled does not survive. What is small and needed goes on for a while. Source: persistence §4.3.
+//! disk, which sled does not survive. Changes that are small and needed go on for a while. Source: persistence §4.3.
 
 use std::fmt;
 use std::io;

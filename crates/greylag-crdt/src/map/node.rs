@@ -43,7 +43,7 @@ pub(super) enum Node<K, V> {
     Inner(Arc<Inner<K, V>>),
 }
 
-/// Entries, ascending. They stand in the node itself: what a large map costs is cache misses, and so one of them is saved.
+/// Entries, ascending. They stand in the node itself, which saves one of the cache misses that a large map costs.
 pub(super) struct Leaf<K, V> {
     entries: ArrayVec<(K, V), ROOM>,
     sum: KnownSum,
@@ -70,7 +70,7 @@ impl<K, V> Clone for Node<K, V> {
     }
 }
 
-/// A node is copied to be changed. What the sum was is not the copy's.
+/// A node is copied to be changed, so the copy does not take the sum over.
 impl<K: Clone, V: Clone> Clone for Leaf<K, V> {
     fn clone(&self) -> Self {
         Self::new(self.entries.clone())

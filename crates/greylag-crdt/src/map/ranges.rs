@@ -161,7 +161,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
-        /// ddata G12: what nodes remember is what adding it up anew gives, whatever changed in between.
+        /// ddata G12: the sums that nodes remember are those that adding up anew gives, whatever changed in between.
         #[test]
         fn sums_over_ranges_follow_every_change(
             built in prop::collection::btree_set(0..3_000_u32, 0..2_000),

@@ -34,7 +34,7 @@ impl Tally {
         self.slots.add(slot, by)
     }
 
-    /// Joins another tally. What only the other knows of markers is needed for its slots, so it is taken over.
+    /// Joins another tally. Moves that only the other one knows are needed for its slots, so they are taken over.
     #[inline]
     pub(crate) fn join(&mut self, other: &Self) -> bool {
         for (from, targets) in other.moved.iter().flat_map(|moved| moved.iter()) {

@@ -24,9 +24,9 @@ pub struct DotMap<K: Element, S: Store> {
 /// Which keys of a [`DotMap`] a fragment speaks of.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MapScope<K: Ord, C> {
-    /// All of them: what the fragment's context has seen and its store lacks is removed.
+    /// All keys: a leaf that the fragment's context has seen and its store lacks is removed.
     All,
-    /// One, as far as its own scope reaches; the others are left alone.
+    /// One key, as far as its own scope reaches; the others are left alone.
     One(K, C),
     /// So are several, or none.
     Touched(BTreeMap<K, C>),

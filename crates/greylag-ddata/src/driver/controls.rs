@@ -64,7 +64,7 @@ impl Controls {
     /// Ends a subscription, whether it has begun or not.
     pub(super) fn end(&self, number: u64) {
         let mut state = self.lock();
-        // Dropped after the lock: what it captured is the program's.
+        // Dropped after the lock: the request holds values of the program, whose drop must not run under it.
         let _unbegun = match state.begin.remove(&number) {
             None if !state.closed => {
                 state.end.insert(number);
@@ -89,7 +89,7 @@ impl Controls {
         self.release(state);
     }
 
-    /// The next thing to do: what begins before what is flushed or ends, and the stop last. Cancel safe.
+    /// The next thing to do: beginnings of subscriptions before flushes and ends, and the stop last. Cancel safe.
     pub(super) async fn next(&self) -> Control {
         loop {
             if let Some(control) = self.lock().take() {

@@ -5,7 +5,7 @@ use tokio::sync::broadcast;
 use crate::message::ReplicatorEvent;
 use crate::replicator::TypeConflict;
 
-/// Events that a reader may be behind; what is older is missed.
+/// Events that a reader may be behind; it misses older ones.
 const KEPT: usize = 256;
 
 /// The events of a replicator from the call on. One that is read too slowly misses the oldest.

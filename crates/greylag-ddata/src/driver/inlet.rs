@@ -149,8 +149,8 @@ mod tests {
     use crate::message::{Content, Envelope};
     use crate::wire::MANIFEST;
 
-    /// ddata G11, cluster T39: what waits for the machine is bounded in bytes, for answers and for rounds apart; what
-    /// comes beyond is counted, and what is taken out makes room.
+    /// ddata G11, cluster T39: messages that wait for the machine are bounded in bytes, for answers and for rounds
+    /// apart; a message beyond is counted as lost, and one that is taken out makes room.
     #[tokio::test]
     async fn what_arrives_is_bounded_in_bytes() {
         let (ways_in, mut arrivals) = arrivals(100, 10_000);

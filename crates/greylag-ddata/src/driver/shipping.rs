@@ -41,8 +41,8 @@ struct Queue {
 struct Lane {
     remoting: Arc<dyn Remoting>,
     bulk: Recipient,
-    /// Transfers are numbered like everything else, so what a former replicator of this process sent is
-    /// never taken for a part of what this one sends. Source: ddata G1.
+    /// Transfers are numbered like everything else, so a piece that a former replicator of this process sent is
+    /// never taken for a part of a transfer of this one. Source: ddata G1.
     numbers: DotSource,
     fragment_bytes: usize,
 }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use crate::message::{Content, Envelope as Entry};
 
-    /// ddata G11: what waits for a peer is bounded in bytes, and one message may always wait.
+    /// ddata G11: messages that wait for a peer are bounded in bytes, and one may always wait.
     #[tokio::test]
     async fn what_waits_is_bounded_in_bytes() {
         let network = MemoryNetwork::new();

@@ -28,16 +28,16 @@ use crate::store::DurableStore;
 use crate::types::TypeTable;
 use crate::wire::MANIFEST;
 
-/// Messages of peers that wait for the machine; what does not fit is lost, as on the network.
+/// Messages of peers that wait for the machine; a message that does not fit is lost, as on the network.
 const INBOX: usize = 16_384;
-/// Bytes that these may have together, or four times the largest entry where that is more: what comes beyond is lost
-/// and counted, and is repeated by the protocol.
+/// Bytes that these may have together, or four times the largest entry where that is more: a message beyond is lost
+/// and counted, and the protocol repeats it.
 const INBOX_BYTES: usize = 64 * 1024 * 1024;
 
 /// Requests that are served in one turn, if so many wait: each turn looks at the timer and at every channel on which
 /// something may have arrived, which costs as much as an update does.
 const AT_ONCE: usize = 64;
-/// No further one is served in a turn that has taken so long.
+/// No further request is served in a turn that has taken so long.
 const TURN: Duration = Duration::from_micros(500);
 
 /// Something a handle wants done.
@@ -245,7 +245,7 @@ impl Task {
         }
     }
 
-    /// Runs a request, or keeps it until durable entries are loaded. What finds no room is run at once,
+    /// Runs a request, or keeps it until durable entries are loaded. A request that finds no room is run at once,
     /// for the machine to refuse.
     fn take(&mut self, request: Request) {
         let waits = *self.core.lifecycle() == Lifecycle::Loading;

@@ -49,7 +49,7 @@ impl Entries {
         Ok(())
     }
 
-    /// Moves the end of every marker on. What is stored is to be like that too.
+    /// Moves the end of every marker on, and has the entries stored so, too.
     pub(crate) fn prolong_markers(&mut self, by: i64) {
         self.change_markers(|_, markers| {
             markers.prolong(by);

@@ -295,7 +295,7 @@ impl Entries {
                 self.set_by(key, content, delta);
             }
         } else if let Some(entry) = self.tree.find_mut(key) {
-            // The value is the same; what it is known to include may be more.
+            // The value is the same; it may be known now to include more updates.
             entry.include(&versions);
             if let Some(used_ms) = used_ms {
                 self.note_used(key, used_ms);

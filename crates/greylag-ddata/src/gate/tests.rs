@@ -307,8 +307,9 @@ fn a_gate_opens_with_the_starts_of_who_judged() {
     assert_eq!(world.gates[&'b'].starts, world.gates[&'a'].starts);
 }
 
-/// ddata Z11: what a member said before its last word counts for nothing when it comes after that. Two members that made
-/// different starts, because one believed the older word, would never exchange anything. Found by simulation (seed 4551).
+/// ddata Z11: a standing that was overtaken by a later one of its sender counts for nothing. Two members that made
+/// different starts, because one believed the older standing, would never exchange anything. Found by simulation
+/// (seed 4551).
 #[test]
 fn a_word_that_was_overtaken_makes_no_start() {
     let known = Starts::of([Start { maker: ReplicaId(1), base: None }]);
@@ -437,7 +438,7 @@ fn implausible_horizons_count_for_nothing() {
     }
 }
 
-/// ddata Z9: what a store says of the future is a clock that went back, and counts from the start of this process.
+/// ddata Z9: a stored time in the future means that the clock went back, and counts from the start of this process.
 #[test]
 fn a_stored_horizon_of_the_future_counts_from_now() {
     let mut settings = ReplicatorSettings::default();

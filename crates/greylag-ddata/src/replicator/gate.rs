@@ -36,7 +36,7 @@ impl ReplicatorCore {
         Bounds { now_ms, latest_ms, life_ms: millis(self.settings.longest_marker_life()) }
     }
 
-    /// The wall clock was told. If it went back by more than clocks may differ, what was noted by it counts from now.
+    /// The wall clock was told. If it went back by more than clocks may differ, times noted by it count from now.
     pub(super) fn set_wall(&mut self, now: Instant, wall_ms: i64, out: &mut Vec<Effect>) {
         let by_ms = self.wall_ms(now).saturating_sub(wall_ms);
         self.wall = (now, wall_ms);
@@ -243,7 +243,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// Data come from a member: what it has forgotten is not in them, so its horizon holds for what is here as well, and is
+    /// Data come from a member: they lack what it has forgotten, so its horizon holds for the data here as well, and is
     /// in the store before they are. Source: ddata Z9.
     pub(super) fn note_data_of(&mut self, peer: &UniqueAddress) {
         let mut news = Vec::new();

@@ -1,5 +1,5 @@
 //! What must hold after every input. Compiled in debug builds and, by the feature `invariants`, in the
-//! simulation's. What costs much is looked at in some states only. Source: ddata O5.
+//! simulation's. Invariants that cost much are checked in some states only. Source: ddata O5.
 
 use super::ReplicatorCore;
 use crate::read::Lifecycle;

@@ -293,7 +293,7 @@ impl ReplicatorCore {
     }
 
     /// Raises the horizon by a marker that was not kept. Tells, once per entry, of a clock that is far ahead and of a
-    /// replica id that is used twice; what arrived was taken all the same. Source: ddata Y6, Z9, §9.
+    /// replica id that is used twice; the data that showed it were taken all the same. Source: ddata Y6, Z9, §9.
     fn note_suspicion(&mut self, now: Instant, from: &UniqueAddress, key: &KeyId, out: &mut Vec<Effect>) {
         let Noticed { done_without, timestamp, own_version } = std::mem::take(&mut self.entries.noticed);
         // What came bears the owner's name already, and nothing here says so any more: as if the marker were forgotten.

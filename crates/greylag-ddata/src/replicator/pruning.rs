@@ -53,7 +53,7 @@ impl ReplicatorCore {
         } else if self.gate.may_prune() {
             self.perform_some(now, out);
         } else {
-            // A store has turned up that may hold more: what is collected is not all any more.
+            // A store has turned up that may hold more of the removed replicas than was collected.
             self.pruning.work.clear();
         }
         self.pruning.tick_at = now + if self.pruning.work.is_empty() { interval } else { PAUSE };

@@ -80,9 +80,9 @@ pub(super) struct ReadRequest {
     pub(super) quorum: Quorum,
     /// The digest that the replicas were asked about.
     asked: Option<Digest>,
-    /// What they hold, and what digest that has as far as it is known.
+    /// The answers so far: `None` of a replica that holds data with the digest above.
     answers: BTreeMap<UniqueAddress, Option<Envelope>>,
-    /// Enough answered, and what they said is being stored.
+    /// Whether enough answered, and the joined answers are being stored.
     awaits_store: bool,
     early: Option<Early>,
 }

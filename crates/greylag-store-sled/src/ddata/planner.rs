@@ -150,7 +150,7 @@ impl Entries {
         for key in reader.keys(&key_of(id, PIECE), &key_of(id, DELTA + 1)) {
             let key = match key {
                 Ok(key) => key,
-                // An iteration does not get past a damaged page. What lies behind counts for nothing.
+                // An iteration does not get past a damaged page. Unneeded parts behind it stay, and count for nothing.
                 Err(error) if error.is_corruption() => {
                     tracing::warn!(id, %error, "old parts of an entry stay: a page of them is damaged");
                     break;

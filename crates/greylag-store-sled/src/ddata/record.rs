@@ -263,7 +263,7 @@ pub(crate) fn whole<'a>(pieces: impl IntoIterator<Item = &'a Bytes>) -> Result<B
     }
 }
 
-/// Everything that bytes of a store may be taken for; for the fuzz target. What can be read is written
+/// Reads bytes as everything that a store may hold; for the fuzz target. A record that can be read is written
 /// the same again.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn read_anything(bytes: &[u8]) {
