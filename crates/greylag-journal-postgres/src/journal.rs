@@ -427,7 +427,7 @@ impl Journal for PostgresJournal {
 
     async fn append(&self, append: Append) -> Result<Appended, AppendError> {
         let inner = &self.inner;
-        // What a lane is given it counts itself.
+        // A lane counts the appends that it is given; only those that reach no lane are counted here.
         let answer = inner.submit(append).await.inspect_err(|error| {
             inner.counters.answered(&Err(error.clone()), 0, 0);
         })?;
@@ -499,7 +499,7 @@ pub(crate) fn slice(id: &PersistenceId) -> i16 {
     i16::try_from(id.slice()).expect("there are 1024 slices")
 }
 
-/// What is refused before it is queued; answers about how many bytes it is.
+/// Refuses an append that can never be stored before it is queued; answers about how many bytes it is.
 fn check(append: &Append, max_bytes: usize) -> Result<usize, RejectReason> {
     append.check(&CAPS)?;
     if let Some((seq_nr, _)) =

@@ -43,7 +43,7 @@
 //!   again on another connection until `append_timeout`, and recognised if it was stored; only then is it
 //!   [`Unknown`](greylag_persistence::AppendError::Unknown).
 //! - A server that restarts is waited for: connections are made anew for ever, with waits that grow to
-//!   `max_backoff`, and the health is down meanwhile. What was never sent in time is
+//!   `max_backoff`, and the health is down meanwhile. An append that was never sent in time is
 //!   [`NotStored`](greylag_persistence::AppendError::NotStored).
 //!
 //! What it rests on: a server that answers for its commits. `synchronous_commit` is switched on for every

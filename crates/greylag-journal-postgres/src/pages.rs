@@ -128,7 +128,7 @@ mod tests {
         for (visible, micros) in [
             (Visible::Settled, 100_000),
             (Visible::Older(Duration::from_secs(10)), 10_000_000),
-            // What is not settled is not old either.
+            // An event that is not settled does not count as old either.
             (Visible::Older(Duration::from_millis(1)), 100_000),
         ] {
             let bounds = Bounds::new(&query(Cursor::Start, None, visible), settled).unwrap();

@@ -59,7 +59,7 @@ impl PostgresStates {
         if stored {
             return Ok(());
         }
-        // What is stored tells why not, or that an earlier try was.
+        // The stored head tells why this try was not stored, or that an earlier try was.
         let found = self.head(&write.id).await;
         let current = found.map_err(|cause| {
             StateWriteError::Unknown(

@@ -179,7 +179,7 @@ impl<R> Outbox<R> {
 
     /// When [`Outbox::tick`] next has work to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        // What was tried waits for its own deadline; of it alone nothing is to be done before.
+        // A call that was tried waits for its own deadline, so only untried ones need a tick when the server is away.
         let refuse_at = self.refuse_at().filter(|_| self.untried().next().is_some());
         let first = |set: &BTreeSet<(Instant, u64)>| set.first().map(|(at, _)| *at);
         [first(&self.deadlines), first(&self.retries), refuse_at].into_iter().flatten().min()
@@ -199,7 +199,7 @@ impl<R> Outbox<R> {
         }
     }
 
-    /// What waits to be sent, and never was.
+    /// The calls that wait to be sent, and never were.
     fn untried(&self) -> impl Iterator<Item = u64> {
         let untried = |id: &u64| self.calls.get(id).is_some_and(|call| !call.tried);
         self.unsent.iter().copied().filter(untried)

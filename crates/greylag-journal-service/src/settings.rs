@@ -18,7 +18,7 @@ pub(crate) const MAX_SNAPSHOT_BYTES: usize = MAX_SNAPSHOT_MESSAGE_BYTES - (4 << 
 pub(crate) const FRAME_BYTES: usize = 1 << 20;
 /// Pages are cut to this size, whatever the reader asks for.
 pub(crate) const MAX_PAGE_BYTES: usize = 4 << 20;
-/// What a page is gathered in: of the largest events no more than these stand in memory at once.
+/// A page is gathered in steps of so many events: of the largest ones no more stand in memory at once.
 pub(crate) const PAGE_STEP: usize = 32;
 /// Most ids of one answer; lists that are longer are asked for in parts.
 pub(crate) const MAX_IDS: usize = 4096;

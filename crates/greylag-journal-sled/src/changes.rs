@@ -92,7 +92,7 @@ impl Reads<'_> {
                 Err(error) => return Err(QueryError::Read(self.read_error(error))),
             }
         }
-        // What stands there is no change, and need not be passed again.
+        // The places up to the newest hold no more changes, so the next page need not pass them again.
         page.next = Cursor::Ordinal(newest);
         Ok(page)
     }

@@ -71,7 +71,7 @@ impl CommittedAppend {
 }
 
 impl CommittedRow {
-    /// What the row under this key takes of a record at most.
+    /// The most bytes that the row under this key takes of a record.
     pub(crate) fn bytes_of(key: &[u8]) -> usize {
         10 + key.len()
     }
@@ -83,7 +83,7 @@ impl CommittedRow {
 }
 
 impl CommitRecord {
-    /// What a head takes of it at most.
+    /// The most bytes that a head takes of a record.
     pub(crate) const HEAD_BYTES: usize = 14;
 
     pub(crate) fn add_digest(&mut self, crc32c: u32) {

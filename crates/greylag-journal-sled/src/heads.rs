@@ -108,7 +108,7 @@ impl ChangedHeads {
 /// readers look here, so that only the committer sees such a batch (J6).
 #[derive(Debug, Default)]
 pub(crate) struct Undurable {
-    /// The oldest group first. What a row was before that one is durable.
+    /// The oldest group first. The value that a row had before the oldest group is durable.
     groups: Mutex<VecDeque<Before>>,
     next_ordinal: AtomicU64,
 }

@@ -349,7 +349,7 @@ impl JournalPlanner {
         if let Some(why) = self.room.is_exhausted() {
             return Ok(Err(AdvanceError::Unavailable(self.low(why))));
         }
-        // What lies below is as good as deleted: a reader must not miss it.
+        // The numbers below count as deleted, so that a reader does not miss them.
         let head = Head { highest: to, deleted_to: to, ..current };
         self.set_head(id.clone(), Some(stored), StoredHead { head, ..stored });
         Ok(Ok(()))

@@ -13,7 +13,7 @@ use crate::keys::SaveNo;
 use crate::offset_row::Place;
 use crate::records::{EncodedEvent, EncodedSnapshot};
 
-/// What is large and rare lies in a box: appends pass through the queue by the thousand.
+/// Large and rare variants are boxed, since appends pass through the queue by the thousand.
 #[derive(Debug)]
 pub(crate) enum Request {
     Claim {

@@ -119,7 +119,7 @@ impl Chain {
     /// Takes over what a commit left, whether the ones before it are there or not.
     pub(crate) fn note(&mut self, commit_no: u64, commit: CommitRecord) {
         if commit.merged > 0 {
-            // What the merged ones wrote over what came before is not known any more.
+            // The merged commits may have written over earlier heads and rows, and their names of these are gone.
             self.heads.clear();
             self.rows.clear();
         }

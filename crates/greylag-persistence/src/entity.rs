@@ -679,7 +679,7 @@ impl<B: EventSourced> EntityCore<B> {
     fn fail(&mut self, _now: Instant, failure: Failure, out: &mut Vec<Action<B::Command>>) {
         self.end_phase(EntityError::OutcomeUnknown, EntityError::Failed(failure.to_string()), out);
         if matches!(failure, Failure::Handler { .. } | Failure::StashFull) {
-            // What the behaviour put aside rests on the state that is lost; what merely waits does not.
+            // Commands that the behaviour put aside rest on the state that is lost; those that merely wait do not.
             for command in self.stash.take_aside() {
                 out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
             }

@@ -353,7 +353,7 @@ impl Projection {
         }
     }
 
-    /// What was read of one history: the answer to a look, or what fills a gap.
+    /// Takes a page of one history: the answer to a look, or the events that fill a gap.
     fn on_read(&mut self, page: Page, out: &mut Vec<ProjectionEffect>) {
         let Phase::Running(running) = &mut self.phase else { return };
         match std::mem::replace(&mut running.work, Work::Idle) {
@@ -387,7 +387,7 @@ impl Projection {
                 running.work = Work::Retrying { group, reach, tries: tries + 1, at: now + wait };
                 out.push(ProjectionEffect::Trouble(cause));
             }
-            // One of them is to blame: each goes by itself.
+            // One event of the group makes the handler fail, so each is handed over by itself.
             Err(HandleError::Handler(_)) if group.len() > 1 => running.singly.extend(group),
             Err(HandleError::Handler(cause)) => self.on_poison(now, group, reach, cause, out),
             Err(HandleError::Offsets(error)) => self.on_offset_error(now, error, out),
@@ -408,7 +408,7 @@ impl Projection {
         match self.settings.on_poison {
             OnPoison::Fail => {
                 let (id, seq_nr) = (envelope.id, envelope.seq_nr);
-                // What was handled before is worth keeping; whether that succeeds changes nothing.
+                // Saves what was handled before, so that it is not repeated; the projection ends even if the save fails.
                 if let Some((owned, save)) = self.owned.clone().zip(running.take_unsaved()) {
                     out.push(ProjectionEffect::Save(self.run, owned, save));
                 }
@@ -483,7 +483,7 @@ impl Projection {
             return false;
         }
         running.asked = true;
-        // What was delivered is judged by now.
+        // Every envelope that was delivered is judged by now, so the places up to here count as read again.
         running.progress.reread(running.feed.reread_to().unwrap_or_default());
         self.feed(now, FollowerInput::Demand, out);
         matches!(&self.phase, Phase::Running(running) if !running.queue.is_empty())

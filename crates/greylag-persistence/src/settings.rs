@@ -117,7 +117,7 @@ impl EventSourcedSettings {
     /// deliveries with it, and their ids would be given again.
     pub(crate) fn check_tracked(&self) -> Result<(), SettingsError> {
         let skips = self.on_unknown_event == OnUnknownEvent::Skip;
-        // What is read-only delivers nothing.
+        // A read-only entity delivers nothing.
         if !self.recovery.read_only && (self.recovery.skip_replay || self.allow_partial_history || skips) {
             return Err(SettingsError::DeliveriesMissing);
         }
@@ -298,7 +298,7 @@ pub enum SettingsError {
         /// The share given.
         jitter: f64,
     },
-    /// What was processed would be forgotten before it is read again.
+    /// Events that were processed would be forgotten before they are read again.
     #[error("projection.remember ({remember:?}) must not be below query.backtracking.window + behind ({reach:?})")]
     RememberTooShort {
         /// How long a projection remembers.

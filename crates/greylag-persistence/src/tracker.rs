@@ -289,7 +289,7 @@ impl<D, M> DeliveryTracker<D, M> {
         let due = stored.filter(|(_, delivery)| delivery.sent_at.is_none_or(is_due));
         let mut due: Vec<_> = due.map(|(id, delivery)| (delivery.sent_at, *id)).collect();
         if due.len() > limit {
-            // What was never sent before all else, then what waits longest: see the module's `Differs`.
+            // Deliveries that were never sent go first, then those that wait longest: see the module's `Differs`.
             due.select_nth_unstable(limit);
             due.truncate(limit);
         }

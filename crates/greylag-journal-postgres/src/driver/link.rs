@@ -1,6 +1,6 @@
 //! Makes connections: one try at a time while they fail, with waits that grow, for ever.
 //!
-//! Lanes and pools share one link, so a server that is away meets one knock at a time, and the health
+//! Lanes and pools share one link, so a server that is away meets one try at a time, and the health
 //! of the store is what the last try to connect said. The first connection to succeed looks after the
 //! schema, so a journal that was opened while its server was away comes up by itself.
 

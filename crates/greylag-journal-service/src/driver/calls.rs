@@ -290,7 +290,7 @@ async fn find_events(queries: &dyn EventQueries, query: PageQuery) -> Result<Eve
         (page.next, page.more) = (found.next, found.more);
         for event in found.events {
             if bytes >= MAX_PAGE_BYTES {
-                // What was found and does not fit is looked for again.
+                // The next page looks again for the events that do not fit this one.
                 page.next = page.events.last().map_or(step.after, wire::cursor_after);
                 page.more = true;
                 break;

@@ -56,8 +56,8 @@ impl Commits {
         self.gaps + guard.unwrap_or_default().saturating_sub(self.last)
     }
 
-    /// What is missing or unreadable of the sequence, and what lies there that is not what the last commit that names it
-    /// left: one sentence each.
+    /// The damage, one sentence each: commits that are missing or unreadable, and rows that are not as the last commit
+    /// that names them left them.
     pub(super) fn damage(&self, guard: Option<u64>, reader: &Reader) -> Vec<String> {
         let mut damage = self.damage.clone();
         if self.gaps > 0 {

@@ -133,7 +133,7 @@ async fn ids_after(store: &dyn Export, after: Option<&PersistenceId>) -> Result<
     store.ids(after, IDS_PER_PAGE).await.map_err(|error| CopyError::Unreadable { id: None, cause: failure(error) })
 }
 
-/// What was said, where it does not matter that one record is damaged.
+/// The failure as a text, for errors that do not tell a damaged record from a store that is away.
 fn failure(error: ReadError) -> StoreFailure {
     match error {
         ReadError::Unavailable(cause) => cause,

@@ -80,7 +80,7 @@ impl<S: ?Sized + Send + Sync + 'static> Guarded<S> {
     /// The guard, once it knows how to probe the store: by `call` of the reserved id, whose failure it answers.
     fn probed_by(&self, call: fn(Arc<S>) -> BoxFuture<'static, Option<StoreFailure>>) -> &Guard {
         self.guard.probe.get_or_init(|| {
-            // Not kept alive by what probes it.
+            // The probe holds no strong reference, so that it does not keep the store alive.
             let store = Arc::downgrade(&self.inner);
             Arc::new(move || {
                 let answer = call(store.upgrade()?);

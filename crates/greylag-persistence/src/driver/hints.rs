@@ -21,7 +21,7 @@ use crate::persistence_id::PersistenceId;
 /// Between two hints that one reader hears.
 const GAP: Duration = Duration::from_millis(10);
 
-/// Passes on what entities of a node have stored to those who read on it. Clones are the same one.
+/// Tells the readers of a node what its entities have stored. Clones are the same one.
 ///
 /// Entities that run over one [`Stores`](crate::Stores) announce their appends here, and readers made by
 /// [`Stores::read_journal`](crate::Stores::read_journal) listen. Costs a lookup for each append, and nothing while

@@ -198,12 +198,12 @@ struct Mailbox<C> {
 }
 
 impl<C> Mailbox<C> {
-    /// The next in its turn. Nothing is lost if it is not waited for to the end.
+    /// The next letter in its turn. No letter is lost if this future is dropped.
     async fn next(&mut self) -> Option<Letter<C>> {
         if self.own.is_empty() {
             return self.commands.recv().await;
         }
-        // What the entity tells itself without end must not keep the thread.
+        // An entity that tells itself commands without end must not keep the thread.
         tokio::task::yield_now().await;
         self.outside_first = !self.outside_first;
         if self.outside_first

@@ -142,7 +142,7 @@ impl<C, Call> Action<C, Call> {
     }
 }
 
-/// What was not even sent, because it cannot be encoded, or breaks a limit.
+/// What was not even sent to a store, because it cannot be encoded or breaks a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Withheld {
     /// Events, or a durable state.

@@ -111,7 +111,7 @@ impl<B: EventSourced> EntityCore<B> {
         match head {
             Err(error) => self.recovery_failed(now, RecoveryFailure::Read(error), out),
             Ok(head) if self.settings.recovery.read_only => self.begin_snapshot(now, head.as_claim(), out),
-            // A restart that finds a stranger's claim must not fence its rightful successor.
+            // A restart that finds another writer's claim must not fence the rightful successor.
             Ok(head) if self.claim_answered && !self.own_writers.contains(&head.writer_uuid) => {
                 self.become_fenced(FencedBy::Head(head), out);
             }

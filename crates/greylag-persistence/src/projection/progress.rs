@@ -58,7 +58,7 @@ pub(crate) struct Progress {
     began_at: BTreeMap<u16, Position>,
     /// Everything up to here was seen, and processed unless it was left.
     reached: Option<Position>,
-    /// What was left to backtracking: the first place of each id.
+    /// The envelopes left to backtracking: of each id the first number and place.
     left: BTreeMap<PersistenceId, (SeqNr, Position)>,
     /// Up to here everything was read a second time, and judged.
     reread_to: Timestamp,
@@ -84,7 +84,8 @@ impl Progress {
             };
             // A reset removes what is saved of ids, and leaves marks in slices of others.
             let counts = |slice: &u16| start.is_none_or(|start| starts.of_slice(*slice) <= start);
-            // What is saved of an id may lie beyond what was left, or not read again.
+            // On a store of times only a mark tells: an id's own row may lie beyond events that were left, or not read
+            // again.
             let tells = start.is_some() || matches!(position, Position::Ordinal(_));
             for slice in about.filter(|slice| tells && slices.contains(slice)).filter(counts) {
                 let known = began_at.entry(slice).or_insert(position);

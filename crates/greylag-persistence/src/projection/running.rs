@@ -56,7 +56,7 @@ pub(super) enum Work {
 }
 
 impl Running {
-    /// What a number before the envelope's is decides where its id begins for us.
+    /// Decides by the event before the envelope's where its id begins for this projection.
     pub(super) fn on_looked(&mut self, envelope: Envelope, at: SeqNr, page: &Page) {
         let found = page.records.first();
         let is_base = found.is_none_or(|found| self.progress.is_before_memory(&envelope.id, found.timestamp));

@@ -232,7 +232,7 @@ impl Feed {
     fn on_hint(&mut self, now: Instant) {
         match &mut self.phase {
             Phase::Resting { until, pass: Pass::Live } => *until = now.min(*until),
-            // What is under way may have passed it by.
+            // The query under way may have passed by what the hint is about.
             Phase::Resting { .. } | Phase::Asked(_) => self.hinted = true,
             Phase::Ended => {}
         }
@@ -256,7 +256,7 @@ impl Feed {
     fn query(&self, pass: Pass) -> PageQuery {
         let (track, visible, until) = match (pass, &self.back) {
             (Pass::Backtracking, Some(back)) => {
-                // What was not read yet needs no second look.
+                // Events that were not read yet need no second look.
                 let read_to = self.live.cursor.timestamp().map(Position::Timestamp);
                 (back, Visible::Older(self.settings.backtracking.behind), read_to)
             }

@@ -71,7 +71,7 @@ enum Mode {
     Shared,
 }
 
-/// What was read alone of what the shared reader will not give any more.
+/// Which passes the follower has read alone over places that the shared reader will not give any more.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Seam {
     by_reading_on: bool,
@@ -101,9 +101,9 @@ pub struct Follower {
     demand: bool,
     ready: VecDeque<Envelope>,
     given: Given,
-    /// Where its own reading begins, if it is dismissed.
+    /// Where the follower's own reading begins, if it is dismissed.
     reached: Offset,
-    /// What lies before this is not shown again, as of the last delivery.
+    /// Events before this are not shown again, as of the last delivery.
     reread_to: Option<Timestamp>,
     join_at: Instant,
 }
@@ -167,8 +167,8 @@ impl Follower {
         [own_at, overlap_at].into_iter().flatten().min()
     }
 
-    /// What lies before this is not found by going back any more, once everything that was delivered is judged; none
-    /// if anything may be.
+    /// Events before this are not found by going back any more, once everything that was delivered is judged; none
+    /// if any event may be.
     pub(crate) fn reread_to(&self) -> Option<Timestamp> {
         self.reread_to
     }
@@ -284,7 +284,7 @@ impl Follower {
         self.mode = Mode::Shared;
     }
 
-    /// What the shared reader reads up to here was read already.
+    /// Notes how far the follower has read by itself: it drops what the shared reader reads up to there.
     fn cut(&mut self) {
         if let Some(own) = &self.own {
             self.given.cut = own.cursor().clone();
@@ -324,12 +324,12 @@ impl Follower {
     }
 }
 
-/// What was given already.
+/// How far events were given to the consumer.
 #[derive(Debug, Default)]
 struct Given {
     /// On stores of ordinals: up to here.
     ordinal: Option<u64>,
-    /// What the shared reader reads on up to here was read alone.
+    /// The follower has read alone up to here, so it drops what the shared reader reads on before.
     cut: Cursor,
     /// Whether both feed, and numbers are worth remembering.
     remembers: bool,
@@ -345,7 +345,7 @@ impl Given {
             self.ordinal = self.ordinal.max(Some(ordinal));
             return is_new;
         }
-        // What is shown again is so on purpose; the consumer knows it.
+        // Backtracking shows events again on purpose; the consumer knows it.
         if envelope.source == EventSource::Backtracking {
             return true;
         }

@@ -73,7 +73,7 @@ pub enum SharedReaderEffect {
     Trouble(String),
     /// No consumer came for a while: end, unless one is about to join.
     Idle,
-    /// An event is damaged, which concerns only those who read its slice: end, and let them find out.
+    /// An event is damaged, which concerns only consumers of its slice: end, and let them find out by themselves.
     Broken(QueryError),
 }
 
@@ -292,7 +292,7 @@ impl SharedReader {
         room > 0
     }
 
-    /// Gives what is there to those who want it.
+    /// Gives the events that are there to consumers that want some.
     fn hand_out(&mut self, now: Instant, out: &mut Vec<SharedReaderEffect>) {
         let end = self.end();
         for (id, consumer) in &mut self.consumers {

@@ -127,7 +127,7 @@ impl<B: DurableState> StateEntityCore<B> {
     pub(super) fn fail(&mut self, failure: Failure, out: &mut Out<B>) {
         self.end_phase(EntityError::OutcomeUnknown, EntityError::Failed(failure.to_string()), out);
         if matches!(failure, Failure::Handler { .. } | Failure::StashFull) {
-            // What the behaviour put aside rests on what it knew; what merely waits does not.
+            // Commands that the behaviour put aside rest on what it knew; those that merely wait do not.
             for command in self.stash.take_aside() {
                 out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
             }

@@ -70,7 +70,7 @@ pub async fn crash(factory: &impl CrashFactory, flags: Flags) -> Report {
     report
 }
 
-/// What is written besides.
+/// What the writers of a round write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Load {
     Appends,

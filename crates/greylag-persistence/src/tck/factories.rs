@@ -123,7 +123,7 @@ pub trait ChangeFactory: Send + Sync {
     /// Returns once a write that is held back was begun.
     async fn held(&self, _store: &Arc<dyn StateStore>) {}
 
-    /// Whatever is held back is committed.
+    /// Commits every write that is held back.
     async fn let_go(&self, _store: &Arc<dyn StateStore>) {}
 }
 

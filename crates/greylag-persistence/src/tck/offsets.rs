@@ -242,7 +242,7 @@ async fn reset(store: S<'_>) -> Checked {
     let again = processed(store, &high.id, 1, 10);
     must("save from the start", store.save(&half, std::slice::from_ref(&again)).await)?;
     expect(store, "both", "tck-reset", ALL, &[low, again]).await?;
-    // What was forgotten are offsets, not the fence.
+    // A reset forgets offsets, but not the fence.
     stale("save of the owner before", store.save(&owned, std::slice::from_ref(&high)).await, &owned, high.id.slice())
 }
 

@@ -448,7 +448,7 @@ impl<'a> EventCursor<'a> {
                 self.from = if damage.seq_nr == from { from.next() } else { None };
                 return Ok(Some(Err(damage)));
             }
-            // What lies before the damage is read first.
+            // The events before the damage are read first.
             let to = self.damage.as_ref().map_or(self.to, |damage| damage.seq_nr.previous());
             match self.journal.read(self.id, ReadRange::new(from, to)).await {
                 Ok(page) => {

@@ -88,14 +88,14 @@ fn what_is_too_old_to_be_remembered_was_processed() {
     let at = |seconds: u64| Timestamp::from_micros(seconds * 1_000_000);
     assert!(progress.is_before_memory(&id("quiet"), at(699)));
     assert!(!progress.is_before_memory(&id("quiet"), at(701)));
-    // What was not read again is remembered, however far reading on has come.
+    // An id that was not read again is remembered, however far reading on has come.
     progress.reach(seconds(2000));
     progress.track(&id("met again"), SeqNr::from(1), seconds(1001));
     assert_eq!((progress.forget(), progress.remembered()), (Some(seconds(0)), 1));
     assert!(!progress.is_before_memory(&id("quiet"), at(1699)));
     progress.reread(at(2000));
     assert!(progress.is_before_memory(&id("quiet"), at(1699)));
-    // What is long done is forgotten, here and in the store.
+    // An id whose events are long past is forgotten, here and in the store.
     progress.track(&id("old"), SeqNr::from(1), seconds(1600));
     progress.track(&id("young"), SeqNr::from(1), seconds(1800));
     assert_eq!((progress.forget(), progress.remembered()), (Some(seconds(1700)), 1));
@@ -126,7 +126,7 @@ fn ranges_are_cut_anew_without_loss() {
     assert_eq!(start(256..=767, &halves), at(50));
     assert_eq!(start(128..=255, &halves), at(100), "one becomes several");
     assert_eq!(start(0..=1023, &halves[..1]), Offset::None, "nothing is known of the upper half");
-    // What is saved of one id tells nothing of the slices beside it.
+    // A row saved of one id tells nothing of the slices beside it.
     let row = saved(id("1"), 7, 90);
     assert_eq!(start(0..=1023, std::slice::from_ref(&row)), Offset::None);
     // The faster half is not processed again.

@@ -14,7 +14,7 @@ use crate::state::{ChangesOf, Revision, StoredState};
 use crate::tck::harness::{Checked, ensure, equal, must};
 use crate::tck::writer::read_all;
 
-/// What one writer was told. What was seen counts as told: it must not vanish either.
+/// What one writer was told. Events that a read has shown count as told: they must not vanish either.
 #[derive(Default)]
 pub(super) struct Ledger {
     epoch: WriterEpoch,

@@ -17,7 +17,7 @@ use crate::state::{Revision, StateWrite};
 use crate::tck::harness::{Checked, Stop};
 use crate::tck::writer::event;
 
-/// What stands of an event: whose, of which try, where in it, and of how many.
+/// The content of an event: its writer, the append's attempt, the event's place in it, and how many the append has.
 pub(super) struct Content {
     pub(super) attempt: u64,
     pub(super) place: u64,
@@ -273,7 +273,7 @@ impl Worker {
 
 const SNAPSHOT_BYTES: usize = 100_000;
 
-/// What the snapshot of this number is full of.
+/// The byte that fills the snapshot of this number.
 pub(super) fn fill(seq_nr: SeqNr) -> u8 {
     u8::try_from(seq_nr.as_u64() % 251).expect("less than 251")
 }
