@@ -132,7 +132,7 @@ pub enum ClusterEvent {
     },
     /// Others have seen the state, or it is a new one.
     SeenChanged {
-        /// Everyone who matters has.
+        /// Every member whose view matters has.
         converged: bool,
         /// Who has.
         seen_by: Seen,

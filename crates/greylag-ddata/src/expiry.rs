@@ -20,7 +20,7 @@ pub(crate) const NEVER: i64 = i64::MAX;
 /// What is known of the time of an entry that expires. Wall clock in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Dates {
-    /// When it was last used, by whomever; of a tombstone its deletion time.
+    /// When the entry was last used, by any replica; of a tombstone its deletion time.
     pub(crate) used_ms: i64,
     /// The used-time that all peers are told, so that further ones travel only if they matter.
     pub(crate) told_ms: i64,

@@ -193,6 +193,6 @@ pub trait DurableStore: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(StoreError::Failed { place, why })))
     }
 
-    /// Flushes and closes. The same place can be opened anew at once, by whomever.
+    /// Flushes and closes. The same place can be opened anew at once, by any process.
     fn close(&self) -> BoxFuture<'_, Result<(), StoreError>>;
 }

@@ -482,7 +482,7 @@ fn shortened_name(name: &str) -> &str {
     &name[..name.floor_char_boundary(SHOWN)]
 }
 
-/// The same of a text.
+/// The start of a text, as that of a name.
 pub(crate) fn shortened(mut text: String) -> String {
     text.truncate(shortened_name(&text).len());
     text

@@ -60,7 +60,7 @@ pub struct MembersReply {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
-    /// Everyone who matters has seen this state.
+    /// Every member whose view matters has seen this state.
     #[prost(bool, tag = "10")]
     pub converged: bool,
     #[prost(uint64, tag = "11")]
@@ -70,7 +70,7 @@ pub struct MembersReply {
 pub struct HealthRequest {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HealthReply {
-    /// Nothing below is amiss: this node is Up, the cluster has converged, everyone is reachable.
+    /// Nothing below is amiss: this node is Up, the cluster has converged, all members are reachable.
     #[prost(bool, tag = "1")]
     pub healthy: bool,
     /// What is amiss, in words, the worst first.
