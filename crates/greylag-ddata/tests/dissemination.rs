@@ -1,4 +1,4 @@
-//! How much is said, and by whom: machines side by side, with every message counted. Source: ddata §4, §11.
+//! How much each machine sends: machines side by side, with every message counted. Source: ddata §4, §11.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ struct World {
     now: Instant,
     cores: Vec<ReplicatorCore>,
     steps: Vec<Steps>,
-    /// Who hears of whom, and whether it can reach it.
+    /// Whether the machines can reach each other.
     reachable: bool,
     flights: VecDeque<(usize, usize, Message)>,
     /// Everything that was sent: from, to, what.
@@ -199,7 +199,7 @@ fn items(said: &[(usize, usize, Message)]) -> Vec<&BatchItem> {
 }
 
 /// ddata G4: a burst that has more leaves than `max_delta_size` goes as a full state, unless that is more than twice as
-/// large: what is huge is never sent again because a little was added. Bursts do not grow the log.
+/// large: a huge value is never sent again because a little was added. Bursts do not grow the log.
 #[test]
 fn a_burst_goes_as_full_state_only_where_that_is_small() {
     let mut world = World::new(2, &ReplicatorSettings { max_delta_size: 10, ..settings() });
@@ -357,7 +357,7 @@ fn a_new_node_gets_every_entry_once() {
     assert!(sent.len() == 3 && sent.values().all(|count| (800..1_200).contains(count)), "shares alike: {sent:?}");
 }
 
-/// Entries by the node that sent them, in rounds and from the log, and who they were for.
+/// Entries that were sent in rounds and from the log, by sender and receiver.
 fn entries_sent(said: &[(usize, usize, Message)]) -> BTreeMap<(usize, usize), usize> {
     let mut sent = BTreeMap::new();
     for (from, to, message) in said {
@@ -493,8 +493,8 @@ fn a_batch_of_full_states_is_no_longer_than_a_message_may_be() {
     assert!(lengths.iter().all(|length| *length <= limit), "{lengths:?}");
 }
 
-/// ddata G12, O1: who is offered a large value sums its own up in steps, and waits a millisecond between two of them, so
-/// that others have their turn.
+/// ddata G12, O1: a replica that is offered a large value sums its own up in steps, and waits a millisecond between two
+/// of them, so that other inputs have their turn.
 #[test]
 fn a_large_value_is_summed_up_with_pauses() {
     let mut world = World::new(2, &ReplicatorSettings { inner_tree_keys: 1_000, ..settings() });

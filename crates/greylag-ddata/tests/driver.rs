@@ -274,7 +274,8 @@ async fn numbers_begin_above_the_floor() {
     assert!(matches!(&slots[..], [slot] if slot.replica == own && slot.birth > floor.0));
 }
 
-/// ddata R1: the mailbox is bounded, and who finds it full is told so at once; what was taken is answered.
+/// ddata R1: the mailbox is bounded, and a caller that finds it full is told so at once; a request that was taken is
+/// answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_mailbox_refuses_and_loses_nothing() {
     let network = MemoryNetwork::new();

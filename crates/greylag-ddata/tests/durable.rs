@@ -505,7 +505,7 @@ fn scenario_72_killed_at_any_point_all_that_was_acknowledged_is_on_disk() {
     assert!(confirmed > 1_000, "peers are answered");
 }
 
-/// ddata R13, U3: what a read joined is stored before the answer.
+/// ddata R13, U3: the state that a read joined is stored before the answer.
 #[test]
 fn a_read_answers_when_what_it_found_is_stored() {
     let (_, envelope) = from_writer(&[1, 5]);
@@ -837,7 +837,7 @@ fn local_updates_that_wait_for_the_disk_overload_nobody() {
     assert!(far.iter().all(|id| node.result(*id).is_none()));
 }
 
-/// ddata U1, Z9: what the replicator remembers is written after the entries it speaks of, and again if that failed.
+/// ddata U1, Z9: the replicator's own state is written after the entries it speaks of, and again if that failed.
 #[test]
 fn what_is_remembered_is_written_last_and_until_it_is_written() {
     let mut node = Node::new("b", DurableSettings::of(["*"]), StoreImage::default());

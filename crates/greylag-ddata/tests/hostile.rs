@@ -235,7 +235,7 @@ fn offer(key: &str, tag: &str, value: &OrSet<String>, number: u64) -> Message {
     }
 }
 
-/// ddata §9: what is no message is dropped and counted, on both mailboxes, and the link stays.
+/// ddata §9: bytes that are no message are dropped and counted, on both mailboxes, and the link stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nonsense() {
     let scene = Scene::new(settings()).await;
@@ -307,7 +307,7 @@ async fn fragments_that_never_end() {
     // A whole that is not what it was said to be.
     scene.fragment(&PbFragment { count: 1, total_bytes: 1_000, ..piece(1_000, 0, 0) });
     scene.counted(|stats| stats.transfers_aborted == 105).await;
-    // Who is no member occupies nothing: what would be one too much is not even looked at.
+    // A process that is no member occupies nothing: a transfer that would be one too much is not even looked at.
     let strangers = scene.stats().await.from_strangers;
     for transfer in 0..10 {
         scene.raw_from(&scene.stranger, true, FRAGMENT, piece(transfer, 0, 1_000_000).encode_to_vec());

@@ -69,7 +69,7 @@ async fn scenario_94_messages_as_large_as_the_lanes_allow_arrive() {
     assert_eq!(a.stats().await.unwrap().unsent, 0);
 }
 
-/// Counts who touches it.
+/// A store that counts how often it is loaded.
 struct Watched(MemoryStore, Arc<AtomicUsize>);
 
 impl DurableStore for Watched {

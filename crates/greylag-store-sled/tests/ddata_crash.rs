@@ -1,4 +1,5 @@
-//! Killed under load, again and again, and on a full disk: what a durable replicator acknowledged is there.
+//! Killed under load, again and again, and on a full disk: every update that a durable replicator acknowledged is
+//! there.
 //!
 //! The child is this very test binary, started anew with the place in an environment variable. It says what
 //! it has loaded, then several writers update as fast as they can, each update is acknowledged only when it
@@ -138,7 +139,7 @@ fn killed_under_load_it_loses_nothing_that_was_acknowledged() {
             match parse(&line) {
                 Some(("have", writer, count)) => {
                     let known = acknowledged.get(&writer).copied().unwrap_or_default();
-                    // What was under way when it was killed may be there, or not: at most one update.
+                    // The update under way when the process was killed may be there, or not.
                     let range = known..=known + 1;
                     assert!(range.contains(&count), "cycle {cycle}: writer {writer} has {count}, acknowledged {known}");
                     unacknowledged += count - known;
@@ -184,7 +185,7 @@ async fn child_on_a_small_disk() {
     // Another program takes all the space there is.
     let filler = disk.fill(0);
     let (mut stored, mut failed) = (1_u128, None);
-    // What sled has already reserved takes some changes still.
+    // Space that sled has already reserved takes some changes still.
     for number in 0..20_000_u64 {
         let large = Key::<OrSet<String>>::new(format!("large-{}", number % 7)).unwrap();
         let add = move |set: &mut OrSet<String>, cx: &mut greylag_crdt::UpdateCx<'_>| {

@@ -225,7 +225,7 @@ async fn child_with_a_watermark() {
     tck::load(&store).await.unwrap();
     assert!(path.join("greylag.ballast").exists());
     tck::store(&store, vec![put("a", vec![1]), put("b", vec![1])]).await.unwrap();
-    // With 1 MiB left nothing is added, and what takes away is done.
+    // With 1 MiB left nothing is added, and removals are done.
     let filler = disk.fill(1 << 20);
     for op in [put("a", vec![2]), StoreOp::Meta(StoreMeta::default())] {
         let low = tck::store(&store, vec![op]).await.unwrap_err();

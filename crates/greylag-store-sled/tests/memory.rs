@@ -1,4 +1,4 @@
-//! What a store replaces does not stay in memory. A process of its own, since nothing else may be measured with it.
+//! Values that a store replaces do not stay in memory. The test is a process of its own, to measure nothing else.
 
 use greylag_store_sled::{Batch, Planner, Reader, Request, Store, StoreError, StoreSettings};
 

@@ -1,7 +1,7 @@
 //! The laws of ddata §1, L1 to L11, for every type, over random histories of several replicas: states and deltas are
 //! lost, repeated, reordered and grouped; entries expire at one replica and are created again; replicators start anew;
-//! replicas are removed and pruned, by one owner or by several, and what they left comes late. What is visible always
-//! equals a naive model.
+//! replicas are removed and pruned, by one owner or by several, and what they left comes late. The visible content
+//! always equals a naive model.
 //!
 //! `GREYLAG_LAWS` says how many histories each type gets; `cargo xtask laws --histories N` runs many, optimized.
 //! A history that fails is made as short as it stays failing, and printed.

@@ -367,8 +367,8 @@ impl<T: Model> World<T> {
         value
     }
 
-    /// All deltas in one order and grouping, all in another, and all states: the same. What owners did to counters is
-    /// in no delta, and what was forgotten in no state.
+    /// All deltas in one order and grouping, all in another, and all states: the same. Moves of owners in counters are
+    /// in no delta, and forgotten elements in no state.
     fn join_deltas(&self, markers: &Markers) {
         if self.has_forgotten || (T::MOVES && !markers.is_empty()) {
             return;

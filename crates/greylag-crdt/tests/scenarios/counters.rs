@@ -35,7 +35,8 @@ fn scenario_02_gcounter_deltas_follow_the_state() {
     assert_eq!((counter.value(), slots.get(slot(1)), slots.get(slot(2))), (17, 7, 10));
 }
 
-/// ddata A4: what counts in the names of several replicas at once, which no replicator does, is explained all the same.
+/// ddata A4: a change that counts in the names of several replicas at once, which no replicator makes, still has a
+/// delta.
 #[test]
 fn a_change_by_several_replicas_has_a_delta() {
     let (node, numbers, writer) = (Node::new(1), DotSource::new(), WriterKey::new(*b""));

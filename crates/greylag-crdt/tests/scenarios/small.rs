@@ -75,8 +75,8 @@ fn a_change_is_taken_by_lineage() {
     assert_eq!(set.take_change(Lineage(2)), Change::FullOnly);
 }
 
-/// ddata Y9: the first update of a value that came back claims every own number but those that live: what was removed stays
-/// removed everywhere, and nothing else goes.
+/// ddata Y9: the first update of a value that came back claims every own number but those that live: removed elements
+/// stay removed everywhere, and nothing else goes.
 #[test]
 fn a_first_claim_spares_what_lives() {
     let (node, other) = (Node::new(1), Node::new(2));
@@ -119,7 +119,7 @@ fn an_actor_names_one_life_of_an_entry() {
     assert_ne!(first, names(node.home()));
 }
 
-/// ddata L12, H4: what one element costs does not depend on how many there are.
+/// ddata L12, H4: the cost of one element does not depend on how many there are.
 #[test]
 fn the_delta_of_one_element_is_small_whatever_the_set() {
     let node = Node::new(1);

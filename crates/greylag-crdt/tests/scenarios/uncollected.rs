@@ -23,7 +23,7 @@ fn the_first_update_of_an_entry_claims_what_was_forgotten() {
     assert_eq!(seen(&node, &set), [(1, 6)]);
 }
 
-/// ddata K7, Z6: what stands for numbers of a removed replica is not claimed.
+/// ddata K7, Z6: own numbers that stand for numbers of a removed replica are not claimed.
 #[test]
 fn reserved_numbers_are_not_claimed() {
     let node = Node::new(1);

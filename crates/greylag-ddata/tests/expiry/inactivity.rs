@@ -14,7 +14,7 @@ fn pair(patterns: &[(&str, u64)]) -> World {
 }
 
 /// ddata E1, R15: a key that is not used is gone after its time, subscribers learn of it, and its id can be used
-/// again, with any type. What is read again and again stays.
+/// again, with any type. A key that is read again and again stays.
 #[test]
 fn scenario_38_a_key_expires_after_inactivity_and_can_be_used_again() {
     let mut world = pair(&[("s*", 2)]);
@@ -118,7 +118,7 @@ fn arrives(world: &mut World, name: char, from: &str, id: &str, envelope: &Envel
     world.input(name, Input::Received { from: from.parse().unwrap(), message });
 }
 
-/// ddata E2: what arrives after its time is ignored; what says no time begins to live on arrival.
+/// ddata E2: an entry that arrives after its time is ignored; one that names no time begins to live on arrival.
 #[test]
 fn what_arrives_expired_is_ignored() {
     let mut world = pair(&[("*", 10)]);
@@ -136,8 +136,8 @@ fn what_arrives_expired_is_ignored() {
     assert_eq!(world.read('b', "s"), "x");
 }
 
-/// ddata K6, K7, E3: who created a key again after it had expired retires what it had forgotten of its own, by whatever
-/// the others hear of it, and nothing else.
+/// ddata K6, K7, E3: a replica that created a key again after it had expired retires the elements of its own that it
+/// had forgotten, by whatever the others hear of it, and nothing else.
 #[test]
 fn scenario_83_the_first_update_after_an_absence_retires_what_was_forgotten() {
     let mut outcomes = Vec::new();

@@ -69,7 +69,8 @@ fn scenario_82_tombstones_are_dropped_by_age_and_not_learned_again() {
     }
 }
 
-/// ddata C2, R5: a deletion whose tombstone goes before enough confirmed it is not confirmed by who never heard of it.
+/// ddata C2, R5: a deletion whose tombstone goes before enough confirmed it is not confirmed by a replica that never
+/// heard of it.
 #[test]
 fn a_deletion_is_not_confirmed_after_its_tombstone_has_gone() {
     let mut world = World::new(&[('a', 0), ('b', 0)], &settings(&[("s*", 10)]));

@@ -20,7 +20,7 @@ fn pruned() -> (World, greylag_ddata::Envelope, greylag_ddata::Envelope) {
     (world, copies.0, copies.1)
 }
 
-/// ddata Z7, Z8: what is old in a late copy is ignored, what was removed since stays removed.
+/// ddata Z7, Z8: old updates in a late copy are ignored, and elements that were removed since stay removed.
 #[test]
 fn scenario_62_a_late_copy_with_nothing_new_changes_nothing() {
     let (mut world, set, counter) = pruned();
@@ -497,8 +497,8 @@ fn scenario_77_a_logged_delta_goes_out_with_the_new_markers() {
     assert!(!world.is_named::<Set>("s", replica('r')));
 }
 
-/// ddata Z7: who missed the pruned state gets it before any delta that was made on it; a counter would else count
-/// what was moved twice.
+/// ddata Z7: a replica that missed the pruned state gets it before any delta that was made on it; a counter would else
+/// count moved amounts twice.
 #[test]
 fn scenario_63_who_missed_the_pruned_state_shows_the_old_or_the_new_one() {
     let mut world = World::new("abcd");

@@ -57,7 +57,7 @@ fn scenario_61_a_node_that_returns_with_its_store_counts_once() {
     world.all_count("c", 11);
 }
 
-/// ddata 75, Z9: who was down, or idle, while markers ended is not too old if it knew of what they are about.
+/// ddata 75, Z9: a node that was down, or idle, while markers ended is not too old if it knew of what they are about.
 #[test]
 fn scenario_75_a_node_that_was_down_at_the_end_of_a_marker_is_accepted() {
     let mut world = performed();
@@ -121,7 +121,7 @@ fn scenario_75_a_cluster_that_was_stopped_forgets_nothing_meanwhile() {
 }
 
 /// c was cut off just before d was performed, has removed the others and goes on alone until all is forgotten, with
-/// two restarts. What it has on its disk at last, and the world of the others.
+/// two restarts. Returns its disk at last, and the world of the others.
 fn cut_off() -> (World, StoreImage) {
     let mut world = World::durable("abcd");
     for name in "abcd".chars() {

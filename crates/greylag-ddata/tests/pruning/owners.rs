@@ -1,4 +1,4 @@
-//! Who prunes, when, and what while others do something else.
+//! Which replica prunes, when, and what happens while others do something else.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ fn scenario_62_of_two_owners_only_the_winning_round_performs() {
     world.all_hold("s", "x");
 }
 
-/// ddata 74, Z4: nothing is performed before a joining node was asked too, and what it alone holds is taken.
+/// ddata 74, Z4: nothing is performed before a joining node was asked too, and an update that it alone holds is taken.
 #[test]
 fn a_joining_node_is_collected() {
     let mut world = World::new("abc");
@@ -188,7 +188,7 @@ fn scenario_67_an_add_between_reserving_and_performing() {
     world.all_hold("t", "uv");
 }
 
-/// ddata Z4: who vanishes before it was collected may have passed something on to who was.
+/// ddata Z4: a member that vanishes before it was collected may have passed something on to one that was.
 #[test]
 fn scenario_74_who_vanishes_uncollected_starts_collection_afresh() {
     let mut world = World::new("opqr");

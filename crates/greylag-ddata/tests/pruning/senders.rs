@@ -9,8 +9,8 @@ fn say_something(world: &mut World, to: char, from: greylag_core::UniqueAddress,
     world.input(to, Input::Received { from, message });
 }
 
-/// ddata G2: wrong incarnations, strangers and removed replicas are not listened to; who is first seen on its way out
-/// is.
+/// ddata G2: wrong incarnations, strangers and removed replicas are not listened to; a member that is first seen on its
+/// way out is.
 #[test]
 fn scenario_64_strangers_and_removed_senders_are_ignored_and_a_leaving_one_is_served() {
     let mut world = World::new("abc");

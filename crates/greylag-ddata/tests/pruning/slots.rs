@@ -16,8 +16,8 @@ fn restart_alone(world: &mut World, name: char, others: &str) {
     world.settle();
 }
 
-/// ddata Y4, K2, C3: what a counter counts before it knows how far it had come is not swallowed by the greater
-/// amount that its peers hold; neither alone nor after the next restart.
+/// ddata Y4, K2, C3: increments that a counter takes before it knows how far it had come are not swallowed by the
+/// greater amount that its peers hold; neither alone nor after the next restart.
 #[test]
 fn a_replicator_started_anew_counts_on() {
     let mut world = World::new("abr");

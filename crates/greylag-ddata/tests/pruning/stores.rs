@@ -6,7 +6,7 @@ use greylag_ddata::{Lifecycle, ReplicaStatus, ReplicatorEvent, StaleStore, StopR
 use crate::world::{LIFE, SOON, SPREAD, TICK, World, replica};
 
 /// All nodes count, five in all, and d adds x. Then a and b are down; c and e go on, put what is removed under another
-/// name, remove x, and forget. What a and b have on their disks is old.
+/// name, remove x, and forget. The disks of a and b are old.
 fn old_stores() -> World {
     let mut world = World::durable("abcde");
     for (name, by) in [('a', 1), ('b', 1), ('c', 1), ('d', 2)] {
@@ -56,7 +56,7 @@ fn holds_what_c_holds(world: &World, names: &str) {
     }
 }
 
-/// ddata 90 a: two old stores that meet first exchange nothing, and both are refused by c, who ran on.
+/// ddata 90 a: two old stores that meet first exchange nothing, and both are refused by c, which ran on.
 #[test]
 fn scenario_90_a_two_stale_stores_that_meet_first_exchange_nothing() {
     let mut world = old_stores();
@@ -193,7 +193,8 @@ fn started_without_c() -> (World, StoreImage) {
     (world, disk)
 }
 
-/// ddata 90 c: what a cluster was started from counts: who is ahead of that comes too late and is refused.
+/// ddata 90 c: a cluster goes by the store that it was started from: a store ahead of that comes too late and is
+/// refused.
 #[test]
 fn scenario_90_c_a_running_cluster_yields_to_no_store() {
     let (mut world, disk) = started_without_c();

@@ -33,7 +33,7 @@ fn subscribe(world: &mut World) {
     world.nodes.values_mut().for_each(|node| node.notices.clear());
 }
 
-/// Who heard of which entries, in order; one that was told of twice stands there twice.
+/// Which subscribers heard of which entries, in order; an entry that was told of twice stands there twice.
 fn heard(world: &World) -> Vec<(char, String)> {
     let mut heard = Vec::new();
     for (name, node) in &world.nodes {
@@ -88,7 +88,7 @@ fn scenario_93_pruning_that_changes_no_value_tells_nobody() {
     assert_eq!(heard(&world), [('o', "c".to_owned()), ('p', "c".to_owned())], "what changes is told");
 }
 
-/// ddata 93, R16: what arrives together with the markers and was not known here is told, once.
+/// ddata 93, R16: an update that arrives together with the markers and was not known here is told, once.
 #[test]
 fn scenario_93_something_new_beside_the_markers_is_told_once() {
     let mut world = World::new("opr");

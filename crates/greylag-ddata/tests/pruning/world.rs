@@ -91,7 +91,7 @@ pub(crate) fn replica(name: char) -> ReplicaId {
     ReplicaId(address(name, 0).uid().get())
 }
 
-/// The markers of a disk: of which entry, about whom, by whom, and when that was performed.
+/// The markers of a disk, by entry, removed replica and owner: when each was performed.
 type Kept = BTreeMap<(KeyId, ReplicaId, ReplicaId), i64>;
 
 fn kept(disk: &StoreImage) -> Kept {

@@ -13,7 +13,7 @@ use greylag_ddata::{
 use crate::levels::count;
 use crate::world::World;
 
-/// ddata R3, R12, C2: the deletion arrives while an update waits for its acknowledgements; what is confirmed then is
+/// ddata R3, R12, C2: the deletion arrives while an update waits for its acknowledgements; the replicas then confirm
 /// the deletion, and the caller is told that.
 #[test]
 fn an_update_ends_as_deleted_if_a_deletion_arrives_meanwhile() {

@@ -57,7 +57,7 @@ fn scenario_92_without_replicas_they_end_at_their_timeouts() {
     assert!(matches!(world.delete_error(again), Some(DeleteError::AlreadyDeleted { .. })));
 }
 
-/// ddata 92, R9: what the first set of replicas says counts: a replica alone confirms its own majority, a Joining one
+/// ddata 92, R9: the first set of replicas decides: a replica alone confirms its own majority, a Joining one
 /// without voters fails at once.
 #[test]
 fn scenario_92_the_first_replicas_decide() {

@@ -247,8 +247,8 @@ fn far_out(above: u64) -> Vec<(Arc<str>, Bytes)> {
 }
 
 /// ddata 89, §9, K2: numbers inside of data, and of the messages that compare and send large values in parts, at their
-/// largest: what no process can have drawn is refused before it is kept, and what it might have drawn makes no replica
-/// draw beyond it when that is pruned.
+/// largest: a number that no process can have drawn is refused before it is kept, and one that a process might have
+/// drawn makes no replica draw beyond it when that process is pruned.
 #[test]
 fn scenario_89_numbers_inside_data_at_their_largest_value() {
     let settings = ReplicatorSettings {

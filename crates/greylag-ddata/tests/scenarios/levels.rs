@@ -1,4 +1,4 @@
-//! Who is asked, who counts, and when a request is over.
+//! Which replicas are asked, which count, and when a request is over.
 
 use std::time::Duration;
 
@@ -47,7 +47,8 @@ fn scenario_42_three_peers_are_served_in_two_slices() {
     assert_eq!(world.held('d', &counter_key("c")).value(), 1);
 }
 
-/// ddata R10, R11: who is unreachable is asked only after a fifth of the timeout, and may answer all the same.
+/// ddata R10, R11: a replica that is unreachable is asked only after a fifth of the timeout, and may answer all the
+/// same.
 #[test]
 fn scenario_44_the_unreachable_are_asked_after_a_fifth_of_the_timeout() {
     let mut world = World::new("abcde");
@@ -141,7 +142,7 @@ fn scenario_51_three_times_a_hundred() {
     }
 }
 
-/// ddata R13: what a read found is here before it is answered.
+/// ddata R13: the data that a read found are here before it is answered.
 #[test]
 fn scenario_52_a_read_of_all_repairs() {
     let mut world = World::new("abc");
@@ -156,7 +157,7 @@ fn scenario_52_a_read_of_all_repairs() {
     assert_eq!(world.held('c', &counter_key("c")).value(), 3, "who answered with less is told");
 }
 
-/// ddata R8, R9, G2: who is weakly up or joins replicates and never counts, itself included.
+/// ddata R8, R9, G2: a member that is weakly up or joining replicates and never counts, not even for itself.
 #[test]
 fn scenario_78_only_voters_count() {
     let mut world = World::new("ab");
@@ -314,8 +315,8 @@ fn a_refused_delete_names_the_store_only_if_nothing_else_refused() {
     }
 }
 
-/// ddata A5, O4: what no codec is registered for is refused, counted and told once; it is neither stored nor summed,
-/// and the rest of the message is taken.
+/// ddata A5, O4: an entry of a type that is not registered is refused, counted and told once; it is neither stored nor
+/// summed, and the rest of the message is taken.
 #[test]
 fn an_unknown_type_is_refused_and_the_rest_is_taken() {
     let mut world = World::new("ab");
@@ -394,8 +395,8 @@ fn scenario_70_two_writes_with_one_timestamp_are_one_for_all_readers() {
     all_find(&mut world, "b at 8");
 }
 
-/// ddata 84, G8: without rounds, what a lost batch held stays in the log though a later one was acknowledged, and is sent
-/// again; until then it is missing.
+/// ddata 84, G8: without rounds, records of a lost batch stay in the log though a later one was acknowledged, and are
+/// sent again; until then they are missing.
 #[test]
 fn scenario_84_what_a_lost_batch_held_is_sent_again() {
     let settings = ReplicatorSettings { gossip_interval: Duration::from_secs(3_600), ..ReplicatorSettings::default() };

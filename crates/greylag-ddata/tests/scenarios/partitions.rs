@@ -11,7 +11,7 @@ use crate::world::{SOON, TIMEOUT, World};
 
 const TIMED_OUT: UpdateError<std::convert::Infallible> = UpdateError::Timeout { needed: 2, acked: 1, refused: 0 };
 
-/// ddata R3, G10: what timed out is done, spreads, and is found.
+/// ddata R3, G10: an update that timed out is done, spreads, and is found.
 #[test]
 fn scenario_49_what_timed_out_during_a_cut_is_found_after_it() {
     let mut world = World::new("ab");
@@ -145,8 +145,8 @@ fn scenario_55_two_hundred_inserts_from_five_nodes() {
     world.all_equal();
 }
 
-/// ddata G5, G6, G8: deltas alone: who missed some never shows a later one without them, the log brings what is
-/// missing, and then deltas arrive as deltas again.
+/// ddata G5, G6, G8: deltas alone: a replica that missed some never shows a later one without them, the log brings the
+/// missing ones, and then deltas arrive as deltas again.
 #[test]
 fn scenario_56_no_later_delta_without_the_earlier_ones() {
     let never = Duration::from_secs(100_000);

@@ -33,7 +33,7 @@ pub(crate) struct World {
     nodes: BTreeMap<char, Node>,
     flights: Vec<(UniqueAddress, UniqueAddress, Message)>,
     cut: BTreeSet<(char, char)>,
-    /// `(by, of)`: who finds whom unreachable.
+    /// `(by, of)`: which node finds which unreachable.
     unreachable: BTreeSet<(char, char)>,
     removed: BTreeSet<UniqueAddress>,
     replies: BTreeMap<u64, Reply>,
@@ -42,7 +42,7 @@ pub(crate) struct World {
     pub(crate) events: Vec<ReplicatorEvent>,
     /// Every effect in words, for comparing two runs.
     pub(crate) trace: Vec<String>,
-    /// Who sent what to whom, in order.
+    /// The messages that were sent, with sender and receiver, in order.
     pub(crate) sent: Vec<(char, char, &'static str)>,
     next: u64,
     settings: ReplicatorSettings,
@@ -166,7 +166,7 @@ impl World {
         }
     }
 
-    /// Delivers until nothing is under way. What a cut link carries is lost.
+    /// Delivers until nothing is under way. Messages on a cut link are lost.
     pub(crate) fn settle(&mut self) {
         while !self.flights.is_empty() {
             for (from, to, message) in std::mem::take(&mut self.flights) {
