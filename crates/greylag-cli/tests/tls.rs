@@ -147,8 +147,8 @@ async fn what_a_caller_has_to_show_can_be_chosen() {
     }
 }
 
-/// Cluster T40: the files are read again while the service runs. Who watches goes on watching; who
-/// calls anew meets the new certificate, and the new authority.
+/// Cluster T40: the files are read again while the service runs. A running `watch` goes on; a new call meets the new
+/// certificate, and the new authority.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_is_replaced_on_disk_without_a_restart() {
     let (authority, successor) = (Authority::new(), Authority::new());

@@ -1,4 +1,4 @@
-//! An address that a member holds, over real sockets: who is believed there, on both ends of a dial.
+//! An address that a member holds, over real sockets: which processes are believed there, on both ends of a dial.
 //!
 //! Source: cluster T15, scenarios 75 and 76.
 

@@ -356,7 +356,7 @@ async fn strangers_in_untrusted_mode() {
     raw.say(&hello.frame()).await;
     assert!(raw.hear("is no member").await);
     scene.refused(Intrusion::Refused(RejectCode::Unauthorized), 1, &["127.0.0.1:4722", "untrusted mode"]).await;
-    // Who becomes a member is trusted from then on.
+    // A process that becomes a member is trusted from then on.
     let joined = ["127.0.0.1:4721#77".parse().unwrap()];
     scene.target.transport.set_members(&mut members.iter().chain(&joined));
     stranger.say(&raw::message("inbox", 4)).await;
@@ -392,7 +392,7 @@ async fn strangers_reach_what_is_open_to_them() {
     scene.target.transport.set_members(&mut members.iter().chain(&["127.0.0.1:4731#77".parse().unwrap()]));
     on_control.say(&raw::numbered("control/x", 1)).await;
     assert_eq!(common::read(&common::next(&mut control).await), 1);
-    // Who becomes a member is believed from then on, and what is closed again is closed.
+    // A process that becomes a member is believed from then on, and a recipient that is closed again is closed.
     let joined = ["127.0.0.1:4731#77".parse().unwrap()];
     scene.target.transport.set_members(&mut members.iter().chain(&joined));
     stranger.say(&raw::message("inbox", 4)).await;

@@ -138,7 +138,7 @@ async fn a_harmless_quarantine_is_silent_and_a_graver_one_is_not() {
     assert_eq!(told(&mut b).await.1, QuarantineReason::RemovedFromMembership);
 }
 
-/// Cluster T19 (d): who said goodbye is dead to us shortly after, silently.
+/// Cluster T19 (d): a process that announced its end is quarantined shortly after, silently.
 #[tokio::test]
 async fn a_peer_that_terminated_is_quarantined_without_a_word() {
     let flush = Duration::from_millis(50);

@@ -584,7 +584,7 @@ async fn a_cluster_id_is_told_to_those_who_were_greeted_before() {
     assert_eq!((a.event(met).await, b.event(met).await), (None, None));
     a.transport.set_cluster_id(7);
     assert_eq!(b.event(met).await, Some(7));
-    // Who greets later says it at once, and so does who answers.
+    // A later Hello names the cluster at once, and so does its answer.
     b.transport.set_cluster_id(7);
     b.tell(&a.here(), 2);
     assert_eq!((a.event(met).await, b.event(met).await), (Some(7), Some(7)));

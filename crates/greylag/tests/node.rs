@@ -213,8 +213,8 @@ async fn nothing_is_left_running_of_a_node_that_could_not_start() {
     other.shutdown().await;
 }
 
-/// Who forgets to shut a node down gets an orderly leave all the same, and the port back; what else is held
-/// of it does not keep it.
+/// A program that drops a node without a shutdown gets an orderly leave all the same, and the port back; other handles
+/// of the node do not keep it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_dropped_leaves_in_order_and_closes_its_port() {
     let stays = builder().start().await.expect("a cluster of one");

@@ -71,7 +71,7 @@ pub(crate) trait Application: Sized {
     fn is_live(shard: &Self::Shard) -> bool;
     /// A timer is due.
     fn on_timer(world: &mut World<Self>, timer: Self::Timer);
-    /// Whose timer it is; it waits while that node stands still.
+    /// The node whose timer it is; the timer waits while that node stands still.
     fn node_of(timer: &Self::Timer) -> Option<usize>;
     /// A message past the regions arrives.
     fn on_beside(_world: &mut World<Self>, _from: usize, _to: usize, _msg: Self::Beside) {}
