@@ -383,6 +383,8 @@ impl Gate {
         };
         if takes_over {
             self.starts = heard.starts;
+            // Its data are those of the former history until it completes a round in this one.
+            self.is_current = false;
             self.forget_horizon = self.forget_horizon.max(heard.forget_horizon);
             out.push(GateNews::TookOver);
             self.ask_all(at, out);
