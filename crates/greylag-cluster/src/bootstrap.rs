@@ -41,9 +41,9 @@ pub struct BootstrapSettings {
     pub required_contacts: usize,
     /// An answer counts once it was the same for so long. Default 5 s.
     pub stable_margin: Duration,
-    /// Between look-ups. Default 1 s.
+    /// The time between look-ups. Default 1 s.
     pub lookup_interval: Duration,
-    /// Between requests for votes. Default 1 s.
+    /// The time between requests for votes. Default 1 s.
     pub ask_interval: Duration,
 }
 

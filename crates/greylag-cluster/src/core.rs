@@ -1,11 +1,11 @@
 //! The membership machine of one node.
 //!
-//! It joins, gossips, watches its peers, acts when it leads, leaves, and knows when it was declared
-//! dead. Heartbeats, proofs of death and the resolver are machines of their own, nested here as
-//! plain fields. Every change goes through one function, which publishes the difference and tells
+//! The machine joins, gossips, watches its peers, acts when it leads, leaves, and knows when it was
+//! declared dead. Heartbeats, proofs of death and the resolver are machines of their own, nested here
+//! as plain fields. Every change goes through one function, which publishes the difference and tells
 //! the nested machines.
 //!
-//! **Deaths are spread at once.** A node that proves a death gossips it right away, whoever changes
+//! **Deaths are spread at once.** A node that proves a death gossips it right away, a node that changes
 //! its state while a proven death awaits removal gossips to the leader at once, and a leader that
 //! finds the state converged removes the dead member without waiting for its next tick. This is
 //! safe because ticks only pace: what a gossip may change and what a leader may do depends on the
@@ -81,7 +81,7 @@ enum Exiting {
 #[derive(Debug, Clone, Copy)]
 struct Rounds {
     gossip_at: Instant,
-    /// A third and two thirds after a gossip, while there is something urgent (cluster M12).
+    /// Extra gossips, at a third and two thirds of the interval, while a change is urgent (cluster M12).
     speedups: [Option<Instant>; 2],
     leader_at: Instant,
     reaper_at: Instant,
@@ -108,7 +108,7 @@ pub struct ClusterCore {
     heartbeat: HeartbeatCore,
     proofs: Proofs,
     sbr: Option<Sbr>,
-    /// In the resolver's stead.
+    /// A downing provider of the user, in the resolver's stead.
     provider: Option<Provider>,
     trust: Trust,
     /// Leader ticks without convergence in a row.
@@ -133,7 +133,7 @@ pub struct ClusterCore {
     accuses_nobody: bool,
     stats: GossipStats,
     stats_at: Option<Instant>,
-    /// When a node that was let in but hears nobody asks again.
+    /// When this node, let in but hearing no member, sends its Join again.
     rejoin_at: Option<Instant>,
     /// The wall clock at some instant.
     wall: (Instant, u64),
@@ -287,7 +287,7 @@ impl ClusterCore {
         }
         let is_gossip = matches!(message, Message::GossipEnvelope { .. } | Message::GossipStatus { .. });
         let is_member = self.gossip.members.contains_key(&from);
-        // Gossip is judged where it is read, because that of another cluster is news.
+        // Gossip of strangers passes here: where it is read, gossip of another cluster is reported.
         if !message.is_for_strangers() && !is_gossip && !is_member && matches!(self.life, Life::Member) {
             out.push(Effect::Dropped { from, reason: DeadLetterReason::NotAMember });
             return;
@@ -420,7 +420,8 @@ impl ClusterCore {
         let watched = self.heartbeat.monitored().filter(|peer| self.gossip.members.contains_key(peer));
         let silent = watched.filter(|peer| status(peer) == Status::Reachable && !is_available(peer));
         let mut silent: Vec<UniqueAddress> = silent.cloned().collect();
-        // Also one that this node watches no more: it was watched until it answered (cluster F3).
+        // Accused peers come back here also when this node watches them no more: it watched them until they answered
+        // (cluster F3).
         let accused = self.gossip.reachability.accused_by(&self.node);
         let back = accused.filter(|peer| status(peer) == Status::Unreachable && is_available(peer));
         let back: Vec<UniqueAddress> = back.cloned().collect();
@@ -447,12 +448,13 @@ impl ClusterCore {
         self.view.self_status().is_none_or(|status| status >= MemberStatus::Exiting)
     }
 
-    /// A node that ends blames nobody for what it does not hear any more. Source: cluster F10.
+    /// Whether this node ends, and so accuses no peer for what it does not hear any more. Source: cluster F10.
     fn accuses_nobody(&self) -> bool {
         self.accuses_nobody || self.is_leaving_for_good()
     }
 
-    /// The transport will never again carry anything from or to this process. Source: cluster F11.
+    /// Marks a quarantined peer Terminated: the transport will never again carry anything from or to it.
+    /// Source: cluster F11.
     fn on_peer_quarantined(&mut self, now: Instant, peer: &UniqueAddress, out: &mut Vec<Effect>) {
         if *peer == self.node || !self.gossip.members.contains_key(peer) || self.accuses_nobody() {
             return;
@@ -482,8 +484,8 @@ impl ClusterCore {
         out.push(Effect::Publish(ClusterEvent::DowningDecision(Box::new(decision))));
         self.down(now, &downed, out);
         if !downed.is_empty() {
-            // The others wait for it: whoever has not heard of a decision 3 s after an instability has
-            // lasted too long downs itself (cluster S13).
+            // The others wait for the decision: a node that has not heard of one 3 s after an instability
+            // has lasted too long downs itself (cluster S13).
             self.gossip_to_many(out);
         }
     }
@@ -568,7 +570,7 @@ impl ClusterCore {
         let old = std::mem::replace(&mut self.view, Arc::new(view));
         let events = diff(&old, &self.view);
         if !only_seen {
-            // Before the view: nothing may come between a view and what happened by it.
+            // The transport is told before the view: no effect may come between a view and its events.
             self.tell_holders(&old, out);
         }
         out.push(Effect::View(self.view.clone()));
@@ -609,7 +611,7 @@ impl ClusterCore {
 
     /// Source: cluster T19.
     fn quarantine_removed(&mut self, now: Instant, old: &MembershipView, out: &mut Vec<Effect>) {
-        // Mostly it is the same list, and a long one.
+        // The list of tombstones is long and mostly unchanged, so it is walked only if it is new.
         let fresh = if Shared::is(&self.view.tombstones, &old.tombstones) { None } else { Some(&self.view.tombstones) };
         for (peer, tombstone) in fresh.into_iter().flat_map(|tombstones| tombstones.iter()) {
             if old.tombstones.contains_key(peer) || *peer == self.node {
@@ -624,7 +626,7 @@ impl ClusterCore {
                 }
             }
         }
-        // A new process at the address ends the patience with the old one.
+        // A process whose address a new member has taken is quarantined at once.
         let members = &self.view.members;
         let replaced = |peer: &&UniqueAddress| members.iter().any(|member| member.address.address() == peer.address());
         let replaced: Vec<UniqueAddress> = self.quarantine_at.keys().filter(replaced).cloned().collect();
@@ -658,7 +660,7 @@ impl ClusterCore {
         }
     }
 
-    /// This node has ended: everybody is gone, for the layers above. Source: cluster M33.
+    /// Ends this node: the layers above see all members go. Source: cluster M33.
     fn end(&mut self, reason: ShutdownReason, out: &mut Vec<Effect>) {
         self.life = Life::Ended;
         out.push(Effect::Publish(ClusterEvent::ClusterShuttingDown));

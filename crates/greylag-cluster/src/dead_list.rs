@@ -20,7 +20,7 @@ const LONGEST_LINE: usize = 1024;
 /// A line that names no process. The lines around it count.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeadListError {
-    /// It is no unique address.
+    /// The line is no unique address.
     #[error("line {line} is not host:port#uid: {text:?}; the line is skipped")]
     Malformed {
         /// Its number, from 1.
@@ -31,13 +31,13 @@ pub enum DeadListError {
         #[source]
         cause: InvalidAddress,
     },
-    /// It is not UTF-8.
+    /// The line is not UTF-8.
     #[error("line {line} is not text; the line is skipped")]
     NotText {
         /// Its number, from 1.
         line: u64,
     },
-    /// It has no end within 1,024 bytes.
+    /// The line has no end within 1,024 bytes.
     #[error("line {line} is longer than {LONGEST_LINE} bytes; the line is skipped")]
     TooLong {
         /// Its number, from 1.

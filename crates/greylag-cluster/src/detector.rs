@@ -20,7 +20,7 @@ pub trait FailureDetector: fmt::Debug + Send {
     /// Whether anything was heard, or assumed to be.
     fn is_started(&self) -> bool;
 
-    /// Whether the peer counts as alive. One that was never heard of does.
+    /// Whether the peer counts as alive. A peer that was never heard does.
     fn is_available(&self, now: Instant) -> bool;
 
     /// This process stood still until `now`: the silence before says nothing, and neither does the

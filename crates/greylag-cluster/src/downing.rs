@@ -23,20 +23,20 @@ pub enum Verdict {
     DownReachable,
     /// All members.
     DownAll,
-    /// Those that some reach and others do not, and then by the strategy.
+    /// The members that some reach and others do not, and of the rest whom the strategy says.
     DownIndirectlyConnected,
     /// This node.
     DownSelf,
-    /// Ask for the lease after `delay`: who gets it downs the other side, who does not its own.
+    /// Ask for the lease after `delay`: a side that gets it downs the other side, else its own.
     AcquireLeaseAndDownUnreachable {
         /// How long this side lets the other one go first.
         delay: Duration,
     },
-    /// Ask for the lease at once: who gets it downs those that some reach and others do not.
+    /// Ask for the lease at once: a node that gets it downs the members that some reach and others do not.
     AcquireLeaseAndDownIndirectlyConnected,
     /// Whom a provider of the user's own named.
     Custom,
-    /// The lease was not to be had: down those that some reach and others do not, and the own side.
+    /// The lease was denied: down the members that some reach and others do not, and the own side.
     ReverseDownIndirectlyConnected,
 }
 
@@ -90,13 +90,13 @@ pub struct DowningDecision {
     pub strategy: String,
     /// What it says.
     pub verdict: Verdict,
-    /// Whom that downs, in the order in which they are downed.
+    /// The members that the verdict downs, in this order.
     pub downed: Vec<UniqueAddress>,
-    /// Who was unreachable.
+    /// The members that were unreachable.
     pub unreachable: BTreeSet<UniqueAddress>,
-    /// Who counted.
+    /// The members that counted.
     pub counted: BTreeSet<UniqueAddress>,
-    /// Whom some reach and others do not.
+    /// The members that some reach and others do not.
     pub indirectly_connected: BTreeSet<UniqueAddress>,
     /// Why, and why now: a sentence with the numbers, for the operator who reads it at night.
     pub reason: String,
@@ -134,7 +134,7 @@ pub enum DowningInput<'a> {
 pub struct DowningContext<'a> {
     /// The membership as this node sees it.
     pub view: &'a MembershipView,
-    /// Who finds whom unreachable.
+    /// The table of which member finds which unreachable.
     pub reachability: &'a Reachability,
 }
 
@@ -155,13 +155,13 @@ pub struct DownCommand {
     pub reason: String,
 }
 
-/// Decides in the resolver's stead who is declared dead. One per node, made by [`CustomDowning`].
+/// Decides in the resolver's stead which members are declared dead. One per node, made by [`CustomDowning`].
 ///
-/// It is a machine like all others here: it holds no clock and no task, it is asked again when its
-/// deadline comes, at most ten times a second. It sees both sides' promise as its own: where two
-/// sides of a partition do not come to fitting decisions, two writers run for everything that must
-/// have one. What it says while this node has just woken from a pause is not done (cluster F9); it
-/// is asked again, with [`DowningInput::Tick`], once the node may decide.
+/// A provider is a machine like all others here: it holds no clock and no task, and the node asks it again
+/// when its deadline comes, at most ten times a second. Providers must promise fitting decisions on both
+/// sides of a partition: without them, two writers run for everything that must have one. The node does not
+/// carry out a decision that it gets when it has just woken from a pause (cluster F9); it asks the provider
+/// again, with [`DowningInput::Tick`], once the node may decide.
 ///
 /// A provider that keeps the side with an arbiter, a member that stands where both sides reach it or
 /// neither does:

@@ -45,7 +45,7 @@ pub enum SingletonError {
         /// What is wrong.
         problems: Vec<ConfigError>,
     },
-    /// It is to run under a lease, and this node, which may host it, has nowhere to get one.
+    /// The singleton is to run under a lease, and this node, which may host it, has no lease provider.
     #[error(
         "singleton {name:?}: cluster.singleton.use_lease needs a lease provider; set one in the cluster's settings"
     )]
@@ -95,7 +95,7 @@ pub enum JoinError {
     WrongCluster {
         /// This node's cluster name.
         ours: String,
-        /// That of the seed nodes.
+        /// The seed nodes' cluster name.
         theirs: String,
     },
     /// The cluster speaks another version of the protocol. This node is as it was before.
@@ -111,7 +111,7 @@ pub enum JoinError {
     /// The cluster refused this node for good. The node ends.
     #[error("{by} refused the join: {reason}")]
     Rejected {
-        /// Who refused.
+        /// The member that refused.
         by: UniqueAddress,
         /// Why.
         reason: JoinRejection,

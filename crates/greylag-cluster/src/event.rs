@@ -132,9 +132,9 @@ pub enum ClusterEvent {
     },
     /// Others have seen the state, or it is a new one.
     SeenChanged {
-        /// Every member whose view matters has.
+        /// Every member whose agreement convergence needs has seen it.
         converged: bool,
-        /// Who has.
+        /// The members that have seen it.
         seen_by: Seen,
     },
     /// The table of who finds whom unreachable changed.

@@ -26,13 +26,13 @@ pub type ConfirmedExits = BTreeMap<UniqueAddress, bool>;
 pub struct Gossip {
     /// The members, by address.
     pub members: Members,
-    /// Who has seen exactly this state.
+    /// Members that have seen exactly this state.
     pub seen: Seen,
-    /// Who finds whom unreachable.
+    /// The table of which member finds which unreachable.
     pub reachability: Shared<Reachability>,
     /// What the state knows.
     pub version: Shared<VectorVersion>,
-    /// Who was removed and must not return.
+    /// Removed members that must not return.
     pub tombstones: Shared<BTreeMap<UniqueAddress, Tombstone>>,
     /// Drawn when the cluster was formed.
     pub cluster_id: u128,
@@ -115,7 +115,7 @@ impl Gossip {
             && !self.tombstones.keys().any(known)
     }
 
-    /// Equal but for who has seen it.
+    /// Whether both states are equal, apart from which members have seen them.
     pub fn same_content(&self, other: &Self) -> bool {
         self.version == other.version
             && self.members == other.members
@@ -123,13 +123,13 @@ impl Gossip {
             && self.tombstones == other.tombstones
     }
 
-    /// Both states made into one. Source: cluster M6, M8, M9.
+    /// Merges both states. Source: cluster M6, M8, M9.
     #[must_use]
     pub fn merged(&self, other: &Self) -> Merged {
         self.merge(other, true)
     }
 
-    /// What scenario 74 must notice: the removed come back.
+    /// Merges so that removed members come back, for scenario 74 to notice.
     pub(crate) fn merged_without_tombstones(&self, other: &Self) -> Merged {
         self.merge(other, false)
     }
@@ -142,7 +142,7 @@ impl Gossip {
                 entry.wall_ms = entry.wall_ms.max(theirs.wall_ms);
                 entry.clean |= theirs.clean;
                 entry.dead |= theirs.dead;
-                // Both named the same host, or one of them knew none.
+                // Both tombstones name the same host, or one names none.
                 entry.host_id = entry.host_id.take().max(theirs.host_id.clone());
             }
         }
@@ -183,7 +183,7 @@ impl Gossip {
 
     /// Whether nothing keeps the state from being converged; see [`Gossip::blockers`].
     fn is_converged(&self, node: &UniqueAddress, exits: &ConfirmedExits) -> bool {
-        // Those who must have seen the state cannot be more than have.
+        // A cheap look first: with too few members that have seen the state, some that must have are missing.
         let settled = self.members.summary().settled;
         self.seen.len() + exits.len() >= settled && self.blockers(node, exits).is_none()
     }

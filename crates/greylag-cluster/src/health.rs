@@ -19,7 +19,7 @@ pub struct Health {
     pub status: Option<MemberStatus>,
     /// The leader, as far as this node can tell.
     pub leader: Option<UniqueAddress>,
-    /// Every member whose view matters has seen the state; the leader can act.
+    /// Every member whose agreement convergence needs has seen the state; the leader can act.
     pub converged: bool,
     /// What keeps the leader from acting (cluster M19). Empty if nothing does.
     pub blockers: Blockers,

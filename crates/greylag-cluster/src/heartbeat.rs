@@ -20,7 +20,7 @@ use crate::ring::Ring;
 use crate::settings::FailureDetectorSettings;
 use crate::shared::Shared;
 
-/// Between two log lines about late responses.
+/// The time between two log lines about late responses.
 const GROWING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// An input to the [`HeartbeatCore`]: who is monitored, answers of peers, and that time passed.
@@ -57,7 +57,7 @@ pub enum HeartbeatEffect {
     Growing {
         /// The peer.
         peer: UniqueAddress,
-        /// Between its last two responses.
+        /// The time between its last two responses.
         interval: Duration,
     },
 }
@@ -79,19 +79,19 @@ pub struct HeartbeatCore {
     ring: Ring,
     unreachable: Shared<BTreeSet<UniqueAddress>>,
     marked: BTreeSet<UniqueAddress>,
-    /// Whom the ring says to watch.
+    /// The peers that the ring says to watch.
     receivers: BTreeSet<UniqueAddress>,
-    /// Dropped by the ring while silent: watched until they answer or are removed.
+    /// Peers that the ring dropped while they were silent: watched until they answer or are removed.
     lingering: BTreeSet<UniqueAddress>,
     watched: BTreeMap<UniqueAddress, Watched>,
     next_at: Instant,
     seq: u64,
-    /// No further word about late responses before then.
+    /// When the next log line about late responses may come.
     quiet_until: Option<Instant>,
 }
 
 impl HeartbeatCore {
-    /// Alone, with the first heartbeat due at once.
+    /// A node without peers, with the first heartbeat due at once.
     pub fn new(node: UniqueAddress, settings: FailureDetectorSettings, now: Instant) -> Self {
         Self {
             node,
@@ -124,12 +124,12 @@ impl HeartbeatCore {
         [Some(self.next_at), expected].into_iter().flatten().min()
     }
 
-    /// How late the next round of heartbeats is: what a pause of this process is known by.
+    /// How late the next round of heartbeats is; a round that is far too late shows a pause of this process.
     pub fn lag(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.next_at)
     }
 
-    /// Whom this node watches.
+    /// The peers that this node watches.
     pub fn monitored(&self) -> impl Iterator<Item = &UniqueAddress> {
         self.watched.keys()
     }

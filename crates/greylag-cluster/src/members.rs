@@ -29,7 +29,7 @@ struct Inner {
 }
 
 impl Clone for Inner {
-    /// Copied in order to be changed: what depends on the addresses alone is kept until one comes
+    /// Copies the list to change it: what depends on the addresses alone is kept until an address comes
     /// or goes.
     fn clone(&self) -> Self {
         Self { list: self.list.clone(), places: self.places.clone(), summary: OnceLock::new() }
@@ -127,8 +127,8 @@ impl Members {
         self.iter()
     }
 
-    /// Puts what `step` makes of a member in its place, wherever it makes anything. The address must
-    /// stay as it is. True if there was any.
+    /// Replaces each member by what `step` makes of it, if it makes anything. The address must stay as it
+    /// is. True if any was replaced.
     pub fn update(&mut self, mut step: impl FnMut(&Member) -> Option<Member>) -> bool {
         let steps = self.iter().enumerate().filter_map(|(place, member)| Some((place, Arc::new(step(member)?))));
         let steps: Vec<(usize, Arc<Member>)> = steps.collect();
@@ -177,8 +177,8 @@ impl Members {
         shared_side_by_side(&self.0.list, &other.0.list, |left, right| left.address.cmp(&right.address))
     }
 
-    /// Both lists side by side, by address: a member that only one of them has stands alone. Left out
-    /// is who is the same value in memory on both sides, which most are; equal ones may still be apart.
+    /// Walks both lists side by side, by address: a member that only one of them has stands alone. Members
+    /// that are one value in memory on both sides, as most are, are left out; equal ones may still be apart.
     pub(crate) fn differences<'a>(
         &'a self,
         other: &'a Self,
@@ -188,8 +188,8 @@ impl Members {
         others.map(|(left, right)| (left.map(Arc::as_ref), right.map(Arc::as_ref)))
     }
 
-    /// Both lists made into one, without a word on who was removed. If it is one of the two, it is
-    /// that one also in memory. Source: cluster M9.
+    /// Merges both lists, without regard to removals. If the result is one of the two lists, it is that one
+    /// also in memory. Source: cluster M9.
     #[must_use]
     pub(crate) fn merged(&self, other: &Self) -> Self {
         let (mut is_left, mut is_right) = (true, true);
@@ -246,7 +246,7 @@ impl Members {
         &mut inner.list
     }
 
-    /// The list, to add or take out, and where the members then stand, if that is known.
+    /// The list, to add or take out members. `places`: where the members then stand, if that is known.
     fn resize(&mut self, places: Option<Places>) -> &mut Vec<Arc<Member>> {
         let inner = Arc::make_mut(&mut self.0);
         let places = places.map(|places| OnceLock::from(Arc::new(places))).unwrap_or_default();

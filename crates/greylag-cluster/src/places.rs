@@ -1,10 +1,10 @@
 //! Where the members of one membership stand: in the order of their addresses, and on the ring.
 //!
-//! Made once for each list of addresses and shared by all that is about these members: statuses
-//! change without it, and who has seen a state is one bit for each place. A member is found by its
-//! uid, so that no texts are compared on the way. A list that differs by some members is made of the
-//! one before, and shares what is said of each with it, so that finding out how two lists differ, and
-//! making one of them, costs a comparison of references for each. Source: cluster F2, M4, C5.
+//! Places are made once for each list of addresses, and all that is about these members shares them:
+//! statuses change without new places, and a set of members is one bit for each place. A member is found
+//! by its uid, so that no texts are compared on the way. Places that differ by some members are made from
+//! the ones before and share the other entries with them, so that comparing or merging two lists costs a
+//! comparison of references for each member. Source: cluster F2, M4, C5.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -33,7 +33,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// How many there are.
+    /// How many members there are.
     pub(crate) fn len(&self) -> usize {
         self.residents.len()
     }
@@ -42,7 +42,7 @@ impl Places {
         self.address(place as usize).uid().get()
     }
 
-    /// Where it stands.
+    /// The place of an address.
     pub(crate) fn find(&self, address: &UniqueAddress) -> Option<usize> {
         let uid = address.uid().get();
         let begin = self.ring.partition_point(|place| self.uid(*place) < uid);
@@ -50,17 +50,17 @@ impl Places {
         same_uid.map(|place| *place as usize).find(|place| self.address(*place) == address)
     }
 
-    /// Who stands there.
+    /// The address at this place.
     pub(crate) fn address(&self, place: usize) -> &UniqueAddress {
         &self.residents[place].address
     }
 
-    /// The digest of who stands there.
+    /// The digest of the address at this place.
     pub(crate) fn hash(&self, place: usize) -> u64 {
         self.residents[place].hash
     }
 
-    /// They, in order.
+    /// The addresses, in order.
     pub(crate) fn addresses(&self) -> impl ExactSizeIterator<Item = &UniqueAddress> {
         self.residents.iter().map(|resident| &resident.address)
     }
@@ -81,7 +81,7 @@ impl Places {
         self.uid(place).cmp(&node.uid().get()).then_with(|| self.address(place as usize).cmp(node))
     }
 
-    /// Of addresses that are sorted, and each of them there once.
+    /// The places of sorted addresses, each of them there once.
     pub(crate) fn of_sorted<'a>(addresses: impl Iterator<Item = &'a UniqueAddress>) -> Self {
         let mut bytes = Vec::new();
         Self::of_residents(addresses.map(|address| Arc::new(Resident::new(address.clone(), &mut bytes))).collect())
@@ -94,7 +94,7 @@ impl Places {
         Self { residents, ring: ring.into_iter().map(|(_, place)| place).collect() }
     }
 
-    /// The same with one more, who is to stand at `place`.
+    /// A copy with one more address, at `place`.
     pub(crate) fn with(&self, place: usize, address: &UniqueAddress) -> Self {
         let new = number(place);
         let mut residents = Vec::with_capacity(self.len() + 1);
@@ -110,7 +110,7 @@ impl Places {
         Self { residents, ring }
     }
 
-    /// The same without those that `keep` does not want, by their places.
+    /// A copy without the addresses whose places `keep` does not want.
     pub(crate) fn retained(&self, keep: impl Fn(usize) -> bool) -> Self {
         let kept = (0..self.len()).filter(|place| keep(*place)).map(|place| self.residents[place].clone());
         Self::of_residents(kept.collect())
@@ -171,7 +171,7 @@ fn walk<'a>(
     shared_side_by_side(&left.residents, &right.residents, |left, right| left.address.cmp(&right.address))
 }
 
-/// One ring out of two, each with where its places have come to be.
+/// Merges two rings, each given with the new places of its members.
 fn merge_rings(residents: &[Arc<Resident>], [one, other]: [(&[u32], &[u32]); 2]) -> Vec<u32> {
     let places = |(ring, moved): (&'_ [u32], &'_ [u32])| ring.iter().map(|place| moved[*place as usize]).collect();
     let (one, other): (Vec<u32>, Vec<u32>) = (places(one), places(other));
@@ -209,7 +209,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Some share a uid.
+    /// An address of which some others have the uid.
     fn numbered(number: &u8) -> UniqueAddress {
         node(&format!("n{number}:1#{}", number % 23 + 1))
     }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     proptest! {
-        /// However it was made, it is what its addresses alone would make.
+        /// Places made from other places are equal to places made from the addresses alone.
         #[test]
         fn what_is_made_of_other_places_is_what_is_made_anew(
             one in prop::collection::btree_set(0u8..60, 0..40),

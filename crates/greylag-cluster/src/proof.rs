@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 
-/// Between the starts of two dials of one row.
+/// The time between the starts of two dials of one row.
 pub const DIAL_SPACING: Duration = Duration::from_millis(100);
 
 /// For so long after a broken control stream a member is dialled although it is not marked: its
@@ -59,14 +59,14 @@ struct Row {
     in_flight: bool,
     /// The next dial; `None` while one is in flight.
     next_at: Instant,
-    /// Found unreachable by this node: dialled until settled.
+    /// This node finds the member unreachable: it is dialled until settled.
     marked: bool,
-    /// Dialled until then although it is not marked.
+    /// Until when the member is dialled although it is not marked.
     until: Instant,
 }
 
 impl Row {
-    /// The next dial is due as soon as its distance to the one before allows: refusals in quick
+    /// Makes the next dial due as soon as its distance to the one before allows: refusals in quick
     /// succession may all be of one moment in which the kernel closes and opens a port.
     fn hurry(&mut self, now: Instant) {
         let earliest = self.dialled_at.map_or(now, |at| now.max(at + DIAL_SPACING));
@@ -116,7 +116,7 @@ impl Proofs {
         self.rows.values().filter(|row| !row.in_flight).map(|row| row.next_at).min()
     }
 
-    /// Who is being dialled.
+    /// The members that are being dialled.
     pub fn peers(&self) -> impl Iterator<Item = &UniqueAddress> {
         self.rows.keys()
     }

@@ -1,6 +1,6 @@
-//! Who finds whom unreachable.
+//! The table of which member finds which unreachable.
 //!
-//! A table of rows, one per observer, which only the observer itself changes; each row carries a
+//! The table has one row per observer, which only the observer itself changes; each row carries a
 //! version, so that of two copies the newer whole row wins. A subject is unreachable while any
 //! observer says so. Source: cluster M7, M8.
 
@@ -15,11 +15,11 @@ use crate::side_by_side::side_by_side;
 /// What an observer says of a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
-    /// It answers.
+    /// The subject answers.
     Reachable,
-    /// It does not answer.
+    /// The subject does not answer.
     Unreachable,
-    /// It will never answer again. Final.
+    /// The subject will never answer again. Final.
     Terminated,
 }
 
@@ -120,7 +120,7 @@ impl Reachability {
         row.filter(|(_, record)| record.status != Status::Reachable).map(|(subject, _)| subject)
     }
 
-    /// What follows from all observers.
+    /// The worst status that any observer gives to `subject`.
     pub fn aggregate(&self, subject: &UniqueAddress) -> Status {
         let records = self.rows.values().filter_map(|row| row.get(subject));
         records.map(|record| record.status).max().unwrap_or(Status::Reachable)

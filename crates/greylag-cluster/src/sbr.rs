@@ -1,9 +1,9 @@
 //! The split brain resolver: when to decide, and for whom.
 //!
-//! It runs on every node, but only the leader of each side acts. A decision waits until nothing
-//! relevant has changed for `stable_after`, so that both sides of a clean cut decide on the same
-//! picture. A reachability that never comes to rest is ended too, by the rules of instability. What
-//! is decided is computed by [`strategy`], a pure function of the [`Picture`].
+//! The resolver runs on every node, but only the leader of each side acts. A decision waits until
+//! nothing relevant has changed for `stable_after`, so that both sides of a clean cut decide on the
+//! same picture. The rules of instability also end a partition whose reachability never comes to
+//! rest. [`strategy`] computes the verdict, as a pure function of the [`Picture`].
 //!
 //! Source: cluster S2 to S5, S11 to S13, S17.
 
@@ -38,11 +38,11 @@ pub use picture::{Picture, Record, common_node};
 pub use strategy::{AllBecause, Resolution, Ruling, decide, explain, resolve};
 pub use why::Why;
 
-/// Between looks at the deadlines (cluster S4).
+/// The time between looks at the deadlines (cluster S4).
 const TICK: Duration = Duration::from_secs(1);
 /// An instability is cut short by the ordinary verdict only after so much quiet (cluster S13).
 const QUIET_BEFORE_ORDINARY: Duration = Duration::from_secs(6);
-/// What the responsible node resolves, it resolves by then, or every node ends (cluster S13).
+/// How long the responsible node may take to resolve an instability before every node ends (cluster S13).
 const RESOLVE_WITHIN: Duration = Duration::from_secs(3);
 
 /// What a look at the deadlines led to.
@@ -66,12 +66,12 @@ pub struct Sbr {
     exits: ConfirmedExits,
     /// Whether this node is, or was, Up or WeaklyUp.
     was_up: bool,
-    /// When nothing relevant changed for `stable_after`.
+    /// When nothing relevant will have changed for `stable_after`.
     stable_at: Instant,
     /// The same, but not put off by proofs of death: from then on a verdict against this very node
     /// is carried out (cluster S20).
     stable_for_self_at: Instant,
-    /// Who has seen the state at any time since the deadline was last reset.
+    /// Members that have seen the state at any time since the deadline was last reset.
     seen_since: Seen,
     unstable: Option<Unstable>,
     tick_at: Instant,
@@ -80,7 +80,7 @@ pub struct Sbr {
 }
 
 impl Sbr {
-    /// A resolver that knows of nobody.
+    /// A resolver that knows of no member yet.
     pub fn new(node: UniqueAddress, settings: SbrSettings, now: Instant) -> Self {
         Self {
             stable_at: now + settings.stable_after,
@@ -99,7 +99,7 @@ impl Sbr {
         }
     }
 
-    /// The same without a clause. For simulations that prove their checkers.
+    /// The same resolver without a clause, for simulations that prove their checkers.
     pub(crate) fn sabotaged(mut self, sabotage: Option<Sabotage>) -> Self {
         self.sabotage = sabotage;
         if sabotage == Some(Sabotage::StableAfter) {
@@ -128,7 +128,7 @@ impl Sbr {
         let own = self.gossip.members.get(&self.node);
         self.was_up |= own.is_some_and(|m| m.status == MemberStatus::WeaklyUp || m.up_number != Member::NOT_UP);
         if self.relevant.is_quiet() {
-            // The first accusation restarts the wait, and then begins anew who has seen the state since.
+            // The first accusation restarts the wait, so without accusations the set starts over with every state.
             self.seen_since.clone_from(&gossip.seen);
         } else {
             self.seen_since.union(&gossip.seen);
@@ -226,7 +226,7 @@ impl Sbr {
         self.restart_wait(now);
         self.unstable = None;
         if decision.downed.is_empty() {
-            // A decision that downs nobody is not repeated each tick, but the measurement goes on.
+            // A decision that downs no member is not repeated each tick, but the measurement goes on.
             self.measure(now, Some(Changes::default()));
         }
     }
@@ -254,9 +254,9 @@ impl Sbr {
         Some(decision)
     }
 
-    /// While this node waited for the lease it was downed itself, or all those whom the lease would have
-    /// let it down: some that reach each other and others do not leave two leaders on one side, and only
-    /// one of them gets the lease. The other one must not end the side that the first one kept.
+    /// Whether, while this node waited for the lease, it was downed itself, or all members were that the lease
+    /// would have let it down. Where some members reach each other and others do not, one side has two leaders,
+    /// and only one of them gets the lease. The other one must not end the side that the first one kept.
     fn is_decided_by_others(&self) -> bool {
         let Some((picture, ruling, latest)) = self.lease.pending() else { return false };
         let gone = |address: &UniqueAddress| {
@@ -267,10 +267,10 @@ impl Sbr {
         gone(&self.node) || (!wanted.is_empty() && wanted.iter().all(gone))
     }
 
-    /// What a node decides that was away for so long that it may have been removed meanwhile: nothing
-    /// about others, but a verdict against itself is carried out at its time. Postponed by the whole
-    /// of `stable_after`, it would come after the winning side's margin (cluster F9, G1). Where a lease
-    /// decides it is asked for; what it grants waits until this node is trusted.
+    /// The decision of a node that was away for so long that it may have been removed meanwhile. Such a node
+    /// decides nothing about others, but carries out a verdict against itself at its time: put off by the
+    /// whole of `stable_after`, the verdict would come after the winning side's margin (cluster F9, G1). Where
+    /// a lease decides, the node asks for it; what the lease grants waits until the node is trusted.
     pub fn decide_against_self(&mut self, now: Instant) -> Option<DowningDecision> {
         if self.lease.is_waiting() {
             let denied = self.lease.is_denied();
@@ -336,10 +336,10 @@ impl Sbr {
         let lasted = now.saturating_duration_since(unstable.since).as_secs();
         if now < expires_at + RESOLVE_WITHIN {
             if let Some(sick) = common_node(&unstable.records_between(|address| self.word_counts(address))) {
-                // One that is merely out of reach is a side of its own and judges itself by the strategy,
+                // A node that is merely out of reach is a side of its own and judges itself by the strategy,
                 // under which it may be the side that lives.
                 if sick != self.node && !picture.indirectly_connected().contains(&sick) {
-                    let when = format!("for {lasted}s nobody but {sick} became unreachable");
+                    let when = format!("for {lasted}s no member but {sick} became unreachable");
                     return responsible.then(|| self.ordinary(picture, &when));
                 }
                 let downed = picture.downable().filter(|address| **address == sick).cloned().collect();
@@ -351,12 +351,12 @@ impl Sbr {
                 return responsible.then(|| Step::Decided(self.decision(picture, verdict, downed, reason)));
             }
             let quiet = now.saturating_duration_since(unstable.changed_at) >= QUIET_BEFORE_ORDINARY;
-            // Void here are the records that were measured; S11 is asked as in any decision, those about Down
-            // members included. A Down member that still hears this side can be one half of an indirect
-            // connection whose other half nobody resolved, and a verdict on half the picture can leave two
+            // Only the measured records are void here; S11 looks at all records as in any decision, those about
+            // Down members included. A Down member that still hears this side can be one half of an indirect
+            // connection whose other half no decision resolved, and a verdict on half the picture can leave two
             // sides where the end of all leaves none.
             if !unstable.has_healed() && quiet && picture.indirectly_connected().is_empty() {
-                let when = format!("more and more became unreachable for {lasted}s, and nobody came back");
+                let when = format!("more and more members became unreachable for {lasted}s, and none came back");
                 return responsible.then(|| self.ordinary(picture, &when));
             }
         }
@@ -368,8 +368,8 @@ impl Sbr {
         Some(Step::Decided(self.decision(picture, verdict, picture.nodes_to_down(verdict), reason)))
     }
 
-    /// Of records that exist or existed once, only those about and by such members say something of the
-    /// network. Nobody comes back from Down, so it is enough to ask when they are judged.
+    /// Whether records by and about this member say something of the network: it is neither dead nor Down.
+    /// No member comes back from Down, so it is enough to ask when the records are judged.
     fn word_counts(&self, address: &UniqueAddress) -> bool {
         self.gossip.members.get(address).is_some_and(|member| !member.dead && member.status != MemberStatus::Down)
     }

@@ -13,11 +13,11 @@ pub enum SeedAnswer {
     Nothing,
     /// No dial reached a node; what became of the last one.
     Unreached(DialFailure),
-    /// It refused this node: another cluster's name, or another version of the protocol. With both sides' values.
+    /// The seed node refused this node: another cluster's name, or another version of the protocol, with both values.
     Refused(String),
-    /// It answers, and is no member of a cluster itself.
+    /// The seed node answers, and is no member of a cluster itself.
     NoMember,
-    /// It is a member, and was asked to let this node in.
+    /// The seed node is a member, and was asked to let this node in.
     Asked,
 }
 

@@ -50,9 +50,9 @@ pub struct ClusterSettings {
     pub role_min_number_of_members: BTreeMap<String, usize>,
     /// Joining members become WeaklyUp after so long without convergence; `None`: never. Default 7 s.
     pub weakly_up_after: Option<Duration>,
-    /// Before the first periodic task. Default 1 s.
+    /// The time before the first periodic task. Default 1 s.
     pub periodic_tasks_initial_delay: Duration,
-    /// Between gossips. Default 1 s.
+    /// The time between gossips. Default 1 s.
     pub gossip_interval: Duration,
     /// Gossip that waited longer in the own inbox is dropped. Default 2 s.
     pub gossip_time_to_live: Duration,
@@ -60,9 +60,9 @@ pub struct ClusterSettings {
     pub gossip_different_view_probability: f64,
     /// From so many members on that probability falls. Default 400.
     pub reduce_gossip_different_view_probability: usize,
-    /// Between the leader's actions. Default 1 s.
+    /// The time between the leader's actions. Default 1 s.
     pub leader_actions_interval: Duration,
-    /// Between looks at the failure detectors. Default 1 s.
+    /// The time between looks at the failure detectors. Default 1 s.
     pub unreachable_nodes_reaper_interval: Duration,
     /// Tombstones older than this are dropped; no partition may last so long. Default 24 h.
     pub prune_gossip_tombstones_after: Duration,
@@ -94,7 +94,7 @@ pub struct ClusterSettings {
     pub proof_of_death: ProofOfDeath,
     /// Refused dials in a row that make a proof, at least 100 ms apart. Default 3.
     pub proof_dials: u32,
-    /// Between two tries to prove an unreachable member dead. Default 1 s.
+    /// The time between two tries to prove an unreachable member dead. Default 1 s.
     pub proof_interval: Duration,
     /// How long after an unclean removal the duties of the removed start elsewhere. Default derived.
     pub down_removal_margin: RemovalMargin,
@@ -237,7 +237,7 @@ impl ClusterSettings {
 pub struct FailureDetectorSettings {
     /// What judges the silence of a peer. Default phi-accrual.
     pub kind: DetectorKind,
-    /// Between heartbeats. Default 1 s.
+    /// The time between heartbeats. Default 1 s.
     pub heartbeat_interval: Duration,
     /// Suspicion from which a peer counts as unavailable. Default 8.
     pub threshold: f64,
@@ -332,9 +332,9 @@ impl Default for CoordinatedShutdownSettings {
 /// One cluster-wide singleton. Source: cluster §5.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SingletonSettings {
-    /// It runs on the oldest member with this role; `None`: the oldest of all.
+    /// The singleton runs on the oldest member with this role; `None`: the oldest of all.
     pub role: Option<String>,
-    /// Between requests to hand over. Default 1 s.
+    /// The time between requests to hand over. Default 1 s.
     pub hand_over_retry_interval: Duration,
     /// At least so many requests before trouble is reported. Default 15.
     pub min_number_of_hand_over_retries: u32,
@@ -343,7 +343,7 @@ pub struct SingletonSettings {
     /// Whether an instance runs only while this node holds the lease `<cluster>-singleton-<name>`. It
     /// closes the gap that a long pause opens (cluster P7). Needs a lease provider. Default false.
     pub use_lease: bool,
-    /// Between requests for a lease that is denied or fails. Default 5 s.
+    /// The time between requests for a lease that is denied or fails. Default 5 s.
     pub lease_retry_interval: Duration,
     /// How messages find the instance.
     pub proxy: SingletonProxySettings,
@@ -352,7 +352,7 @@ pub struct SingletonSettings {
 /// How the messages of one node find a singleton. Source: cluster P8.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SingletonProxySettings {
-    /// Between questions to the oldest member whether it runs the instance. Default 1 s.
+    /// The time between questions to the oldest member whether it runs the instance. Default 1 s.
     pub identification_interval: Duration,
     /// Messages that the proxy keeps while it does not know where the instance runs; 0 keeps none, 10 000
     /// is the most. When full, the oldest is dropped. More messages than a lane's queue takes may

@@ -12,8 +12,8 @@ thread_local! {
     pub(crate) static STEPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// The entries of both by their keys, in order: one that only one side has stands alone. Both lists
-/// are sorted, and have each key once.
+/// Walks the entries of both lists by their keys, in order: an entry that only one side has stands alone.
+/// Both lists are sorted, and have each key once.
 pub(crate) fn side_by_side<'a, K: Ord + 'a, L, R>(
     left: impl Iterator<Item = (&'a K, L)>,
     right: impl Iterator<Item = (&'a K, R)>,
@@ -35,8 +35,8 @@ pub(crate) fn side_by_side<'a, K: Ord + 'a, L, R>(
     })
 }
 
-/// The same for lists whose entries many lists share, sorted by `order`: of what is one value in
-/// memory on both sides nothing is looked at.
+/// The same for lists whose entries many lists share, sorted by `order`: entries that are one value in
+/// memory on both sides are not compared.
 pub(crate) fn shared_side_by_side<'a, T>(
     left: &'a [Arc<T>],
     right: &'a [Arc<T>],

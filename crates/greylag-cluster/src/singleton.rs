@@ -33,8 +33,8 @@ pub enum Kind {
     TakeOverFromMe,
 }
 
-/// One message. It travels to an address; the processes meant are named inside, so that a restarted
-/// process can answer for its predecessor, which is provably gone. Source: cluster P3.
+/// One message between singleton managers. It travels to an address and names sender and receiver inside, so
+/// that a restarted process can answer for its predecessor, which is provably gone. Source: cluster P3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SingletonMessage {
     /// What is said.

@@ -83,7 +83,7 @@ pub enum Outcome {
     Passed,
     /// Not tried: why.
     Skipped(&'static str),
-    /// It does something else: what was expected, and what came.
+    /// The implementation does something else: what was expected, and what came.
     Failed(String),
 }
 
@@ -95,12 +95,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// Those that failed.
+    /// The cases that failed.
     pub fn failed(&self) -> impl Iterator<Item = &'static str> {
         self.cases.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Failed(_))).map(|(name, _)| *name)
     }
 
-    /// Those that were not tried.
+    /// The cases that were not tried.
     pub fn skipped(&self) -> impl Iterator<Item = &'static str> {
         self.cases.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Skipped(_))).map(|(name, _)| *name)
     }

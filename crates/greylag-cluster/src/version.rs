@@ -12,11 +12,11 @@ use crate::side_by_side::side_by_side;
 /// How two states relate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relation {
-    /// They know the same.
+    /// Both states know the same.
     Same,
-    /// The left one knows less.
+    /// The left state knows less.
     Before,
-    /// The left one knows more.
+    /// The left state knows more.
     After,
     /// Each knows something the other does not.
     Concurrent,

@@ -454,7 +454,7 @@ fn read_gossip(gossip: Option<pb::Gossip>) -> Result<Arc<Gossip>, Malformed> {
     for member in &gossip.members {
         let address = at(&nodes, member.node)?.clone();
         let app_version = at(&app_versions, member.app_version)?.clone();
-        // Most members are of the kind of the one before, and share with it what says so.
+        // Most members have the roles of the member before, and share that value with it.
         let like = members.last().filter(|_| before.is_some_and(|before| before.roles == member.roles));
         let mut read = match like {
             Some(like) => Member { address, app_version, ..like.clone() },

@@ -47,10 +47,10 @@ impl World {
                         self.messages.push((node, to, message));
                     }
                 }
-                // Nobody asks whether there is a cluster already, so nothing but votes keeps a second
+                // This world never asks whether there is a cluster already, so only the votes keep a second
                 // one from being founded.
                 BootstrapEffect::Found(list) => {
-                    assert_eq!(list.first(), Some(self.addresses[node].address()), "who founds is first");
+                    assert_eq!(list.first(), Some(self.addresses[node].address()), "the founder is first");
                     self.founders.insert(node);
                 }
                 BootstrapEffect::Join(list) => {
@@ -65,7 +65,7 @@ impl World {
         self.rng.random_range(0..self.nodes.len())
     }
 
-    /// An answer with any of the nodes, and now and then one that never existed.
+    /// An answer of discovery with any of the nodes, and now and then one that never existed.
     fn some_answer(&mut self) -> Vec<NodeAddress> {
         let share = self.rng.random_range(0.3..1.0);
         let mut answer = Vec::new();
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// Everybody is told the same, and nothing is lost any more.
+    /// Gives every node the same answer from now on, and loses no messages any more.
     fn heal(&mut self) {
         let everyone: Vec<NodeAddress> = self.addresses.iter().map(|one| one.address().clone()).collect();
         for _ in 0..60 {
@@ -137,8 +137,8 @@ fn run(seed: u64, nodes: usize, required: usize) -> World {
     world
 }
 
-/// cluster M24: more than half of the nodes cannot vote for two founders, whatever discovery told
-/// whom and when; and once it tells all the same, there is one.
+/// cluster M24: more than half of the nodes cannot vote for two founders, whatever discovery told each node
+/// and when; and once discovery tells all nodes the same, there is one founder.
 #[test]
 fn differing_answers_never_make_two_founders_and_agreeing_ones_make_one() {
     for seed in 0..600 {
@@ -146,7 +146,7 @@ fn differing_answers_never_make_two_founders_and_agreeing_ones_make_one() {
         let mut world = run(seed, nodes, nodes / 2 + 1);
         assert!(world.founders.len() <= 1, "seed {seed}: {nodes} nodes, founders {:?}", world.founders);
         world.heal();
-        assert_eq!(world.founders.len(), 1, "seed {seed}: {nodes} nodes, after everybody was told the same");
+        assert_eq!(world.founders.len(), 1, "seed {seed}: {nodes} nodes, after all nodes were told the same");
     }
 }
 

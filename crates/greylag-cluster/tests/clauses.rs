@@ -102,7 +102,7 @@ impl Machine {
         self.message(from, Message::GossipEnvelope { to, gossip: Arc::new(gossip), suspect: false })
     }
 
-    /// A status of whoever has the same state.
+    /// A status from a member that has the same state.
     fn same_from(&mut self, from: &str) -> Vec<Effect> {
         let gossip = self.core.gossip();
         let (version, seen_digest) = (gossip.version.clone(), gossip.seen.digest());
@@ -215,7 +215,7 @@ fn a_node_that_has_not_joined_refuses_to_help_and_hears_nothing() {
     assert_eq!(sent(&a.message("b", init_join(&[])), "b"), [Message::InitJoinNack]);
     let gossip = Machine::with("b", ClusterSettings::default(), &["a"]).core.gossip().clone();
     assert!(a.message("b", Message::GossipEnvelope { to: ua("a"), gossip: gossip.clone(), suspect: false }).is_empty());
-    assert!(a.message("b", Message::Welcome { to: ua("a"), gossip }).is_empty(), "nobody was asked to let it in");
+    assert!(a.message("b", Message::Welcome { to: ua("a"), gossip }).is_empty(), "a asked no member to let it in");
     assert!(a.message("b", Message::Heartbeat { to: ua("a"), seq: 1 }).is_empty());
     assert_eq!((a.ignored(IgnoredGossip::NotJoined), a.ignored(IgnoredGossip::UnaskedWelcome)), (1, 1));
     assert_eq!(a.core.next_deadline(), None, "no heartbeats");
@@ -355,8 +355,8 @@ fn joins_are_refused_with_their_reason() {
     assert!(matches!(&sent(&a.join("b"), "b")[..], [Message::Welcome { .. }]), "who is in, is in");
 }
 
-/// cluster M25, S19: who was let in and removed before any Welcome reached it hears of it only by the
-/// quarantine, for nobody takes its Join any more.
+/// cluster M25, S19: a joiner that was let in and removed before any Welcome reached it hears of it only by
+/// the quarantine, for no member takes its Join any more.
 #[test]
 fn a_joiner_that_was_removed_before_its_welcome_ends() {
     let told = |by: &str, reason| {
@@ -373,8 +373,8 @@ fn a_joiner_that_was_removed_before_its_welcome_ends() {
     assert_eq!(told("stranger", QuarantineReason::RemovedFromMembership), None, "it was never asked");
 }
 
-/// cluster M25, M28, S20 (a): a Join changes nothing; only an answer at the address does, and only one that
-/// names the member's host.
+/// cluster M25, M28, S20 (a): a Join changes nothing; only an answer at the address does, if it names the
+/// member's host.
 #[test]
 fn a_process_that_can_have_replaced_the_member_waits_for_the_answer_at_its_address() {
     let off = ClusterSettings { proof_of_death: ProofOfDeath::Off, ..ClusterSettings::default() };
@@ -405,7 +405,7 @@ fn a_process_that_can_have_replaced_the_member_waits_for_the_answer_at_its_addre
     }
 }
 
-/// cluster T15, M25: whoever claims the address of a member may ask to join, and is believed nothing else.
+/// cluster T15, M25: a process that claims the address of a member may ask to join; its other messages are dropped.
 #[test]
 fn a_claimant_is_heard_for_the_join_alone() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -421,8 +421,8 @@ fn a_claimant_is_heard_for_the_join_alone() {
     }
 }
 
-/// cluster M24, T15: who waits for the removal of a member at its own address says so at once and every 5 s,
-/// and never forms a cluster.
+/// cluster M24, T15: a process that waits for the removal of a member at its own address logs so at once and
+/// every 5 s, and never forms a cluster.
 #[test]
 fn a_process_whose_address_is_held_never_forms_a_cluster() {
     let settings = ClusterSettings { self_join_alone: true, ..ClusterSettings::default() };
@@ -449,8 +449,8 @@ fn a_process_whose_address_is_held_never_forms_a_cluster() {
     assert!(a.core.view().members.is_empty());
 }
 
-/// cluster M10: of two members with one address the one goes that whoever answers there has replaced. The
-/// other one, and both if nobody answers, are judged like every member.
+/// cluster M10: of two members with one address on one host, the one that answers there has replaced the other
+/// one, which goes. The answering one, and both if no process answers, are judged like every member.
 #[test]
 fn of_two_members_with_one_address_the_replaced_one_goes() {
     for (answers, second_host, goes) in [
@@ -461,7 +461,7 @@ fn of_two_members_with_one_address_the_replaced_one_goes() {
         (None, "host", None),
     ] {
         let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
-        // Possible only after a partition: somebody else let the second one in.
+        // Possible only after a partition: a member of the other side let the second one in.
         let mut gossip = Gossip::clone(a.core.gossip());
         let second = Member::joining(ua("b#2"), Arc::default(), AppVersion::default());
         gossip.members.insert(second.on_host(Some(second_host.into())));
@@ -536,7 +536,7 @@ fn a_status_is_answered_by_what_the_other_lacks() {
     assert!(matches!(sent(&a.message("b", older), "b")[..], [Message::GossipEnvelope { .. }]));
 }
 
-/// cluster M12: while somebody is Down, gossip goes out three times an interval.
+/// cluster M12: while a member is Down, gossip goes out three times an interval.
 #[test]
 fn gossip_hurries_while_somebody_is_down() {
     let gossips = |out: &[Effect]| {
@@ -625,8 +625,8 @@ fn joins_and_answers_wait_for_the_version_that_comes_later() {
     assert_eq!(a.core.view().self_member().unwrap().app_version.as_str(), "2.1", "a member's never changes");
 }
 
-/// cluster M25b: everything of a process whose Hello named another cluster is refused, but what
-/// both clusters must say to each other.
+/// cluster M25b: all messages of a process whose Hello named another cluster are refused, but those that
+/// both clusters must send each other.
 #[test]
 fn a_stranger_is_refused_and_weighed_by_the_four_numbers() {
     let settings =
@@ -692,15 +692,15 @@ fn a_stranger_is_believed_about_nothing_but_itself() {
         let out = a.message("x", message);
         assert_eq!(out, [Effect::Dropped { from: ua("x"), reason: DeadLetterReason::NotAMember }]);
     }
-    // Also once it was told so by somebody else does this node belong to the cluster.
+    // A rejection by a stranger changes nothing either: this node still belongs to the cluster.
     let reason = JoinRejection::Removed;
     assert!(a.message("x", Message::JoinRejected { reason }).is_empty());
     assert_eq!(a.core.gossip(), &before);
     let out = a.message("x", Message::Heartbeat { to, seq: u64::MAX });
-    assert_eq!(sent(&out, "x").len(), 1, "whoever asks for a sign of life gets one (F1)");
+    assert_eq!(sent(&out, "x").len(), 1, "every process that asks for a sign of life gets one (F1)");
 }
 
-/// cluster M28: a node that was let in and hears nobody asks again. Only a member's word ends it.
+/// cluster M28: a node that was let in and hears no member asks again. Only a member's rejection ends it.
 #[test]
 fn a_stranger_cannot_tell_a_joining_node_that_it_was_removed() {
     let mut b = Machine::up("b", ClusterSettings::default());
@@ -713,7 +713,7 @@ fn a_stranger_cannot_tell_a_joining_node_that_it_was_removed() {
     assert!(a.message("b", rejected()).contains(&Effect::Shutdown(ShutdownReason::Removed)));
 }
 
-/// cluster M24: an Ack from somebody who was not asked keeps no first seed from forming its cluster.
+/// cluster M24: an Ack from a node that was not asked does not keep the first seed from forming its cluster.
 #[test]
 fn an_ack_that_nobody_asked_for_is_none() {
     let mut a = Machine::new("a", ClusterSettings::default());
@@ -724,8 +724,8 @@ fn an_ack_that_nobody_asked_for_is_none() {
     assert_eq!(a.core.view().self_status(), Some(MemberStatus::Up));
 }
 
-/// cluster T17, scenario 77: numbers that no member can have counted up to are refused whoever sends them, and what
-/// is within reach is counted on from.
+/// cluster T17, scenario 77: numbers that no member can have counted up to are refused from every sender, and
+/// members count on from forged numbers within reach.
 #[test]
 fn numbers_beyond_reach_are_refused_and_those_within_are_climbed_above() {
     const WALL: u64 = 1_795_000_000_000;
@@ -842,7 +842,7 @@ fn seeds_that_let_nobody_in_are_told_by_name_and_at_the_end_of_the_join() {
     );
 }
 
-/// cluster F1: once initialized it answers whoever asks, for its own incarnation only.
+/// cluster F1: an initialized node answers every process that asks, for its own incarnation only.
 #[test]
 fn heartbeats_are_answered_to_anybody_who_means_this_process() {
     let mut a = Machine::up("a", ClusterSettings::default());
@@ -870,7 +870,7 @@ fn whoever_answers_is_reachable_again_also_when_it_is_watched_no_more() {
     assert!(a.core.view().unreachable.is_empty(), "{:?}", a.core.gossip().reachability);
 }
 
-/// cluster F9, G4: time that jumps is a pause of this process, and nobody is blamed for it.
+/// cluster F9, G4: time that jumps is a pause of this process, for which it accuses no peer.
 #[test]
 fn a_pause_blames_nobody_and_holds_decisions() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -918,10 +918,10 @@ fn gossip_that_waited_in_a_socket_while_this_process_slept_makes_no_node_trusted
     assert!(!a.core.view().self_suspect);
     a.now += 12 * SECOND;
     a.message("b", old);
-    assert!(a.core.view().self_suspect, "nobody has answered it for 24 s");
+    assert!(a.core.view().self_suspect, "no member has answered it for 24 s");
 }
 
-/// cluster F9: whoever wakes with the process reads the tick first, so it is published first.
+/// cluster F9: tasks that wake with the process read the tick first, so it is published first.
 #[test]
 fn the_tick_says_where_this_node_stands_before_it_does_anything() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -933,7 +933,7 @@ fn the_tick_says_where_this_node_stands_before_it_does_anything() {
     assert_eq!((first(&out), standings(&out)), (says(a.now, Standing::Trusted), 1));
     a.now += 8 * SECOND;
     let out = a.input(Input::Tick);
-    assert_eq!(first(&out), says(a.now, Standing::Trusted), "shorter than stable_after: nobody can have taken over");
+    assert_eq!(first(&out), says(a.now, Standing::Trusted), "shorter than stable_after: no node can have taken over");
     a.now += 25 * SECOND;
     let out = a.same_from("b");
     assert_eq!(first(&out), says(a.now, Standing::Held), "whatever wakes it");
@@ -947,7 +947,7 @@ fn the_tick_says_where_this_node_stands_before_it_does_anything() {
     assert_eq!(first(&out), says(a.now, Standing::Ended));
 }
 
-/// cluster F9: who may have been removed meanwhile downs nobody, whose time has come though it may.
+/// cluster F9: a node that may have been removed meanwhile downs no other member, even where a decision is due.
 #[test]
 fn a_suspect_node_downs_nobody_else() {
     let downing = Downing::SplitBrainResolver(SbrSettings::default());
@@ -1047,7 +1047,7 @@ fn gossip_of_a_member_that_only_others_accuse_is_taken() {
     assert!(a.core.gossip().valid_targets(&ua("a")).any(|target| *target == ua("b")));
 }
 
-/// cluster M4, M14: a broken state is repaired, counted, and harms nobody.
+/// cluster M4, M14: a broken state is repaired, counted, and harms no member.
 #[test]
 fn a_broken_state_from_a_peer_is_repaired_and_counted() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -1136,12 +1136,12 @@ fn a_suspect_that_stops_now_and_then_ends_all_the_same() {
         a.now += 5 * SECOND;
         out.extend(a.input(Input::Tick));
         out.extend(a.run(5 * SECOND, &["b", "c"]));
-        assert!(a.now <= since + 30 * SECOND, "it goes on though nobody confirms it");
+        assert!(a.now <= since + 30 * SECOND, "the node goes on though no member confirms it");
     }
     assert!(a.now >= since + 20 * SECOND);
 }
 
-/// cluster M35: a node that ends while it joins must not become a member of which nobody takes leave.
+/// cluster M35: a node that ends while it joins must not become a member, since it would never leave in order.
 #[test]
 fn a_join_is_given_up_when_the_node_ends() {
     for ends in [false, true] {
@@ -1156,7 +1156,7 @@ fn a_join_is_given_up_when_the_node_ends() {
     }
 }
 
-/// cluster M25: a status of the same state is gossip heard; only who hears none asks again.
+/// cluster M25: a status of the same state counts as gossip; only a joiner that hears none asks again.
 #[test]
 fn whoever_waits_and_hears_statuses_does_not_ask_again() {
     let mut b = Machine::up("b", ClusterSettings::default());
@@ -1169,7 +1169,7 @@ fn whoever_waits_and_hears_statuses_does_not_ask_again() {
         let out = a.run(SECOND, &["b"]);
         assert!(!asks(&out) && a.status("a") == Some(MemberStatus::Joining));
     }
-    assert!(asks(&a.run(11 * SECOND, &["b"])), "then nobody is heard");
+    assert!(asks(&a.run(11 * SECOND, &["b"])), "then no member is heard");
 }
 
 /// cluster M25b: each of several foreign clusters is spoken of now and then, not at each message.
@@ -1297,8 +1297,8 @@ fn scenario_34_a_member_that_only_others_accuse_is_gossiped_to() {
     assert!(sent(&out, "b").iter().any(is_gossip));
 }
 
-/// cluster M11: with the bias always on only those are drawn that have not seen the state, while there are any;
-/// with the bias off everybody is.
+/// cluster M11: with the bias always on only members are drawn that have not seen the state, while there are any;
+/// with the bias off all members are.
 #[test]
 fn scenario_34_with_the_bias_only_those_are_drawn_that_have_not_seen_it_and_without_it_all() {
     for (probability, drawn) in [(1.0, ["e"].as_slice()), (0.0, &["b", "c", "d", "e"])] {
@@ -1313,7 +1313,7 @@ fn scenario_34_with_the_bias_only_those_are_drawn_that_have_not_seen_it_and_with
     }
 }
 
-/// cluster M15: the two oldest, of all and of each role of who exits, hear of it at once.
+/// cluster M15: the two oldest, of all and of each role of the exiting member, hear of its exit at once.
 #[test]
 fn who_may_take_over_hears_at_once_who_exits() {
     let mut a = Machine::up("a", ClusterSettings::default());

@@ -152,7 +152,7 @@ async fn scenario_61_a_killed_process_is_removed_clean_within_seconds() {
     parent.transport.shutdown().await;
 }
 
-/// The figure, for whoever runs the test with `--nocapture`.
+/// Prints the figure, for a developer who runs the test with `--nocapture`.
 #[expect(clippy::print_stderr, reason = "a measurement for people")]
 fn eprintln_time(left: usize, took: Duration) {
     eprintln!("{left} left: removed after {took:?}");

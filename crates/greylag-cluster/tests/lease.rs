@@ -121,7 +121,7 @@ async fn faults_are_met_in_the_order_they_were_said() {
     leases.fail_next("x", LeaseFault::FailAfter);
     assert!(!a.acquire(Box::new(|_| {})).await.unwrap());
     assert!(a.acquire(Box::new(|_| {})).await.is_err());
-    assert!(!a.check(), "nobody saw it granted");
+    assert!(!a.check(), "the owner did not see it granted");
     assert_eq!(leases.holder("x").as_deref(), Some("a:1"), "and yet it was");
     assert!(!b.acquire(Box::new(|_| {})).await.unwrap());
     assert!(a.release().await.unwrap(), "what may have been granted is given up");

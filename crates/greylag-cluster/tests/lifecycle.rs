@@ -110,8 +110,8 @@ async fn health_says_what_is_wrong() {
     assert_eq!(one.state().members.len(), 2);
     one.remoting().dead_letter(greylag_core::DeadLetterReason::QueueFull, "somewhere", "something");
     assert_eq!(one.health().await.dead_letters.get(&greylag_core::DeadLetterReason::QueueFull), Some(&1));
-    let nobody: greylag_core::UniqueAddress = "nobody:1#9".parse().unwrap();
-    assert_eq!(one.leave(nobody.clone()), Err(MemberError::UnknownMember(nobody.to_string())));
+    let stranger: greylag_core::UniqueAddress = "stranger:1#9".parse().unwrap();
+    assert_eq!(one.leave(stranger.clone()), Err(MemberError::UnknownMember(stranger.to_string())));
     within("two leaves", two.shutdown()).await;
     assert!(!two.health().await.initialized);
     within("one leaves", one.shutdown()).await;
@@ -191,7 +191,7 @@ impl FailureDetector for Broken {
     fn restart_after_pause(&mut self, _: std::time::Instant) {}
 }
 
-/// cluster §7, F7: a machine that fails takes its own node down, with a reason, and nobody else.
+/// cluster §7, F7: a machine that fails takes its own node down, with a reason, and no other node.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_that_fails_ends_its_node() {
     let network = MemoryNetwork::new();
@@ -212,7 +212,7 @@ async fn a_machine_that_fails_ends_its_node() {
     assert!(one.health().await.initialized, "the others live on");
 }
 
-/// cluster M34: who leaves before it came up never was Up.
+/// cluster M34: a node that leaves before it came up never was Up.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_27_nobody_is_up_who_leaves_before_the_cluster_is_big_enough() {
     let settings = ClusterSettings { min_number_of_members: 3, ..ClusterSettings::test() };
@@ -233,10 +233,10 @@ async fn scenario_27_nobody_is_up_who_leaves_before_the_cluster_is_big_enough() 
     within("one leaves", one.shutdown()).await;
 }
 
-/// cluster M32: whoever subscribes in the middle of a change is told of it once.
+/// cluster M32: a subscriber that comes in the middle of a change is told of it once.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_35_nothing_is_told_twice_to_whoever_comes_in_the_middle_of_a_change() {
-    // Nobody can be made to come in the middle; of so many somebody does.
+    // No subscriber can be made to come in the middle; of so many some do.
     for _ in 0..10 {
         subscribe_all_along_one_change().await;
     }

@@ -35,7 +35,7 @@ struct World {
     hosts: BTreeMap<UniqueAddress, String>,
     /// The policy of each node.
     proofs: BTreeMap<UniqueAddress, ProofOfDeath>,
-    /// Who holds which address, as each node's transport was told.
+    /// Which member holds which address, as each node's transport was told.
     holders: BTreeMap<NodeAddress, Vec<Holder>>,
     queue: VecDeque<(UniqueAddress, Destination, Message)>,
     dials: VecDeque<(NodeAddress, UniqueAddress)>,
@@ -135,7 +135,7 @@ impl World {
         self.nodes.insert(address(name), core);
     }
 
-    /// Somebody who does not run at the address says that it does, and wants to join.
+    /// Sends a Join of a process that does not run at the address but says that it does.
     fn forge(&mut self, name: &str, at: &str, host: Option<&str>) {
         let forger = UniqueAddress::new(address(name), Uid::new(666).unwrap());
         let message = Message::Join {
@@ -151,8 +151,8 @@ impl World {
         self.input(&address(at), Input::Message { from: forger, message, received_at });
     }
 
-    /// Whether the transport of this node carries what comes from a process there; what it says of it if
-    /// not, and who answers if it asks. Source: cluster T15.
+    /// Whether the transport of this node carries messages of that process. If not, tells this node's machine
+    /// so, and which process answers a dial. Source: cluster T15.
     fn hears(&mut self, node: &NodeAddress, from: &UniqueAddress) -> bool {
         let holders = self.holders.get(node).into_iter().flatten();
         let there: Vec<Holder> = holders.filter(|holder| holder.member.address() == from.address()).cloned().collect();
@@ -171,7 +171,7 @@ impl World {
         true
     }
 
-    /// Whoever runs at the address answers the dial.
+    /// Makes the process that runs at the address answer the dial.
     fn ask_who(&mut self, node: &NodeAddress, there: &NodeAddress) {
         let answer = self.nodes.get(there).map(|core| core.node().clone());
         if let Some(peer) = answer {

@@ -93,7 +93,7 @@ async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Looks until it is so: for facts that nobody announces, such as whom a proxy has found. How often it looks
+/// Waits until a fact holds that no event announces, such as which node a proxy has found. How often it looks
 /// decides nothing.
 async fn until(what: &str, fact: impl Fn() -> bool) {
     within(what, async {
@@ -183,7 +183,7 @@ async fn a_singleton_that_cannot_be_started_is_an_error() {
 
     let leased = |role: &str| ledger(&log, at_once()).settings(SingletonSettings::test().with_lease().with_role(role));
     assert!(matches!(start(leased("worker")), Err(SingletonError::NoLeaseProvider { .. })));
-    // Where the instance never runs nobody needs a lease; and nothing was started above.
+    // A node that never runs the instance needs no lease; and nothing was started above.
     let ours = start(leased("other")).unwrap();
     assert_eq!(start(leased("other")).unwrap().name(), ours.name());
     let job = Singleton::job("ledger", |_, mut stop| async move { stop.stopped().await });
@@ -402,7 +402,7 @@ async fn an_instance_that_panics_is_followed_no_more() {
     assert_eq!(nodes[1].dropped(DeadLetterReason::SerializeFailed), 1);
     assert_eq!(who(&here).await, 1);
     here.tell(Msg::Number(1)).unwrap();
-    until("nobody follows it", || here.identified().is_none() && there.identified().is_none()).await;
+    until("no proxy follows it", || here.identified().is_none() && there.identified().is_none()).await;
     assert!(here.host().is_some(), "the oldest is still the oldest");
     end(nodes).await;
 }
@@ -450,11 +450,11 @@ async fn scenario_59_the_instance_runs_while_the_lease_is_held() {
     assert_eq!(leases.holder(name), Some(left.address().to_string()));
     left.end().await;
     assert!(!log.borrow().two);
-    assert_eq!(leases.holder(name), None, "whoever ends holds nothing");
+    assert_eq!(leases.holder(name), None, "a node that ends holds nothing");
 }
 
 /// A lease that is free once its time is over by a clock that goes on during a suspension, and that says
-/// so only to whoever asks: its own timer slept as well.
+/// so only when asked: its own timer slept as well.
 #[derive(Debug, Clone)]
 struct Timed {
     clock: Clock,
@@ -554,9 +554,9 @@ async fn an_instance_that_slept_answers_only_once_its_node_is_confirmed() {
     assert!(!pulse.is_fresh());
     let asked = on_a.ask(|reply_to| Msg::Who { reply_to }, PATIENCE);
     assert_eq!(within("an answer", asked).await.unwrap(), first);
-    assert!(pulse.is_fresh(), "somebody has confirmed it");
+    assert!(pulse.is_fresh(), "the other member has confirmed it");
 
-    // Nobody confirms it: it ends, and has answered nothing.
+    // No member confirms this node: it ends, and has answered nothing.
     a.transport.fault(&b.address(), Fault::Blackhole);
     b.transport.fault(&a.address(), Fault::Blackhole);
     clock.jump(Duration::from_secs(60));
@@ -618,7 +618,7 @@ async fn scenarios_53_and_60_an_oldest_cut_off_alone_is_replaced_after_the_margi
     end(nodes).await;
 }
 
-/// A job takes no messages, and needs no proxy: nobody asks where it runs.
+/// A job takes no messages, and needs no proxy: no node asks where it runs.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_is_not_looked_for() {
     let node = Node::start(ClusterSettings::test()).await;

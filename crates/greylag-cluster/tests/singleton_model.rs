@@ -2,8 +2,8 @@
 //! cuts, joins; views that lag, messages that are lost. Never two instances, and in the end one.
 //!
 //! The membership is a log of states. It moves as the real one does: a step of a member waits until
-//! everybody who counts has seen the state before (cluster M17), each node has seen some prefix of the
-//! log, and whoever is cut off stops before the margin of its removal ends (cluster G1).
+//! all members that count have seen the state before (cluster M17), each node has seen some prefix of the
+//! log, and a node that is cut off stops before the margin of its removal ends (cluster G1).
 //!
 //! Source: cluster P3a, P6.
 
@@ -96,7 +96,7 @@ impl Model {
 
     // --- the membership -------------------------------------------------------------------------
 
-    /// Whether everybody whose agreement is needed has seen the last state.
+    /// Whether all members whose agreement is needed have seen the last state.
     fn converged(&self) -> bool {
         self.members.values().filter(|member| member.status.is_settled() || self.only_joining()).all(|member| {
             let unreachable = self.processes.get(&member.address).is_none_or(|process| process.cut_off);
@@ -153,7 +153,7 @@ impl Model {
         }
     }
 
-    /// Somebody is found dead, or declared so.
+    /// Marks a member as found dead, or declared so.
     fn down(&mut self, node: &UniqueAddress, dead: bool) {
         if let Some(member) = self.members.get_mut(node) {
             member.dead |= dead;
@@ -167,7 +167,7 @@ impl Model {
     fn view(&self, node: &UniqueAddress) -> Arc<MembershipView> {
         let mut view = MembershipView::empty(node.clone());
         if let Some((members, tombstones)) = self.processes[node].seen.checked_sub(1).map(|at| &self.log[at]) {
-            // Whoever is removed does not hear of it any more.
+            // A removed member does not hear of its removal any more.
             view.members = members.clone().into();
             view.tombstones = tombstones.clone().into();
         }
@@ -226,7 +226,7 @@ impl Model {
         let Some(message) = self.wires.get_mut(&(from.clone(), to.clone())).and_then(VecDeque::pop_front) else {
             return;
         };
-        // It reaches whoever runs at the address now.
+        // The message reaches whichever process runs at the address now.
         let there = self.processes.keys().rev().find(|node| node.address() == to.address()).cloned();
         let Some(there) = there else { return };
         let cut = |node: &UniqueAddress| self.processes.get(node).is_some_and(|process| process.cut_off);
@@ -372,7 +372,7 @@ impl Model {
         for _ in 0..self.rng.random_range(60..400) {
             self.step(true);
         }
-        // Everything heals, and somebody hosts it.
+        // Everything heals, and a node hosts the singleton.
         for _ in 0..3000 {
             self.step(false);
             if self.rng.random_bool(0.1) {
@@ -385,7 +385,7 @@ impl Model {
             self.processes.iter().map(|(node, p)| (node.to_string(), p.manager.state(), p.seen)).collect();
         assert!(
             !settled || self.two || running == 1,
-            "nobody hosts it: {states:?} of {} {:?}",
+            "no node hosts it: {states:?} of {} {:?}",
             self.log.len(),
             self.members
         );
@@ -407,7 +407,7 @@ fn never_two_instances_whoever_leaves_crashes_restarts_or_is_cut_off() {
         assert!(!two, "seed {seed}: two instances");
         hosted += u64::from(hosts);
     }
-    assert!(hosted > seeds() / 2, "most runs settle, and then somebody hosts it: {hosted}");
+    assert!(hosted > seeds() / 2, "most runs settle, and then a node hosts it: {hosted}");
 }
 
 /// The check can fail: asking only the latest predecessor, as the references do, is not enough.

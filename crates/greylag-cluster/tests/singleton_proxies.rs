@@ -270,13 +270,13 @@ impl World {
         for _ in 0..self.rng.random_range(100..600) {
             self.step();
         }
-        // All is calm: everybody sees the same, and the instance runs.
+        // All is calm: all nodes see the same, and the instance runs.
         while self.members.values().any(|m| m.has_role("worker") && m.status >= MemberStatus::Leaving) {
             self.leave();
         }
         let all: Vec<_> = self.processes.keys().cloned().collect();
         all.iter().for_each(|node| self.see(node, self.log.len()));
-        // Whoever was removed before it saw anything never joined.
+        // A process that was removed before it saw anything never joined.
         self.processes.retain(|node, _| self.members.contains_key(node));
         self.start();
         for _ in 0..3 {

@@ -54,7 +54,7 @@ fn all_up(count: usize) -> impl Fn(&MembershipView) -> bool {
     move |view| view.members.len() == count && view.members.iter().all(|member| member.status == MemberStatus::Up)
 }
 
-/// A port that nobody listens on now.
+/// A port without a listener now.
 fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
@@ -75,7 +75,7 @@ async fn scenario_15_the_first_seed_is_late_over_sockets() {
     };
     let early = [join(&second), join(&third), join(&third)];
     let late = Node::on_port(first, ClusterSettings::test()).await;
-    assert!(second.cluster.view().members.is_empty(), "nobody but the first seed founds a cluster");
+    assert!(second.cluster.view().members.is_empty(), "only the first seed founds a cluster");
     late.cluster.join_seed_nodes(seeds.clone()).await.unwrap();
     late.sees("three seeds", all_up(3)).await;
     for joined in early {
@@ -196,7 +196,7 @@ async fn scenario_26_a_member_and_then_the_leader_leave_over_sockets() {
         for (node, events) in nodes.iter().zip(&mut watching) {
             let seen = within("the way out", way_out(events, leaving.ua())).await;
             assert_eq!(seen.last().unwrap(), "removed, clean: true");
-            assert!(!seen.contains(&"downed".to_owned()), "nobody needs downing: {seen:?}");
+            assert!(!seen.contains(&"downed".to_owned()), "the leaving member needs no downing: {seen:?}");
             let leader = nodes[0].ua().clone();
             node.sees("the next address leads", |view| view.leader.as_ref() == Some(&leader)).await;
         }
@@ -206,7 +206,7 @@ async fn scenario_26_a_member_and_then_the_leader_leave_over_sockets() {
     }
 }
 
-/// A node that nobody holds any more leaves in order, with what it hosts, and its port closes; neither a
+/// A node without handles leaves in order, with what it hosts, and its port closes; neither a
 /// membership that was found by discovery nor a singleton keeps it alive.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_whose_last_handle_is_dropped_leaves_in_order_and_frees_its_port() {
@@ -237,7 +237,7 @@ async fn a_node_whose_last_handle_is_dropped_leaves_in_order_and_frees_its_port(
     let way = within("its way out", way_out(&mut events, &leaver)).await;
     assert_eq!(way, ["left", "exited", "removed, clean: true"]);
     within("the instance ends", is_ended).await.unwrap();
-    // Nobody is left who could say that the port is closed, so somebody knocks; how often decides nothing.
+    // No task is left that could tell that the port is closed, so the test dials; how often decides nothing.
     let refused = async {
         while tokio::net::TcpStream::connect((leaver.address().host(), leaver.address().port())).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(10)).await;

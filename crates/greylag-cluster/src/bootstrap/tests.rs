@@ -90,7 +90,7 @@ fn a_vote_is_for_the_first_of_the_own_list_and_for_one_at_a_time() {
         [send("b:1#2", BootstrapMessage::Vote { ballot: 1 })],
         "again"
     );
-    // Its answer changes: it asks for its vote, and votes for nobody else before it has it.
+    // c's answer changes: c asks for its vote back, and gives it to no other candidate before it has it.
     c.answer(10, &THREE);
     let effects = c.answer(15, &THREE);
     assert!(effects.contains(&send("b:1#2", BootstrapMessage::Withdraw { ballot: 1 })), "{effects:?}");

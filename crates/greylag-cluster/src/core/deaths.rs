@@ -51,8 +51,8 @@ impl ClusterCore {
     /// Records deaths as facts and spreads them at once. Source: cluster S20.
     pub(super) fn prove_dead(&mut self, now: Instant, peers: &[UniqueAddress], how: Proof, out: &mut Vec<Effect>) {
         let may_prove = matches!(self.life, Life::Member) && !self.is_leaving_for_good();
-        // A refused dial says no more of a confirmed exit: its listener was to close, and what it said
-        // of being clean stands.
+        // A refused dial proves nothing about a member with a confirmed exit: its listener was to close, and
+        // whether its exit was clean stands as it said.
         let closed = |peer: &UniqueAddress| how == Proof::Refused && self.has_confirmed_exit(peer);
         let fresh =
             |peer: &&UniqueAddress| self.gossip.members.get(peer).is_some_and(|member| !member.dead) && !closed(peer);
@@ -94,7 +94,7 @@ impl ClusterCore {
         self.prove_witnessed(now, out);
     }
 
-    /// Proves whoever a witness named and who is a member by now.
+    /// Proves the death of each process that a witness named and that is a member by now.
     pub(super) fn prove_witnessed(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if self.witnessed.is_empty() || !matches!(self.life, Life::Member) {
             return;

@@ -1,6 +1,6 @@
-//! A downing provider of the user's own, in the core: it hears every event that this node publishes,
-//! and what it says is done like a decision of the resolver. Also the warnings about sizes at which
-//! a strategy or its wait do not fit.
+//! Runs a downing provider of the user's own in the core: the provider hears every event that this node
+//! publishes, and the core carries out its commands like decisions of the resolver. Also warns of cluster
+//! sizes that a strategy or its wait do not fit.
 //!
 //! Source: cluster S4, S7, S17, S18.
 
@@ -17,7 +17,7 @@ use crate::event::ClusterEvent;
 use crate::member::MemberStatus;
 use crate::settings::{Downing, Strategy};
 
-/// A provider is asked by deadline no more often.
+/// The shortest time between two asks of a provider by its deadline.
 const PACE: Duration = Duration::from_millis(100);
 
 /// The provider of one node.
@@ -25,9 +25,9 @@ pub(super) struct Provider {
     name: String,
     machine: Box<dyn DowningProvider>,
     has_snapshot: bool,
-    /// Not asked by deadline before then.
+    /// When the provider may next be asked by its deadline.
     tick_at: Instant,
-    /// Something it said was not done; it is asked again.
+    /// A command of the provider was not carried out; the provider is asked again.
     held_back: bool,
 }
 
@@ -50,8 +50,7 @@ impl Provider {
 }
 
 impl ClusterCore {
-    /// Tells the provider what was published since `begin`, and does what it says, until it has
-    /// nothing more to say.
+    /// Tells the provider what was published since `begin`, and carries out its commands, until it gives none.
     pub(super) fn tell_provider(&mut self, now: Instant, begin: usize, out: &mut Vec<Effect>) {
         if self.provider.is_none() || !matches!(self.life, Life::Member) {
             return;
@@ -64,7 +63,7 @@ impl ClusterCore {
             let context = DowningContext { view: &self.view, reachability: &self.gossip.reachability };
             let mut commands = Vec::new();
             if !provider.has_snapshot {
-                // What happened until now is in it.
+                // The snapshot holds what happened until now, so it stands in for the earlier events.
                 provider.has_snapshot = true;
                 events = vec![ClusterEvent::Snapshot(self.view.clone())];
             }

@@ -43,7 +43,7 @@ impl ClusterCore {
         }
     }
 
-    /// Somebody is Down, or fewer than half have seen the state. Source: cluster M12.
+    /// Whether a member is Down, or fewer than half have seen the state. Source: cluster M12.
     fn is_hurried(&self) -> bool {
         let members = &self.gossip.members;
         self.gossip.seen.len() < members.len() / 2 || members.summary().any_down
@@ -70,7 +70,7 @@ impl ClusterCore {
         among.draw(&mut self.rng).cloned()
     }
 
-    /// Whoever has seen the state needs only its version.
+    /// Sends the state's version to a member that has seen the state, else the state itself.
     fn gossip_to(&self, target: &UniqueAddress, out: &mut Vec<Effect>) {
         if self.gossip.seen.contains(target) {
             self.send_status(target, out);
@@ -103,8 +103,8 @@ impl ClusterCore {
         }
     }
 
-    /// The whole state of a node that is Down, to some members; to some that it finds unreachable if
-    /// it finds all so. They may hear it all the same, and then need not miss it first.
+    /// Sends the whole state of this Down node to some members; to unreachable ones if it finds all so. Those
+    /// may hear it all the same, and then need not wait until their detectors miss this node.
     pub(super) fn gossip_last_words(&mut self, out: &mut Vec<Effect>) {
         if self.gossip.valid_targets(&self.node).next().is_some() {
             return self.gossip_to_random(5, out);
@@ -172,8 +172,8 @@ impl ClusterCore {
         }
     }
 
-    /// Gossip is taken from members that this node does not itself find unreachable, whatever others
-    /// find. Source: cluster M13, M14, F12.
+    /// Why gossip is ignored, if it is. Gossip of a member counts unless this node itself finds that member
+    /// unreachable, whatever others find. Source: cluster M13, M14, F12.
     fn reason_to_ignore(&self, from: &UniqueAddress, to: &UniqueAddress) -> Option<IgnoredGossip> {
         if !matches!(self.life, Life::Member) {
             Some(IgnoredGossip::NotJoined)
@@ -298,7 +298,7 @@ impl ClusterCore {
         self.follow_preparation(now, out);
     }
 
-    /// As [`Self::act_if_urgent`], sparing the leader what it has just been answered.
+    /// As [`Self::act_if_urgent`], unless the leader has just got this state as an answer.
     fn act_if_urgent_after(&mut self, now: Instant, from: &UniqueAddress, out: &mut Vec<Effect>) {
         let leads = self.view.leader.as_ref() == Some(&self.node);
         let leader_knows = self.view.leader.as_ref().is_none_or(|leader| self.gossip.seen.contains(leader));

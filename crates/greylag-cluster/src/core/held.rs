@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! claimant --Hello--> transport of a member: NOT_READY, AddressHeld{holder, claimant} --> this machine
-//! claimant <--NOT_READY{holder}--                                                         (on the claimant: HelloRefused)
+//! claimant <--NOT_READY{holder}-- transport of a member          (on the claimant: HelloRefused)
 //! ```
 //!
 //! Source: cluster T15, M24, M25, M10.
@@ -27,19 +27,19 @@ use crate::reachability::Status;
 use crate::sabotage::Sabotage;
 use crate::view::MembershipView;
 
-/// Between two warnings about one claimant.
+/// The time between two warnings about one claimant.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
-/// Between two warnings of a process that waits itself (cluster M24).
+/// The time between two warnings of a process that waits itself (cluster M24).
 const OWN_WARN_INTERVAL: Duration = Duration::from_secs(5);
-/// Between two events about one member.
+/// The time between two events about one member.
 const EVENT_INTERVAL: Duration = Duration::from_secs(1);
 /// A claimant that was silent for so long waits no more.
 const REMEMBER: Duration = Duration::from_secs(60);
 
-/// Who claims whose address.
+/// Which processes claim the addresses of members.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    /// By member the latest claimant.
+    /// The latest claimant of each member's address.
     claims: BTreeMap<UniqueAddress, Claim>,
     /// The member that holds the address of this process, which waits to join.
     own: Option<Own>,
@@ -88,7 +88,7 @@ impl Held {
         }
     }
 
-    /// True if people should be told.
+    /// Notes the member that holds this node's own address. True if a warning is due.
     fn hear_own(&mut self, now: Instant, holder: UniqueAddress) -> bool {
         let known = self.own.as_ref().filter(|own| own.holder == holder);
         let warned_at = known.map(|own| own.warned_at);
@@ -98,7 +98,7 @@ impl Held {
         is_due
     }
 
-    /// What people should know now.
+    /// The held addresses that health shows now.
     pub(super) fn shown(&self, now: Instant, node: &UniqueAddress) -> Vec<HeldAddress> {
         let is_fresh = |at: Instant| now.saturating_duration_since(at) < REMEMBER;
         let of_others = self.claims.iter().filter(|(_, claim)| is_fresh(claim.heard_at));
@@ -116,7 +116,7 @@ impl ClusterCore {
         self.gossip.members.values().filter(move |member| member.address.address() == address)
     }
 
-    /// A member at the address of `peer`, which is none itself, and cannot have replaced that one.
+    /// The member at the address of `peer` that `peer`, which is no member itself, cannot have replaced.
     fn holder_against(&self, peer: &UniqueAddress, host_id: Option<&str>) -> Option<UniqueAddress> {
         let policy = self.settings.proof_of_death;
         let mut there = self.members_at(peer.address());
@@ -133,7 +133,7 @@ impl ClusterCore {
     }
 
     /// A Join from the address of a member changes nothing. Where the joiner can have replaced the member,
-    /// the address is asked who runs there; where it cannot, nobody is asked. Source: cluster M25.
+    /// this node asks the address who runs there; where it cannot, no question is sent. Source: cluster M25.
     pub(super) fn on_join_at_held_address(&mut self, now: Instant, joiner: &Member, out: &mut Vec<Effect>) {
         let from = &joiner.address;
         match self.holder_against(from, joiner.host_id.as_deref()) {
@@ -149,7 +149,7 @@ impl ClusterCore {
         }
     }
 
-    /// What scenario 76 must notice: a member is Down because its name was heard elsewhere.
+    /// Breaks the clause on purpose (scenario 76 must notice): a member is Down because its name was heard elsewhere.
     fn down_at_once(&mut self, now: Instant, joiner: &UniqueAddress, out: &mut Vec<Effect>) {
         let mut gossip = Gossip::clone(&self.gossip);
         let holders: Vec<UniqueAddress> = self.members_at(joiner.address()).map(|m| m.address.clone()).collect();
@@ -182,8 +182,8 @@ impl ClusterCore {
         self.prove_dead(now, &replaced, Proof::Restarted, out);
     }
 
-    /// Two members of one address: it is asked anew who runs there; the other one goes if it was replaced,
-    /// and is judged like every member if not. Leaders do this, converged or not. Source: cluster M10.
+    /// Asks anew who runs at each address that two members share: a replaced member goes; one that was not
+    /// replaced is judged like every member. Leaders do this, converged or not. Source: cluster M10.
     pub(super) fn ask_shared_addresses(&mut self, out: &mut Vec<Effect>) {
         let alive = self.gossip.members.values().filter(|member| !member.dead && member.status != MemberStatus::Down);
         let alive: Vec<&UniqueAddress> = alive.map(|member| &member.address).collect();
@@ -206,8 +206,8 @@ impl ClusterCore {
         if warning {
             let text = format!(
                 "{claimant} is heard at the address of {holder}, which is a member ({status}), and cannot have \
-                 replaced it: the name has moved to another host, or somebody uses it. Nothing changes by that; \
-                 {claimant} waits until {holder} is removed"
+                 replaced it: the name has moved to another host, or another process claims it. Nothing changes by \
+                 that; {claimant} waits until {holder} is removed"
             );
             out.push(Effect::Log(LogLevel::Warn, text));
         }

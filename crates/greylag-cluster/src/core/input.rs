@@ -1,6 +1,6 @@
 //! The inputs and effects of the membership machine.
 //!
-//! Local facts and wire messages are different inputs, so nobody on the network can forge "the
+//! Local facts and wire messages are different inputs, so no process on the network can forge "the
 //! host refused". Source: cluster C2, C3.
 
 use std::sync::Arc;
@@ -40,8 +40,8 @@ pub enum Command {
         /// As text.
         value: String,
     },
-    /// The orderly shutdown has passed the phase in which this node leaves: it accuses nobody any
-    /// more (cluster F10).
+    /// The orderly shutdown has passed the phase in which this node leaves: this node accuses no peer
+    /// any more (cluster F10).
     LeavePhasePassed,
     /// This process ends: it must not become a member any more. Nothing for one that is.
     AbandonJoin,
@@ -71,7 +71,7 @@ pub enum Input {
     },
     /// A process said Hello, or answered ours.
     PeerHandshake {
-        /// It runs at its address.
+        /// The process; it runs at its address.
         peer: UniqueAddress,
         /// The cluster that it belongs to, if it is a member of one (cluster M24, M25b).
         cluster_id: Option<u128>,
@@ -94,10 +94,10 @@ pub enum Input {
         /// What came of it.
         failure: DialFailure,
     },
-    /// A dial of ours was answered: this process listens at its address. Whoever was a member there on
-    /// the host that it names was replaced (cluster S20 a).
+    /// A dial of ours was answered: this process listens at its address. It has replaced any member at
+    /// the same address on the host that it names (cluster S20 a).
     DialOther {
-        /// Who answered.
+        /// The process that answered.
         peer: UniqueAddress,
         /// The host that the answer named.
         host_id: Option<Arc<str>>,
@@ -116,7 +116,7 @@ pub enum Input {
         peer: UniqueAddress,
         /// Why.
         reason: QuarantineReason,
-        /// It left in order.
+        /// The process left in order.
         harmless: bool,
     },
     /// The control stream to this process broke.
@@ -129,9 +129,9 @@ pub enum Input {
     DialFailed(UniqueAddress),
     /// A witness says that this process is gone.
     DeathWitnessed(UniqueAddress),
-    /// Somebody has quarantined this node.
+    /// Another node has quarantined this one.
     ThisNodeQuarantined {
-        /// Who.
+        /// The node that did.
         by: UniqueAddress,
         /// Why.
         reason: QuarantineReason,
@@ -151,7 +151,7 @@ pub enum Input {
 pub enum LogLevel {
     /// Part of normal life.
     Info,
-    /// Somebody should look.
+    /// An operator should look.
     Warn,
     /// The cluster is in danger.
     Error,
@@ -160,7 +160,7 @@ pub enum LogLevel {
 /// Whether a node may run the code of users, as its tick found it. Source: cluster F9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Nobody else can have started what runs here.
+    /// No other node can have started what runs here.
     Trusted,
     /// This node is suspect to itself, or was declared dead.
     Held,
@@ -171,8 +171,8 @@ pub enum Standing {
 /// What the driver is asked to do, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Publish that the tick ran, and what it found. First of all effects, since whoever wakes with this
-    /// process runs no code of users before (cluster F9).
+    /// Publish that the tick ran, and what it found. This is the first of all effects: tasks that wake
+    /// together with this process run no code of users before it (cluster F9).
     Ticked {
         /// When.
         at: Instant,
@@ -181,7 +181,7 @@ pub enum Effect {
     },
     /// Send a message.
     Send {
-        /// To this process, or to whoever runs at the address.
+        /// To this process, or to whichever process runs at the address.
         to: Destination,
         /// What to say.
         message: Message,
@@ -196,7 +196,7 @@ pub enum Effect {
     Quarantine {
         /// The process.
         peer: UniqueAddress,
-        /// It left in order and need not be told.
+        /// The process left in order and need not be told.
         harmless: bool,
     },
     /// Ask for the lease of the resolver; `LeaseResult` follows.
@@ -218,9 +218,9 @@ pub enum Effect {
     StartExitingTasks,
     /// This node has ended. Nothing follows.
     Shutdown(ShutdownReason),
-    /// A message was dropped whose sender may not say such a thing; it is counted.
+    /// Count a dropped message, whose sender may not say such a thing.
     Dropped {
-        /// Who sent it.
+        /// The process that sent it.
         from: UniqueAddress,
         /// What is wrong with it.
         reason: DeadLetterReason,

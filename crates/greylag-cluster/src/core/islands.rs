@@ -1,10 +1,10 @@
 //! Other clusters of the same name: they must be seen, and are never merged with.
 //!
 //! A leader asks every seed node whether it belongs to another cluster. The answer holds both clusters' ids and
-//! sizes, and these four numbers of one exchange decide which of the two ends, if the
-//! settings want that one does. A node that is asked by another cluster asks in turn, because anybody can send a
-//! question with any numbers in it; once that is answered, the first exchange decides on its side, too. All else that comes from a process
-//! whose Hello named another cluster is refused.
+//! sizes, and these four numbers of one exchange decide which of the two ends, if the settings want that one
+//! does. A node that another cluster asks sends a question of its own, because any process can send a question
+//! with any numbers in it; once its own question is answered, the first exchange decides on its side, too. This
+//! node refuses all else that comes from a process whose Hello named another cluster.
 //!
 //! ```text
 //! leader --IslandProbe{id, size, nonce}--> each seed node --IslandProbeAnswer{asked, own, nonce}--> leader
@@ -26,15 +26,15 @@ use crate::message::{Island, Message};
 use crate::settings::OnForeignCluster;
 use crate::shutdown::ShutdownReason;
 
-/// Between two rounds of questions while a cluster is young, and between two words about one stranger.
+/// The time between two rounds of questions of a young cluster, and between two log lines about one foreign cluster.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
-/// Between two rounds later on.
+/// The time between two rounds later on.
 const LATER_PROBE_INTERVAL: Duration = Duration::from_secs(60);
 /// For so long a foreign cluster counts as there after it was last heard of.
 const REMEMBER: Duration = Duration::from_secs(150);
-/// So many addresses that asked are asked in turn; seed nodes always are.
+/// This node asks at most so many addresses that asked it; it always asks seed nodes.
 const MOST_PROBED: usize = 256;
-/// So many foreign clusters are spoken of; whoever reads of them knows enough.
+/// Log and events speak of at most so many foreign clusters; an operator needs no more to act.
 const MOST_CLUSTERS: usize = 16;
 /// So many addresses whose Hello named a cluster are remembered.
 const MOST_HELLOS: usize = 10_000;
@@ -46,12 +46,12 @@ pub(super) struct Islands {
     seeds: BTreeSet<NodeAddress>,
     /// The newest process of each address whose Hello named a cluster, and which.
     hellos: BTreeMap<NodeAddress, (UniqueAddress, u128)>,
-    /// A cluster was heard of before this node belonged to one: it never forms one (cluster M24).
+    /// This node heard of a cluster before it belonged to one: it never forms one (cluster M24).
     pub(super) heard_of_cluster: bool,
     leads_since: Option<Instant>,
     probe_at: Option<Instant>,
     met: Option<(Instant, ForeignCluster)>,
-    /// When each of them was last spoken of, and as how big.
+    /// When each foreign cluster was last reported, and with which size.
     said: BTreeMap<u128, (Instant, Option<u32>)>,
     probed: Probed,
 }
@@ -65,15 +65,15 @@ struct Asked {
     at: Instant,
     /// `None` once it was answered.
     nonce: Option<u64>,
-    /// As what this node's cluster asked.
+    /// The id and size of this node's cluster in the question.
     own: Island,
-    /// The exchange that this question only verifies: what this node answered to whom it asks in turn, and as what
-    /// that one had asked.
+    /// The exchange that this question only verifies: this node's own island in its answer to the asker, and the
+    /// asker's island.
     verifies: Option<(Island, Island)>,
 }
 
 impl Probed {
-    /// A question goes out; an earlier one to the same address is void.
+    /// Notes a question that goes out; an earlier one to the same address is void.
     fn ask(&mut self, now: Instant, to: NodeAddress, asked: Asked) {
         self.0.retain(|_, asked| now.saturating_duration_since(asked.at) < REMEMBER);
         self.0.insert(to, asked);
@@ -89,8 +89,8 @@ impl Probed {
         }
     }
 
-    /// If this is the first answer to the question that the address was asked last: which exchange it verifies, if
-    /// it was asked for that.
+    /// Takes the first answer to the latest question to this address. Returns the exchange that the question
+    /// verifies, if it does; `None` for any other answer.
     fn take_answered(&mut self, by: &NodeAddress, asked: Island, nonce: u64) -> Option<Option<(Island, Island)>> {
         let known = self.0.get_mut(by).filter(|known| known.nonce == Some(nonce) && known.own == asked)?;
         known.nonce = None;
@@ -116,7 +116,7 @@ impl Islands {
         self.met.filter(|(at, _)| now.saturating_duration_since(*at) < REMEMBER).map(|(_, met)| met)
     }
 
-    /// The size to speak of, if this cluster is to be spoken of now.
+    /// The size to report, if this cluster is to be reported now.
     fn news(&mut self, now: Instant, cluster: u128, size: Option<u32>) -> Option<Option<u32>> {
         let age = |at: Instant| now.saturating_duration_since(at);
         self.said.retain(|_, (at, _)| age(*at) < REMEMBER);
@@ -130,7 +130,7 @@ impl Islands {
         Some(size)
     }
 
-    /// A new leader asks soon, and often at first.
+    /// Starts or stops the questions of a leader; a new one asks soon, and often at first.
     pub(super) fn note_leader(&mut self, now: Instant, leads: bool) {
         match (leads, self.leads_since) {
             (true, None) => {
@@ -147,7 +147,7 @@ impl Islands {
             Some(id) => {
                 self.hellos.insert(peer.address().clone(), (peer.clone(), id));
                 if self.hellos.len() > MOST_HELLOS {
-                    // Any but the newest: who is there still says Hello again.
+                    // Forget any but the newest: a process that is still there says Hello again.
                     let other = self.hellos.keys().find(|address| *address != peer.address()).cloned();
                     other.and_then(|address| self.hellos.remove(&address));
                 }
@@ -207,7 +207,7 @@ impl ClusterCore {
         }
     }
 
-    /// Another cluster of this name exists. Said at once, and again every few seconds.
+    /// Reports another cluster of this name at once, and again every few seconds.
     pub(super) fn meet_foreign(&mut self, now: Instant, theirs: u128, size: Option<u32>, out: &mut Vec<Effect>) {
         let Some(size) = self.islands.news(now, theirs, size) else { return };
         let met = ForeignCluster { cluster_id: theirs, size };
@@ -254,7 +254,8 @@ impl ClusterCore {
         out.push(Effect::Send { to: to.into(), message: Message::IslandProbe { asked, nonce } });
     }
 
-    /// The question itself proves nothing: anybody may claim any size. So it is answered, and asked in turn.
+    /// Answers the question, and asks the same in turn: the question itself proves nothing, since any process
+    /// may claim any size.
     pub(super) fn on_island_probe(
         &mut self,
         now: Instant,
@@ -290,8 +291,8 @@ impl ClusterCore {
             return;
         }
         match verified {
-            // Both sides decide by the same exchange, so that not both end; who asked with more than it now has
-            // is taken at its smaller word.
+            // Both sides decide by the same exchange, so that not both end; of a cluster that told two sizes the
+            // smaller one counts.
             Some((ours, theirs)) if theirs.cluster_id == own.cluster_id => {
                 self.weigh(now, ours, Island { size: theirs.size.min(own.size), ..theirs }, out);
             }
@@ -311,9 +312,9 @@ impl ClusterCore {
             out.push(Effect::Log(LogLevel::Error, "this cluster is the smaller one; all of it ends".to_owned()));
             self.become_downed(ShutdownReason::SmallerCluster, out);
             // Others first, self last: this node tells the others before it ends.
-            let mut everybody: Vec<UniqueAddress> = self.gossip.members.keys().cloned().collect();
-            everybody.sort_by_key(|member| *member == self.node);
-            self.down(now, &everybody, out);
+            let mut all: Vec<UniqueAddress> = self.gossip.members.keys().cloned().collect();
+            all.sort_by_key(|member| *member == self.node);
+            self.down(now, &all, out);
         }
     }
 }

@@ -31,7 +31,7 @@ const DEFERRED_RETRY: Duration = Duration::from_secs(1);
 /// How often the first seed node asks the others (cluster M24).
 const FIRST_SEED_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Who may declare members dead, and by which rule.
+/// The join key of what may declare members dead, and by which rule.
 const DOWNING_KEY: &str = "cluster.downing";
 /// The major version of the protocol.
 const PROTOCOL_KEY: &str = "cluster.protocol";
@@ -45,7 +45,7 @@ pub(super) struct JoinProcess {
     nacks: BTreeSet<NodeAddress>,
     /// Seeds that will never speak with this node, and what they said.
     refusals: BTreeMap<NodeAddress, (RejectCode, String)>,
-    /// Who was asked to let us in, since the start.
+    /// Nodes that were asked to let this node in, since the start.
     contacts: BTreeSet<NodeAddress>,
     cluster_id: u128,
     ask_at: Instant,
@@ -77,8 +77,8 @@ impl JoinProcess {
             .unwrap_or(self.ask_at)
     }
 
-    /// The seeds that know of no cluster, with this one, are a majority of the list; the rest said
-    /// so too, or had their time. Source: cluster M24.
+    /// Whether this first seed may form a cluster: the seeds that know of none, with this one, are a majority
+    /// of the list, and the rest said so too, or had their time. Source: cluster M24.
     fn may_form(&self, now: Instant, heard_of_cluster: bool, alone: bool) -> bool {
         if self.others.is_empty() {
             return true;
@@ -101,7 +101,7 @@ impl ClusterCore {
         if seeds.is_empty() {
             return out.push(Effect::JoinFailed(JoinError::NoSeeds));
         }
-        // Whoever is named twice has one voice, and the majority is counted of voices.
+        // A seed node that is named twice counts once, since the majority is one of seed nodes.
         let mut named = BTreeSet::new();
         seeds.retain(|seed| named.insert(seed.clone()));
         self.islands.add_seeds(&seeds);
@@ -174,7 +174,7 @@ impl ClusterCore {
         }
     }
 
-    /// The first seed node waits for others, and says for how many. Source: cluster M24.
+    /// Warns that this first seed node waits for others, and for how many. Source: cluster M24.
     fn warn_of_waiting(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let heard = self.islands.heard_of_cluster;
         let Life::Joining(join) = &mut self.life else { return };
@@ -215,7 +215,7 @@ impl ClusterCore {
         out.push(Effect::Send { to: to.clone().into(), message });
     }
 
-    /// The first member. It is Up before anybody else can be.
+    /// Founds a cluster with this node as the first member, which is Up before any other can be.
     fn form_cluster(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let cluster_id = (u128::from(self.rng.next_u64()) << 64) | u128::from(self.rng.next_u64());
         let mut gossip = Gossip { cluster_id, ..Gossip::default() };
@@ -246,7 +246,7 @@ impl ClusterCore {
         self.end(reason, out);
     }
 
-    /// Keeps for people what came back from a seed node, or did not.
+    /// Notes what came back from a seed node, or that nothing did, for the log and the error of the join.
     fn note_seed(&mut self, now: Instant, seed: NodeAddress, answer: SeedAnswer) {
         if let Life::Joining(join) = &mut self.life {
             join.found.handle(now, SeedInput::Answered(seed, answer), &mut Vec::new());
@@ -287,7 +287,7 @@ impl ClusterCore {
         let keys = self.differing_keys(config);
         let retry = self.settings.retry_unsuccessful_join_after;
         let Life::Joining(join) = &mut self.life else { return };
-        // Nobody else was asked, so nobody else's word keeps this node from forming a cluster.
+        // Only seed nodes were asked, so an Ack of another node does not keep this one from forming a cluster.
         if !join.seeds.contains(from.address()) {
             return;
         }
@@ -323,7 +323,7 @@ impl ClusterCore {
         match &self.life {
             // The shutdown may be called off or end; the search starts over by itself.
             Life::Joining(_) if reason == JoinRejection::PreparingForShutdown => {}
-            // InitJoin is refused so, too.
+            // Seed nodes refuse an InitJoin with the same message as a Join.
             Life::Joining(join) if join.seeds.contains(from.address()) || join.contacts.contains(from.address()) => {
                 match reason {
                     // Nothing has changed here, and nothing will before the program is another one.
@@ -337,7 +337,7 @@ impl ClusterCore {
                     _ => self.fail_join(JoinError::Rejected { by: from, reason }, ShutdownReason::JoinFailed, out),
                 }
             }
-            // Only a member can know it: this node is one, too, and asked a member.
+            // Only the word of a member counts: this node is one, too, and asked a member.
             Life::Member
                 if self.rejoin_at.is_some()
                     && reason == JoinRejection::Removed
@@ -349,8 +349,8 @@ impl ClusterCore {
         }
     }
 
-    /// A member holds this node's address, or a seed node will never speak with this one. Once all of
-    /// them have said so, the join has failed, and nothing has changed. Source: cluster M24, §7.
+    /// Notes that a member holds this node's address, or that a seed node will never speak with this one. Once
+    /// all seed nodes have said the latter, the join has failed, and nothing has changed. Source: cluster M24, §7.
     pub(super) fn on_hello_refused(
         &mut self,
         now: Instant,
@@ -420,7 +420,8 @@ impl ClusterCore {
         }
     }
 
-    /// Let in, but nobody gossips with us: who let us in may have died before it told others.
+    /// Sends the Join again: this node was let in, but no member gossips with it. The member that let it in
+    /// may have died before it told others.
     pub(super) fn join_again(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.rejoin_at = Some(now + self.settings.retry_unsuccessful_join_after);
         let gossip = self.gossip.clone();
@@ -534,7 +535,7 @@ impl ClusterCore {
         let mut config = self.join_keys.clone();
         config.insert(DOWNING_KEY.to_owned(), downing);
         config.insert(PROTOCOL_KEY.to_owned(), PROTOCOL.to_string());
-        // Nobody reads key material off the wire, whoever registered it.
+        // Key material never goes on the wire, whichever layer registered it.
         let sensitive = &self.settings.sensitive_config_prefixes;
         config.retain(|key, _| !sensitive.iter().any(|prefix| key.starts_with(prefix)));
         config

@@ -1,7 +1,7 @@
 //! What the leader does, and what keeps it from doing it.
 //!
-//! The leader is a duty, not a lock: it acts only on a state that everybody who matters has seen,
-//! and then any other leader would do the same. Source: cluster M19 to M22.
+//! Leadership is a duty, not a lock: the leader acts only on a converged state (M17), and then any other
+//! leader would do the same. Source: cluster M19 to M22.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -52,7 +52,7 @@ impl ClusterCore {
         if self.omits(Sabotage::Convergence) { None } else { self.gossip.blockers(&self.node, &self.exits) }
     }
 
-    /// Outside a tick: the same conditions, at once.
+    /// Acts at once, outside a tick, under the conditions of a tick.
     pub(super) fn act_as_leader(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let leads = self.view.leader.as_ref() == Some(&self.node) && self.downed.is_none();
         if leads && !self.trust.holds(now) && self.blockers().is_none() {
@@ -60,12 +60,12 @@ impl ClusterCore {
         }
     }
 
-    /// One step per member on a converged state, in one change. Source: cluster M20.
+    /// Moves each member one step on, from a converged state, in one change. Source: cluster M20.
     pub(super) fn leader_actions(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let before = self.gossip.clone();
         let mut gossip = Gossip::clone(&before);
         let may_come_up = self.has_enough_members() && !self.prepares_shutdown();
-        // The largest number says that there is none, so two members share the one before it at worst.
+        // The largest number stands for "not Up yet", so at worst two members share the number before it.
         let mut next_number = highest_number(&before).saturating_add(1).min(Member::NOT_UP - 1);
         let mut exiting = Vec::new();
         gossip.members.update(|member| match member.status {
@@ -94,7 +94,7 @@ impl ClusterCore {
         }
     }
 
-    /// Removes whoever is gone for sure. True if somebody was.
+    /// Removes the members that are gone for sure. True if there were any.
     fn bury(&self, now: Instant, before: &Gossip, gossip: &mut Gossip) -> bool {
         let gone = |member: &&Member| {
             let unreachable = before.reachability.aggregate(&member.address) != Status::Reachable;
@@ -129,8 +129,8 @@ impl ClusterCore {
         gossip.tombstones.retain(|_, tombstone| wall_ms.saturating_sub(tombstone.wall_ms) <= keep);
     }
 
-    /// The two oldest, of all and of each role that loses a member, hear at once who exits: one of
-    /// them takes over its singletons. Source: cluster M15.
+    /// Gossips at once to the two oldest members, of all and of each role that loses a member, and to the
+    /// exiting ones: one of the oldest takes over the singletons. Source: cluster M15.
     fn tell_hosts(&mut self, exiting: &[Member], out: &mut Vec<Effect>) {
         if exiting.is_empty() {
             return;

@@ -43,7 +43,7 @@ impl ClusterCore {
         self.gossip_to_one(out);
     }
 
-    /// Everybody who is Up prepares for the shutdown of the whole cluster. Source: cluster M30.
+    /// Makes every Up member prepare for the shutdown of the whole cluster. Source: cluster M30.
     pub(super) fn prepare_for_full_shutdown(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if !matches!(self.life, Life::Member) || self.downed.is_some() {
             return;
@@ -58,7 +58,7 @@ impl ClusterCore {
         }
     }
 
-    /// Somebody came up while somebody else began to prepare: it prepares too.
+    /// Makes members prepare that came up while others began to prepare.
     pub(super) fn follow_preparation(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if self.prepares_shutdown() {
             self.prepare_for_full_shutdown(now, out);
@@ -89,7 +89,7 @@ impl ClusterCore {
         self.act_if_urgent(now, out);
     }
 
-    /// This node is dead to the cluster: stop what it hosts at once, tell others, then end.
+    /// Makes this node, which is dead to the cluster, stop what it hosts at once, tell others, then end.
     pub(super) fn become_downed(&mut self, reason: ShutdownReason, out: &mut Vec<Effect>) {
         if self.downed.is_none() {
             self.downed = Some((reason, 0));
@@ -97,7 +97,7 @@ impl ClusterCore {
         }
     }
 
-    /// One more leader tick of a node that is Down.
+    /// Counts one more leader tick of a node that is Down.
     pub(super) fn count_down(&mut self, out: &mut Vec<Effect>) {
         let Some((reason, ticks)) = &mut self.downed else { return };
         *ticks += 1;
@@ -111,7 +111,7 @@ impl ClusterCore {
         }
     }
 
-    /// Everything is handed over: take back accusations, tell the others, end. Source: cluster M26.
+    /// After the hand-over: takes back this node's accusations, tells the others, ends. Source: cluster M26.
     pub(super) fn on_exiting_tasks_done(&mut self, now: Instant, clean: bool, out: &mut Vec<Effect>) {
         if self.exiting != Exiting::Running || self.downed.is_some() {
             return;
@@ -131,7 +131,7 @@ impl ClusterCore {
         self.end(ShutdownReason::Left, out);
     }
 
-    /// The two that would lead without this node.
+    /// The two members that would lead without this node.
     fn next_leaders(&self) -> Vec<UniqueAddress> {
         let mut exits = self.exits.clone();
         exits.insert(self.node.clone(), true);
@@ -156,12 +156,12 @@ impl ClusterCore {
             // It is not dialled any more, also where its confirmation changes nothing yet (cluster S20).
             self.on_proof(now, ProofInput::Settled(from), out);
             self.refresh(now, out);
-            // The leaver is ready, and everybody who matters may have agreed long ago.
+            // The leaver is ready, and the members whose agreement convergence needs may have agreed long ago.
             self.act_as_leader(now, out);
         }
     }
 
-    /// A leaving node that hears nobody may have been removed: it ends as if it were Down.
+    /// Ends a leaving node that hears no member, as if it were Down: it may have been removed.
     pub(super) fn check_isolation(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let leaves = matches!(self.view.self_status(), Some(MemberStatus::Leaving | MemberStatus::Exiting));
         let alone = self.gossip.members.values().all(|member| member.address == self.node || member.dead);
@@ -171,7 +171,7 @@ impl ClusterCore {
         }
     }
 
-    /// Somebody says that this node was removed. Source: cluster S19.
+    /// Another node says that it has quarantined this one, and why. Source: cluster S19.
     pub(super) fn on_this_node_quarantined(
         &mut self,
         now: Instant,
@@ -181,7 +181,7 @@ impl ClusterCore {
     ) {
         out.push(Effect::Publish(ClusterEvent::ThisNodeQuarantined { by: by.clone(), reason }));
         if matches!(self.life, Life::Joining(_)) {
-            // Let in, never told of it, and removed: nobody will answer its Join any more (cluster M25).
+            // This node was let in, never told of it, and removed: no member answers its Join any more (cluster M25).
             if reason == QuarantineReason::RemovedFromMembership {
                 self.on_join_rejected(by, JoinRejection::Removed, out);
             }
@@ -197,7 +197,7 @@ impl ClusterCore {
         out.push(Effect::Log(LogLevel::Warn, format!("quarantined by {by} ({reason:?}); this node goes on")));
         if self.gossip.members.contains_key(&by) {
             let mut gossip = Gossip::clone(&self.gossip);
-            // It will never answer again (cluster F11).
+            // A node that quarantined this one will never answer it again (cluster F11).
             if gossip.reachability.set(&self.node, &by, Status::Terminated) && !self.accuses_nobody() {
                 self.change(now, gossip, out);
             }

@@ -1,8 +1,8 @@
-//! What each seed node was found to be, for the people who wrote its address.
+//! Keeps what each seed node was found to be, for the people who wrote its address.
 //!
-//! A node that is no member yet asks its seed nodes again and again. What came of it is kept by seed; after a while it
-//! is said in the log, then at intervals that grow, until the node is a member or gives up; but not while all of them answer,
-//! since they wait for each other then.
+//! A node that is no member yet asks its seed nodes again and again. It keeps the last outcome by seed and logs it after
+//! a while, then at growing intervals, until the node is a member or gives up. It logs nothing while all seed nodes
+//! answer, since they wait for each other then.
 //!
 //! ```text
 //! join --3 s--> line --3 s--> line --6 s--> line --12 s--> line ... at most 60 s between two
@@ -17,7 +17,7 @@ use crate::seed_report::{SeedAnswer, SeedReport};
 
 /// A start that takes longer than this is worth a line.
 const FIRST_LINE: Duration = Duration::from_secs(3);
-/// Between two lines at most.
+/// The longest time between two lines.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 
 /// An input to the record of the seed nodes: what each answered, and that time passed.

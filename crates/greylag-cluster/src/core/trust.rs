@@ -22,7 +22,7 @@ pub(super) struct Trust {
     /// No decisions until then.
     hold_until: Option<Instant>,
     suspect_since: Option<Instant>,
-    /// Whom this node exchanged gossip with while suspect.
+    /// Members that this node exchanged gossip with while suspect.
     exchanged: BTreeSet<UniqueAddress>,
     last_exchange_at: Instant,
     /// The own version after the last pause: gossip that knows an older one was sent before this process
@@ -58,28 +58,28 @@ impl Trust {
         self.suspect_since.is_some()
     }
 
-    /// No downing decision and no leader action.
+    /// Whether this node must take no downing decision and no leader action.
     pub(super) fn holds(&self, now: Instant) -> bool {
         self.is_suspect() || self.pauses(now)
     }
 
-    /// This process has just stood still: no decision at all.
+    /// Whether this process has just stood still, and so must take no decision at all.
     pub(super) fn pauses(&self, now: Instant) -> bool {
         self.hold_until.is_some_and(|until| now < until)
     }
 
-    /// Marks that are due are not made yet: what this node sees is not all that it knows.
+    /// Whether marks that are due are put off, so that the state does not show all that this node knows.
     pub(super) fn defers(&self, now: Instant) -> bool {
         self.defer_until.is_some_and(|until| now < until)
     }
 
-    /// How long ago this node last exchanged gossip with anybody.
+    /// How long ago this node last exchanged gossip with another member.
     pub(super) fn silence(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.last_exchange_at)
     }
 
-    /// More than half of the peers fell silent at once while this node itself was late: more likely
-    /// its own fault. Once, for one more pause.
+    /// Whether to put off marking peers: more than half of them fell silent at once while this node itself
+    /// was late, so the fault is more likely its own. Puts off once, for one more pause.
     pub(super) fn defers_marking(
         &mut self,
         now: Instant,
@@ -119,7 +119,7 @@ impl ClusterCore {
         }
         self.trust.hold_until = Some(now + 3 * interval);
         self.tell_heartbeat(now, HeartbeatInput::Paused, out);
-        // Nobody is marked on this tick.
+        // No peer is marked unreachable on this tick.
         self.rounds.reaper_at = self.rounds.reaper_at.max(now + self.settings.unreachable_nodes_reaper_interval);
         out.push(Effect::Log(LogLevel::Warn, format!("this process stood still for {lag:?}")));
         out.push(Effect::Publish(ClusterEvent::LocalPause(lag)));
@@ -158,15 +158,15 @@ impl ClusterCore {
         }
     }
 
-    /// Nobody else could have removed this node.
+    /// Whether no other living member is left that could have removed this node.
     fn is_alone(&self) -> bool {
         self.gossip.members.values().all(|member| member.address == self.node || member.dead)
     }
 
-    /// Gossip was exchanged: with a member that trusts itself, or with so many that together with
-    /// them this node is the majority, it is trusted again. What waited in a socket while this process
-    /// slept is no exchange: whoever sent it may have removed this node since. `heard` is how many
-    /// changes of this node it knows.
+    /// Notes that gossip was exchanged. This node is trusted again after an exchange with a member that
+    /// trusts itself, or with so many members that together with them this node is the majority. Gossip
+    /// that waited in a socket while this process slept is no exchange: its sender may have removed this
+    /// node since. `heard` is how many changes of this node the gossip knows.
     pub(super) fn note_exchange(
         &mut self,
         now: Instant,
@@ -212,7 +212,8 @@ impl ClusterCore {
         if self.is_alone() {
             self.become_trusted(now, out);
         } else if now.saturating_duration_since(since) >= self.settings.stable_after() && self.downed.is_none() {
-            out.push(Effect::Log(LogLevel::Warn, "nobody confirms this node after its pause; it ends".to_owned()));
+            let text = "no other member confirms this node after its pause; it ends".to_owned();
+            out.push(Effect::Log(LogLevel::Warn, text));
             let node = self.node.clone();
             self.down(now, &[node], out);
         }

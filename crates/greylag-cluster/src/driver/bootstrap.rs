@@ -113,7 +113,7 @@ impl Runner {
         }
     }
 
-    /// One at a time, so that an old answer never arrives after a newer one.
+    /// Starts a lookup, one at a time, so that an old answer never arrives after a newer one.
     fn look_up(&mut self) {
         if std::mem::replace(&mut self.looking_up, true) {
             return;
@@ -138,8 +138,8 @@ impl Runner {
     }
 }
 
-/// A member still gives votes back: whoever gave one may be about to found with others. It does so for
-/// as long as the node lives, and does not keep it alive.
+/// Runs the machine of a member on, so that it still gives votes back: a voter that wants its vote back
+/// may be about to found a cluster with others. This task ends with the node, and does not keep it alive.
 fn stay(cluster: &Cluster, mut machine: Bootstrap, mut inbox: mpsc::Receiver<Arrived>) {
     let (remoting, mut terminated) = (cluster.remoting().clone(), cluster.inner.terminated.clone());
     let clock = cluster.settings().clock.clone();
@@ -179,7 +179,7 @@ fn say(remoting: &dyn Remoting, effect: BootstrapEffect) {
         BootstrapEffect::Log(LogLevel::Info, text) => tracing::info!(%node, "{text}"),
         BootstrapEffect::Log(LogLevel::Warn, text) => tracing::warn!(%node, "{text}"),
         BootstrapEffect::Log(LogLevel::Error, text) => tracing::error!(%node, "{text}"),
-        // A member looks for nobody.
+        // A member looks for no other nodes.
         BootstrapEffect::Lookup | BootstrapEffect::Join(_) | BootstrapEffect::Found(_) => {}
     }
 }

@@ -35,10 +35,10 @@ impl Clock {
         Self { ahead: Some(Arc::default()) }
     }
 
-    /// Goes on by `suspended` at once.
+    /// Moves the clock on by `suspended` at once.
     ///
     /// # Panics
-    /// On the system's clock, which nobody can set.
+    /// On the system's clock, which this program cannot set.
     pub fn jump(&self, suspended: Duration) {
         let ahead = self.ahead.as_ref().expect("only a clock made by `for_test` jumps");
         ahead.fetch_add(u64::try_from(suspended.as_nanos()).unwrap_or(u64::MAX / 2), Ordering::SeqCst);

@@ -1,9 +1,9 @@
 //! One connection attempt to a process that may be dead, and whether its refusal counts.
 //!
-//! A refusal proves a death only where nobody but the process's own host could have refused: under
+//! A refusal proves a death only where no host but the process's own could have refused: under
 //! `local` the process named this very host and network namespace in its handshake, the address is
-//! one of our own interfaces, and the kernel shows no listener on the port. All of it is looked at
-//! anew for each dial. Source: cluster S20.
+//! one of our own interfaces, and the kernel shows no listener on the port. Each dial checks all of
+//! it anew. Source: cluster S20.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -21,7 +21,7 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Dials `peer` once, where its last active stream ended.
 pub(crate) async fn dial(policy: ProofOfDeath, remoting: &dyn Remoting, peer: UniqueAddress) -> Input {
-    // Where a process only called from, it need not listen: what is refused there says nothing of it.
+    // A process need not listen at an address that it only called from: a refusal there says nothing of it.
     let known = remoting.peer(peer.address()).filter(|info| info.peer == peer && info.reached);
     let Some(info) = known.filter(|info| covers(policy, remoting.host_id().as_deref(), info)) else {
         return Input::DialFailed(peer);
@@ -41,7 +41,7 @@ pub(crate) async fn dial(policy: ProofOfDeath, remoting: &dyn Remoting, peer: Un
 
 fn covers(policy: ProofOfDeath, own_host: Option<&str>, peer: &PeerInfo) -> bool {
     if cfg!(windows) {
-        // Its kernel refuses also when a backlog is full.
+        // The kernel of Windows refuses also when a backlog is full.
         return false;
     }
     match policy {
@@ -54,7 +54,7 @@ fn covers(policy: ProofOfDeath, own_host: Option<&str>, peer: &PeerInfo) -> bool
     }
 }
 
-/// Only an address of this network namespace can be bound.
+/// Whether this is an address of this network namespace: only such a one can be bound.
 fn is_own_interface(ip: IpAddr) -> bool {
     let foreign_bind = ["/proc/sys/net/ipv4/ip_nonlocal_bind", "/proc/sys/net/ipv6/ip_nonlocal_bind"];
     let allowed = |path: &&str| std::fs::read_to_string(path).is_ok_and(|text| text.trim() != "0");
@@ -136,8 +136,8 @@ mod tests {
         let (here, there) = (bind().await, bind().await);
         let (own, peer) = (here.self_address().clone(), there.self_address().clone());
         let call = |from: &GrpcTransport, to: &UniqueAddress| {
-            let nobody = Envelope::new(Recipient::new("control/nobody"), CodecId::INTERNAL, "x", bytes::Bytes::new());
-            from.send(&Destination::Incarnation(to.clone()), nobody.to_uid(to.uid())).unwrap();
+            let stray = Envelope::new(Recipient::new("control/none"), CodecId::INTERNAL, "x", bytes::Bytes::new());
+            from.send(&Destination::Incarnation(to.clone()), stray.to_uid(to.uid())).unwrap();
         };
         let arrived = async |at: &GrpcTransport| {
             while !at.dead_letter_totals().contains_key(&DeadLetterReason::NoSuchRecipient) {
@@ -176,8 +176,8 @@ mod tests {
         assert_eq!(dial(ProofOfDeath::On, &*here, never.clone()).await, Input::DialFailed(never));
 
         let peer = there.self_address().clone();
-        let nobody = Envelope::new(Recipient::new("control/nobody"), CodecId::INTERNAL, "x", bytes::Bytes::new());
-        here.send(&Destination::Incarnation(peer.clone()), nobody).unwrap();
+        let stray = Envelope::new(Recipient::new("control/none"), CodecId::INTERNAL, "x", bytes::Bytes::new());
+        here.send(&Destination::Incarnation(peer.clone()), stray).unwrap();
         while !there.dead_letter_totals().contains_key(&DeadLetterReason::NoSuchRecipient) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -1,4 +1,4 @@
-//! Who the other nodes are: a list that somebody wrote, a name in DNS, an orchestrator.
+//! Finds the other nodes: by a list that an operator wrote, a name in DNS, an orchestrator.
 
 use std::fmt;
 
@@ -20,9 +20,9 @@ greylag_core::debug_is_sentence!(DiscoveryError);
 
 /// Finds the addresses of nodes that may belong to the cluster.
 ///
-/// Answers need not be complete, nor the same for everybody: [`Cluster::bootstrap`](super::Cluster::bootstrap)
+/// Answers need not be complete, nor the same for every node: [`Cluster::bootstrap`](super::Cluster::bootstrap)
 /// waits until they are stable, and founds one cluster although they differ. An empty answer means
-/// that there is nobody, an error that nothing is known.
+/// that there are no nodes, an error that nothing is known.
 pub trait Discovery: fmt::Debug + Send + Sync + 'static {
     /// Looks up once. May take its time; a lookup that takes long delays the next.
     ///
@@ -31,7 +31,7 @@ pub trait Discovery: fmt::Debug + Send + Sync + 'static {
     fn lookup(&self) -> BoxFuture<'_, Result<Vec<NodeAddress>, DiscoveryError>>;
 }
 
-/// A list that somebody wrote.
+/// A list that an operator wrote.
 ///
 /// With the same list on every node [`Cluster::join_seed_nodes`](super::Cluster::join_seed_nodes)
 /// does all that is needed, and does it sooner.

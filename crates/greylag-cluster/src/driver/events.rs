@@ -57,7 +57,7 @@ impl EventHub {
         lock(&self.state).view.clone()
     }
 
-    /// Replaces the view and tells everybody what happened.
+    /// Replaces the view and tells every subscriber what happened.
     pub(crate) fn publish(&self, view: Option<Arc<MembershipView>>, events: &[ClusterEvent]) {
         let mut state = lock(&self.state);
         if let Some(view) = view {
@@ -146,7 +146,7 @@ impl ClusterEvents {
     }
 
     fn try_next(&mut self) -> Taken {
-        // The hub first, so that no event falls between a new snapshot and the stream after it.
+        // Locks the hub first, so that no event falls between a new snapshot and the stream after it.
         let state = lock(&self.hub.state);
         let mut events = lock(&self.queue.events);
         if events.missed > 0 {
@@ -227,7 +227,7 @@ mod tests {
         hub.publish(None, &[ClusterEvent::ClusterShuttingDown]);
         assert!(matches!(members.next().await, Some(ClusterEvent::MemberUp(_))));
         assert!(matches!(members.next().await, Some(ClusterEvent::MemberLeft(_))), "nothing of other kinds between");
-        assert_eq!(members.next().await, Some(ClusterEvent::ClusterShuttingDown), "which everybody gets");
+        assert_eq!(members.next().await, Some(ClusterEvent::ClusterShuttingDown), "which every subscriber gets");
     }
     /// cluster M32, M33: a late subscriber that wants events gets those that lead from nothing to the present view.
     #[tokio::test]

@@ -58,9 +58,9 @@ impl Target {
     }
 }
 
-/// Somebody who knows of deaths before the network does: an orchestrator, a supervisor.
+/// A witness of deaths, which knows of them before the network does: an orchestrator, a supervisor.
 ///
-/// What it says counts as proof (cluster S20 case c): the member is removed at once and what it ran
+/// Its word counts as proof (cluster S20 case c): the member is removed at once and what it ran
 /// starts elsewhere without a margin. A witness that is wrong makes two writers.
 pub trait DeathWitness: Send + 'static {
     /// The next process that has ended for sure; `None` when the witness has nothing more to say.
@@ -100,8 +100,8 @@ pub(crate) struct Threads {
 }
 
 impl Drop for Inner {
-    /// Nobody could end this node in order any more, so it does so itself. Cutting its tasks off instead
-    /// would leave what it hosts running behind an open port while the others start it elsewhere.
+    /// Makes the node end itself in order, since no handle is left that could end it. Cutting its tasks off
+    /// instead would leave what it hosts running behind an open port while the others start it elsewhere.
     fn drop(&mut self) {
         self.input(DriverInput::HandlesGone);
     }
@@ -175,7 +175,7 @@ impl Cluster {
         if self.inner.inbox.send(join).await.is_err() {
             return Err(self.shutting_down());
         }
-        // A question that came after the last input is never answered; an answer came before the end.
+        // A driver that has ended answers no question that came after its last input; its answers come before its end.
         tokio::select! {
             biased;
             joined = answer => joined.unwrap_or_else(|_| Err(self.shutting_down())),
@@ -251,7 +251,7 @@ impl Cluster {
         self.inner.input(DriverInput::Command(command));
     }
 
-    /// Begins the shutdown of the whole cluster: nobody joins or comes up any more, nothing moves, and
+    /// Begins the shutdown of the whole cluster: no node joins or comes up any more, nothing moves, and
     /// members that leave from now on hand nothing over. Every member may then leave in any order.
     /// Source: cluster M30.
     ///
@@ -274,7 +274,7 @@ impl Cluster {
         self.for_members(&target.into(), Command::Leave)
     }
 
-    /// Declares a member dead, for good. Whoever does so vouches that its process has ended.
+    /// Declares a member dead, for good. The caller vouches that the member's process has ended.
     ///
     /// # Errors
     /// [`MemberError::UnknownMember`].
@@ -331,11 +331,11 @@ impl Cluster {
     /// the last minute. Source: cluster M36.
     pub async fn health(&self) -> Health {
         let (reply, health) = oneshot::channel();
-        // A refused input holds the reply: kept alive, it would be waited for without end.
+        // A refused input holds the reply, so it is dropped here; else the wait for the reply would never end.
         if self.inner.inbox.send(DriverInput::Health(reply)).await.is_err() {
             return Health::default();
         }
-        // A question that came after the last input is never answered.
+        // A driver that has ended answers no question that came after its last input.
         tokio::select! {
             health = health => health.unwrap_or_default(),
             _ended = self.terminated() => Health::default(),

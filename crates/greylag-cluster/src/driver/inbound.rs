@@ -1,8 +1,8 @@
-//! What comes in from the transport: decoded where it is carried, and put into the inbox of the
-//! driver's task.
+//! Takes messages and events from the transport: decodes them on the worker that carries them, and puts
+//! them into the inbox of the driver's task.
 //!
 //! Nothing is lost silently: a message that finds the inbox full is a dead letter, counted and told
-//! to whoever watches those. Source: cluster C7.
+//! to the watchers of dead letters. Source: cluster C7.
 
 use std::sync::{Arc, Weak};
 
@@ -39,9 +39,9 @@ impl Receiver for MembershipReceiver {
 #[derive(Clone)]
 pub(super) struct WayIn {
     pub(super) inbox: mpsc::Sender<DriverInput>,
-    /// What peers' messages may have there together.
+    /// The room in the inbox that messages of peers may take together.
     pub(super) room: Room,
-    /// The transport holds its receivers, so they do not hold it.
+    /// Weak, because the transport holds its receivers.
     pub(super) remoting: Weak<dyn Remoting>,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct SingletonReceiver {
 impl Receiver for SingletonReceiver {
     fn receive(&self, message: Inbound) {
         match wire::decode_singleton(message.payload.clone()) {
-            // Nobody speaks for another address; for an older process of its own it may.
+            // A process may speak for an older one at its own address, and for no other address.
             Ok(decoded) if decoded.from.address() == message.from.address() => {
                 let input = DriverInput::SingletonMessage { name: self.name.clone(), message: decoded };
                 self.way_in.put(input, &message);
@@ -101,8 +101,8 @@ pub(super) struct Listener {
     waiting: Arc<Semaphore>,
 }
 
-/// Handshakes that wait for room in a full inbox. Whoever may connect can cause handshakes, so there is an end to
-/// it; all other events come of this node's own peers.
+/// Handshakes that wait for room in a full inbox. Every process that may connect can cause handshakes, so their
+/// number is bounded; all other events come of this node's own peers.
 const WAITING: usize = 1024;
 
 impl Listener {
@@ -142,12 +142,12 @@ impl TransportListener for Listener {
             _ => return,
         };
         if matches!(input, Input::Unreached { .. }) {
-            // For people only, and the next dial says it again.
+            // An unreached seed node is for people only, and the next dial tells it again.
             self.inbox.try_send(DriverInput::Core(input)).ok();
             return;
         }
         let is_handshake = matches!(input, Input::PeerHandshake { .. });
-        // These are not repeated, so a full inbox must not lose them.
+        // The transport does not repeat these events, so a full inbox must not lose them.
         if let Err(mpsc::error::TrySendError::Full(input)) = self.inbox.try_send(DriverInput::Core(input)) {
             let room = self.waiting.clone().try_acquire_owned().ok();
             if room.is_none() && is_handshake {
@@ -173,8 +173,8 @@ mod tests {
 
     use super::*;
 
-    /// Cluster T39, 79: what peers send waits in the one inbox within its bound in bytes, whatever their number; what comes
-    /// beyond is counted, and what this node tells itself passes all the same.
+    /// Cluster T39, 79: messages of peers wait in the one inbox within its bound in bytes, whatever their number;
+    /// those beyond the bound are counted, and what this node tells itself passes all the same.
     #[tokio::test]
     async fn the_inbox_is_bounded_in_bytes() {
         let network = MemoryNetwork::new();

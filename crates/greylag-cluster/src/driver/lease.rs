@@ -1,12 +1,12 @@
 //! Leases: a lock outside the cluster that at most one owner holds, for when the cluster itself is
 //! in doubt.
 //!
-//! A lease has a name and is held by an owner, the `host:port` of a node. Who holds it renews it by
-//! heartbeats; who cannot renew it has lost it, and learns so *before* anybody else may get it. A
-//! restarted process is the same owner, and takes the lease over from its predecessor at once.
+//! A lease has a name and is held by an owner, the `host:port` of a node. The holder renews it by
+//! heartbeats; a holder that cannot renew it has lost it, and learns so *before* another owner may get it.
+//! A restarted process is the same owner, and takes the lease over from its predecessor at once.
 //!
-//! Whoever uses a lease calls it through [`GuardedLease`], for which an implementation that panics or hangs is
-//! one whose answer is unknown. Source: cluster S16.
+//! Users of a lease call it through [`GuardedLease`], which reports the answer of an implementation that
+//! panics or hangs as unknown. Source: cluster S16.
 
 mod guard;
 mod memory;
@@ -26,7 +26,7 @@ pub use settings::{LeaseSettings, Leases};
 /// has answered `Ok(true)`. Must not block.
 pub type OnLost = Box<dyn FnOnce(LeaseError) + Send>;
 
-/// Why a lease was lost, or why nobody knows whether it was granted.
+/// Why a lease was lost, or why it is unknown whether it was granted.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LeaseError {
     /// No answer in time. Whether the lease was granted or given up is unknown; try again.
@@ -47,7 +47,7 @@ pub enum LeaseError {
         /// What was tried.
         operation: &'static str,
     },
-    /// It could not be renewed in time, so somebody else may get it soon. Stop what it protects.
+    /// The lease could not be renewed in time, so another owner may get it soon. Stop what it protects.
     #[error("lease {name} was not renewed for {silent:?}; whatever it protects must stop now")]
     NotRenewed {
         /// The lease.
@@ -55,12 +55,12 @@ pub enum LeaseError {
         /// Since when the store was not heard.
         silent: Duration,
     },
-    /// Somebody else holds it, although this owner did before. Stop what it protects.
+    /// Another owner holds the lease, although this one did before. Stop what it protects.
     #[error("lease {name} was taken away from {owner}; whatever it protects must stop now")]
     TakenAway {
         /// The lease.
         name: String,
-        /// Who held it.
+        /// The owner that held it.
         owner: String,
     },
     /// The store behind the lease refused or failed. The source says why, and what to do.
@@ -93,27 +93,27 @@ pub enum LeaseError {
 /// `greylag_cluster::tck::lease` (feature `tck`) proves an implementation.
 #[async_trait]
 pub trait Lease: Send + Sync + 'static {
-    /// Its name.
+    /// The lease's name.
     fn name(&self) -> &str;
 
-    /// Who holds it if this one does: `host:port`.
+    /// The owner in whose name this handle holds the lease: `host:port`.
     fn owner(&self) -> &str;
 
-    /// Tries to get it, once. `Ok(false)`: somebody else definitely holds it. By its holder again it
-    /// is a success, and `on_lost` replaces the former one.
+    /// Tries to get the lease, once. `Ok(false)`: another owner definitely holds it. For the holder a
+    /// further call succeeds, and its `on_lost` replaces the former one.
     ///
     /// # Errors
-    /// The outcome is unknown: it may have been granted.
+    /// The outcome is unknown: the lease may have been granted.
     async fn acquire(&self, on_lost: OnLost) -> Result<bool, LeaseError>;
 
-    /// Gives it up. `Ok(true)`: this owner does not hold it any more, or did not; `Ok(false)`:
-    /// somebody else holds it. `on_lost` is not called for what was given up.
+    /// Gives the lease up. `Ok(true)`: this owner does not hold it any more, or did not; `Ok(false)`:
+    /// another owner holds it. `on_lost` is not called for a lease that was given up.
     ///
     /// # Errors
-    /// The outcome is unknown; it ends by itself after `heartbeat_timeout`.
+    /// The outcome is unknown; the lease ends by itself after `heartbeat_timeout`.
     async fn release(&self) -> Result<bool, LeaseError>;
 
-    /// True only if it is certainly held, as far as can be told without waiting for anything.
+    /// True only if this owner certainly holds the lease, as far as can be told without waiting for anything.
     fn check(&self) -> bool;
 }
 

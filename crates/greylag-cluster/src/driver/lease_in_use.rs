@@ -1,5 +1,5 @@
-//! A lease in use by a machine of this node: asked for and given back on the runtime of the user, and
-//! the machine is told what became of that.
+//! A lease in use by a machine of this node: asks for it and gives it back on the runtime of the user, and
+//! tells the machine what became of that.
 //!
 //! Source: cluster P5, S10, S16.
 
@@ -20,9 +20,9 @@ use crate::singleton::lease::LeaseOutcome;
 pub(crate) enum LeaseNews {
     /// A request has ended.
     Result(LeaseOutcome),
-    /// It was given back, well or not.
+    /// The lease was given back; the release may have failed.
     Released,
-    /// It was held, and is lost.
+    /// The lease was held, and is lost.
     Lost,
 }
 
@@ -30,18 +30,18 @@ pub(crate) enum LeaseNews {
 #[derive(Clone)]
 pub(crate) struct LeaseInUse {
     name: Arc<str>,
-    /// Empty while it is being made. `None` if none can be made; then every request fails.
+    /// The lease: empty while it is being made, `None` if none can be made; then every request fails.
     lease: watch::Receiver<Option<Option<GuardedLease>>>,
     patience: Duration,
     runtime: Handle,
     inbox: mpsc::Sender<DriverInput>,
-    /// Makes the machine's input of it; `None`: of no interest.
+    /// Makes the machine's input of news; `None`: the machine does not need them.
     news: Arc<dyn Fn(LeaseNews) -> Option<DriverInput> + Send + Sync>,
 }
 
 impl LeaseInUse {
-    /// The lease `name` of this node. Without a provider, or if that refuses, it can only fail. Making
-    /// it is code of the user, and so is done where that may block or panic: on `runtime`.
+    /// Begins to make the lease `name` of this node. Without a provider, or if that refuses, its requests
+    /// fail. A provider is code of the user, and so makes the lease where that may block or panic: on `runtime`.
     pub(crate) fn new(
         name: String,
         settings: &ClusterSettings,
@@ -84,13 +84,13 @@ impl LeaseInUse {
         made.ok()?.ok()?.clone().flatten()
     }
 
-    /// Whether it is held for sure, as far as can be told without waiting.
+    /// Whether the lease is held for sure, as far as can be told without waiting.
     pub(crate) fn is_certainly_held(&self) -> bool {
         let lease = self.lease.borrow().clone().flatten();
         lease.is_some_and(|lease| lease.check())
     }
 
-    /// Asks; the answer comes as `Result`, a later loss as `Lost`.
+    /// Asks for the lease; the answer comes as `Result`, a later loss as `Lost`.
     pub(crate) fn acquire(&self) {
         let this = self.clone();
         self.runtime.spawn(async move {
@@ -103,7 +103,7 @@ impl LeaseInUse {
         });
     }
 
-    /// Gives it back; `Released` follows in any case.
+    /// Gives the lease back; `Released` follows in any case.
     pub(crate) fn release(&self) {
         let this = self.clone();
         self.runtime.spawn(async move {

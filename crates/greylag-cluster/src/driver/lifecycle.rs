@@ -21,7 +21,7 @@ impl Cluster {
         run_user_code("on_member_up", async move {
             if cluster.wait_up().await.is_ok() {
                 let _runs = cluster.inner.tasks.running().begin();
-                // Not held on to while the code of the user runs.
+                // The handle must not keep the node alive while the code of the user runs.
                 drop(cluster);
                 f();
             }

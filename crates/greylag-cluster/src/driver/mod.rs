@@ -2,9 +2,9 @@
 //!
 //! One task on a small runtime owns the membership machine and the singleton managers of this node:
 //! on the transport's control runtime, so that a heartbeat meets no other threads between its socket
-//! and the machine ([`Cluster::start_on`]), or on one of its own ([`Cluster::start`]). Everything reaches it through one bounded inbox; deadlines go first. The code of
-//! users (singleton instances, shutdown tasks) runs on the runtime that called
-//! [`Cluster::start`], never here. Source: cluster C7.
+//! and the machine ([`Cluster::start_on`]), or on one of its own ([`Cluster::start`]). All inputs reach the
+//! task through one bounded inbox; deadlines go first. The code of users (singleton instances, shutdown
+//! tasks) runs on the runtime that called [`Cluster::start`], never here. Source: cluster C7.
 
 mod bootstrap;
 mod clock;
@@ -112,7 +112,7 @@ struct OwnRuntime(Option<Runtime>);
 impl Drop for OwnRuntime {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
-            // Waiting is not allowed here: one of its own tasks drops it.
+            // Does not wait for the runtime's tasks, since one of them drops it.
             runtime.shutdown_background();
         }
     }

@@ -44,7 +44,7 @@ const SINGLETON_PREFIX: &str = "control/singleton/";
 /// bulk recipient. Source: cluster T5.
 const CONTROL_LIMIT: usize = 60 * 1024;
 
-/// A change of the view, and what happened by it.
+/// A change of the view, and the events that it led to.
 #[derive(Default)]
 struct News {
     view: Option<Arc<MembershipView>>,
@@ -57,7 +57,7 @@ pub(crate) struct Node {
     settings: ClusterSettings,
     remoting: Arc<dyn Remoting>,
     inbox: mpsc::Sender<DriverInput>,
-    /// Of what peers send, in the inbox.
+    /// The room in the inbox for messages of peers.
     room: Room,
     hub: Arc<EventHub>,
     tasks: Arc<ShutdownTasks>,
@@ -77,9 +77,9 @@ pub(crate) struct Node {
     /// Instances of singletons that run here.
     instances: usize,
     shutting_down: bool,
-    /// The membership has ended: nothing is joined any more.
+    /// Why the membership has ended, if it has: this node joins no cluster any more.
     ended: Option<ShutdownReason>,
-    /// A machine panicked; none is asked again.
+    /// A machine panicked; no machine gets inputs any more.
     failed: bool,
     rates: DeadLetterRates,
     pulse: PulseSender,
@@ -128,13 +128,13 @@ impl Node {
         if let Downing::SplitBrainResolver(SbrSettings { strategy: Strategy::LeaseMajority { .. }, .. }) =
             &node.settings.downing
         {
-            // Not in the middle of the partition that it is for.
+            // The lease is made now, not in the middle of the partition that it is for.
             node.resolver_lease();
         }
         node
     }
 
-    /// What the tick says, for whoever runs code of users.
+    /// What the tick says, for tasks that run code of users.
     pub(crate) fn pulse(&self) -> Pulse {
         self.pulse.subscribe()
     }
@@ -156,7 +156,7 @@ impl Node {
         self.remoting.listen(None, Arc::new(Listener::new(self.inbox.clone(), self.user.clone())));
     }
 
-    /// Runs until every phase of a shutdown has.
+    /// Runs until every phase of a shutdown has run.
     pub(crate) async fn run(mut self, mut receiver: mpsc::Receiver<DriverInput>) {
         let mut effects = Vec::new();
         let clock = self.settings.clock.clone();
@@ -165,7 +165,7 @@ impl Node {
                 () = sleep_until(&clock, self.next_deadline()) => None,
                 input = receiver.recv() => match input {
                     None | Some(DriverInput::Close(_)) => return self.close(input),
-                    // Taken out, it leaves its room to the next.
+                    // A message that is taken out leaves its room to the next.
                     Some(DriverInput::Received(input, _share)) => Some(*input),
                     Some(input) => Some(input),
                 },
@@ -248,7 +248,7 @@ impl Node {
 
     fn on_input(&mut self, now: Instant, input: DriverInput, effects: &mut Vec<Effect>) {
         match input {
-            // What needs the machine waits for an answer in vain, and learns so at once.
+            // Inputs that need the machine are dropped, and with them their replies, so callers learn it at once.
             DriverInput::Join { .. } | DriverInput::Health(_) | DriverInput::Command(_) | DriverInput::Core(_)
                 if self.failed => {}
             DriverInput::Health(reply) => {
@@ -322,7 +322,7 @@ impl Node {
                 Effect::AskWho(address) => self.remoting.ask_who(&address),
                 Effect::Holders(members) => self.remoting.set_holders(self.settings.holders(&members)),
                 Effect::Joined => {
-                    // A member is sent large states by members only: a Welcome comes before.
+                    // Only members send large states to a member: the Welcome of a stranger came before.
                     self.remoting.open_to_strangers(BULK, false);
                     self.answer_joining(&Ok(()));
                 }
@@ -338,8 +338,8 @@ impl Node {
         self.publish_news(now);
     }
 
-    /// An instance whose lease ran out while this process slept, or its machine, is told to end before
-    /// anybody who sleeps with it may go on: the lease's own timer may be late, the tick is not.
+    /// Tells an instance whose lease ran out while this process slept, or its machine, to end before any
+    /// task that slept with it may go on: the lease's own timer may be late, the tick is not.
     fn on_ticked(&mut self, at: Instant, standing: Standing) {
         let lost: Vec<Arc<str>> = self
             .singletons
@@ -354,8 +354,8 @@ impl Node {
         self.pulse.publish(at, standing);
     }
 
-    /// The view and what happened by it reach subscribers together, or one who comes in between would
-    /// be told twice. An instance that the managers then start finds the view that it was started by.
+    /// Publishes the view and its events together, or a subscriber that comes in between would be told
+    /// twice. An instance that the managers then start finds the view that it was started by.
     /// Source: cluster M32.
     fn publish_news(&mut self, now: Instant) {
         let News { view, events } = std::mem::take(&mut self.news);
@@ -379,7 +379,7 @@ impl Node {
 
     fn on_view(&mut self, view: Arc<MembershipView>) {
         self.view = view.clone();
-        // A node whose membership has ended believes its last members and nobody else.
+        // A node whose membership has ended believes its last members and no other process.
         if !view.members.is_empty() {
             self.remoting.set_members(&mut view.members.iter().map(|member| &member.address));
         }
@@ -388,7 +388,7 @@ impl Node {
 
     fn count_dropped(&self, from: &UniqueAddress, reason: DeadLetterReason) {
         tracing::debug!(%from, %reason, "a membership message was dropped");
-        // A member that joined a moment ago gossips before everybody knows it: chatter. Other reasons are faults.
+        // A member that joined a moment ago gossips before all others know it: no fault. Other reasons are faults.
         let recipient = if reason == DeadLetterReason::NotAMember { CLUSTER } else { UNREADABLE };
         self.remoting.dead_letter(reason, recipient, "cluster");
     }
@@ -517,7 +517,7 @@ impl Node {
         self.tell_manager(now, &name, ManagerInput::View(self.view.clone()));
     }
 
-    /// One room for all that peers send, whatever it is about.
+    /// The way into this node's inbox; all that peers send shares one room in it.
     fn way_in(&self) -> WayIn {
         let (inbox, room) = (self.inbox.clone(), self.room.clone());
         WayIn { inbox, room, remoting: Arc::downgrade(&self.remoting) }

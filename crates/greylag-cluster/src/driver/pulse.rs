@@ -1,11 +1,11 @@
-//! What the tick of a node says to those who are about to run code of users.
+//! What the tick of a node says to tasks that are about to run code of users.
 //!
 //! The machine's tick publishes when it ran and whether this node trusts itself, before anything
 //! else. A process that was stopped, or whose machine was suspended, cannot know what the others
-//! started meanwhile until that tick has run: so whoever takes messages reads the tick *after* it took
-//! them and before it handles any, and waits for the next one where the last lies too far back.
-//! What is answered after waking then was asked before the sleep, or is asked where nobody else can
-//! have started anything. A read costs one clock and one load.
+//! started meanwhile until that tick has run. So a task that takes messages reads the tick *after* it
+//! took them and before it handles any, and waits for the next tick where the last lies too far back.
+//! A message that is answered after waking then was asked before the sleep, or is asked where no other
+//! node can have started anything. A read costs one clock and one load.
 //!
 //! Source: cluster F9, sharding §4.1.
 
@@ -18,11 +18,11 @@ use tokio::sync::Notify;
 use super::clock::Clock;
 use crate::core::Standing;
 
-/// No code of users runs any more: this node has ended.
+/// The value of a node that has ended: no code of users runs any more.
 const ENDED: u64 = 0;
-/// None runs until a later tick says otherwise.
+/// The value of a node that does not trust itself: no code of users runs until a later tick says otherwise.
 const HELD: u64 = 1;
-/// There was no tick yet; nothing that needs one runs before this node is a member.
+/// The value before the first tick: nothing that needs a tick runs before this node is a member.
 const OPEN: u64 = u64::MAX;
 
 /// Whether code of users may run on this node now. Clones read the same tick.
@@ -46,8 +46,8 @@ impl Shared {
 }
 
 impl Pulse {
-    /// Whether the last tick is recent, and was that of a node that trusts itself. What was taken before
-    /// this was called may be handled if it is true.
+    /// Whether the last tick is recent, and was that of a node that trusts itself. Messages that were taken
+    /// before this call may be handled if it is true.
     pub fn is_fresh(&self) -> bool {
         let until = self.shared.until.load(Ordering::Acquire);
         until == OPEN || self.shared.nanos(self.shared.clock.now()) <= until
@@ -155,7 +155,7 @@ mod tests {
         tokio::task::yield_now().await;
         sender.publish(clock.now(), Standing::Held);
         tokio::task::yield_now().await;
-        assert!(!wait.is_finished(), "a tick of a suspect node lets nobody go on");
+        assert!(!wait.is_finished(), "a tick of a suspect node lets no task go on");
         sender.publish(clock.now(), Standing::Trusted);
         assert!(wait.await.expect("no panic"));
         clock.jump(2 * COUNTS);

@@ -9,7 +9,7 @@ use greylag_core::DeadLetterReason;
 
 type Totals = BTreeMap<DeadLetterReason, u64>;
 
-/// Between two looks at the counters.
+/// The time between two looks at the counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 /// How far back a rate looks.
 const WINDOW: Duration = Duration::from_secs(60);
@@ -28,14 +28,14 @@ impl DeadLetterRates {
             return false;
         }
         self.samples.push_back((now, totals()));
-        // The newest of those older than the window is the one to compare with.
+        // The newest sample that is older than the window is the one to compare with.
         while self.samples.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= WINDOW) {
             self.samples.pop_front();
         }
         true
     }
 
-    /// What came since the window began, by reason.
+    /// How many messages were dropped since the window began, by reason.
     pub(super) fn of_last_minute(&self, totals: Totals) -> Totals {
         let before = self.samples.front().map(|(_, totals)| totals);
         let since = |(reason, total): (DeadLetterReason, u64)| {

@@ -1,8 +1,8 @@
 //! Whether this node should be given work: its own status, and what the layers above say of themselves.
 //!
-//! Health is for operators, who repair a cluster; readiness is for whoever routes requests to this node,
-//! who only chooses another one. So nothing that ails others counts here. A layer adds a check once and is
-//! asked at every call. Source: persistence §4.1 (Health).
+//! Health is for operators, who repair a cluster; readiness is for the load balancer that routes requests to
+//! this node, and that only chooses another one. So nothing that ails others counts here. A layer adds a check
+//! once and is asked at every call. Source: persistence §4.1 (Health).
 
 use std::sync::{Mutex, PoisonError};
 
@@ -40,8 +40,8 @@ type Check = Box<dyn Fn() -> Readiness + Send + Sync>;
 pub(crate) struct Checks(Mutex<Vec<Check>>);
 
 impl Cluster {
-    /// Whether this node should be given work: it is Up and ends not, nobody may have removed it, and no
-    /// check of a layer above objects. Never waits.
+    /// Whether this node should be given work: it is Up and does not end, the others cannot have removed it,
+    /// and no check of a layer above objects. Never waits.
     pub fn readiness(&self) -> Readiness {
         let view = self.view();
         let mut readiness = Readiness::default();
@@ -73,7 +73,7 @@ impl Cluster {
 /// What is to be said of a certificate that ends within a week, or has ended (cluster 83).
 fn certificate_that_ends(days_left: Option<i64>) -> Option<String> {
     match days_left.filter(|days| *days < DEGRADED_DAYS)? {
-        ..0 => Some("this node's certificate has expired; nobody accepts a new connection by it".to_owned()),
+        ..0 => Some("this node's certificate has expired; no peer accepts a new connection by it".to_owned()),
         days => Some(format!("this node's certificate ends in {days} days; replace its file")),
     }
 }

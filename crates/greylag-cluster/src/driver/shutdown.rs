@@ -43,7 +43,7 @@ impl CoordinatedShutdown {
         for phase in Phase::ALL {
             let ok = match phase {
                 Phase::ClusterLeave => self.leave().await,
-                // Also a node that is Down waits for its singletons: its listener must outlive them.
+                // A node that is Down waits for its singletons, too: its listener must outlive them.
                 Phase::ClusterExiting => self.exit().await,
                 _ if phase.is_graceful() && !self.graceful => true,
                 _ => self.tasks.run(phase).await,
@@ -105,7 +105,7 @@ impl CoordinatedShutdown {
         self.wait_for(|view| view.members.is_empty(), Duration::from_secs(5)).await;
     }
 
-    /// True if it came to be in time.
+    /// Waits until the view is as wanted. True if it was in time.
     async fn wait_for(&self, wanted: impl Fn(&MembershipView) -> bool, limit: Duration) -> bool {
         let mut events: ClusterEvents = self.hub.subscribe(EventKind::ALL.into(), InitialState::Snapshot);
         let reached = async {

@@ -41,7 +41,7 @@ struct Started {
     settings: Arc<SingletonSettings>,
     can_host: bool,
     running: watch::Receiver<bool>,
-    /// Kept where no manager reports, so that whoever follows waits instead of being told of an end.
+    /// Kept where no manager reports, so that followers of `running` wait instead of being told of an end.
     _report: Option<watch::Sender<bool>>,
     /// An `Arc<Port<M>>` of its message type; `None` if it takes no messages.
     port: Option<Box<dyn Any + Send + Sync>>,
@@ -107,7 +107,7 @@ impl Started {
         let hosts = hosts(&singleton, &inner.settings);
         let settings = Arc::new(singleton.settings.clone());
         let can_host = singleton.can_host();
-        // Where nobody can send, there is nothing to find.
+        // A job takes no messages, so it needs no port.
         let port = (!matches!(singleton.runs, Runs::Job(_))).then(|| {
             let (remoting, clock) = (inner.remoting.clone(), inner.settings.clock.clone());
             Port::new(&singleton, remoting, clock, inner.pulse.clone())
@@ -156,8 +156,8 @@ fn with_mailbox<M: Send + 'static>(port: Arc<Port<M>>, factory: Factory<M>) -> J
     })
 }
 
-/// Whoever runs singletons (sharding does, for each coordinator) without a resolver must hear of it
-/// before the night in which a node is lost. Source: cluster S1.
+/// Warns an operator who runs singletons (sharding does, for each coordinator) without a resolver, before
+/// the night in which a node is lost. Source: cluster S1.
 fn warn_if_nobody_decides(inner: &Inner, name: &str) {
     if inner.settings.downing == Downing::None {
         tracing::warn!(

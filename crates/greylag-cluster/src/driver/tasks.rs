@@ -23,8 +23,8 @@ pub(crate) struct ShutdownTasks {
     running: RunningHere,
 }
 
-/// Counts what runs on a node and may write as if nobody else did: while anything does, the node's
-/// port stays bound, past its orderly end too. Clones count together. Source: cluster T33, S20.
+/// Counts the single writers that run on a node: while any runs, the node's port stays bound, past its
+/// orderly end too. Clones count together. Source: cluster T33, S20.
 #[derive(Debug, Clone, Default)]
 pub struct RunningHere(Arc<watch::Sender<usize>>);
 
@@ -44,9 +44,9 @@ impl RunningHere {
         *self.0.borrow()
     }
 
-    /// Waits until none does.
+    /// Waits until nothing runs.
     pub async fn ended(&self) {
-        // The sender lives in `self`.
+        // Waiting fails only without a sender, which lives in `self`.
         self.0.subscribe().wait_for(|count| *count == 0).await.ok();
     }
 }
@@ -93,7 +93,7 @@ impl ShutdownTasks {
         self.own_timeout(phase).unwrap_or_else(|| self.with(|state| state.settings.default_phase_timeout))
     }
 
-    /// Gives what is late a last moment, the time of a phase.
+    /// Waits once more for late tasks, for the time of a phase.
     pub(crate) async fn wait_for_the_late(&self) {
         let limit = self.with(|state| state.settings.default_phase_timeout);
         let _late_still = tokio::time::timeout(limit, self.running.ended()).await;
@@ -128,7 +128,7 @@ impl ShutdownTasks {
             let Ok(Some(ended)) = tokio::time::timeout_at(deadline, running.join_next_with_id()).await else {
                 let late: Vec<&String> = names.values().collect();
                 tracing::warn!(%phase, ?late, "tasks did not end in time; the shutdown goes on without them");
-                // Not aborted: a task that hands over must not be cut in the middle of it.
+                // Late tasks are not aborted: one that hands over must not be cut in the middle of it.
                 running.detach_all();
                 return false;
             };

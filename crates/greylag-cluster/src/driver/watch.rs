@@ -101,7 +101,7 @@ impl std::fmt::Debug for Watch {
 }
 
 impl Watch {
-    /// Waits for the end of what is watched; said once. `Ok(None)`: this node has ended before.
+    /// Waits for the end of what is watched, which is told once. `Ok(None)`: this node has ended before.
     ///
     /// # Errors
     /// [`WatchError`]; nothing is watched.
@@ -117,12 +117,12 @@ impl Drop for Watch {
 }
 
 impl Cluster {
-    /// Watches what is registered under the path of `recipient` at a member: the end of it, or of its
-    /// node, is told exactly once, and never before what it sent to this node has been taken here.
-    /// An unreachable node ends nothing. The sub-path has no part in it.
+    /// Watches what is registered under the path of `recipient` at a member: the watch tells the end of
+    /// it, or of its node, exactly once, and never before what it sent to this node has been taken here.
+    /// Unreachability of the node ends nothing. The sub-path is ignored.
     ///
     /// # Errors
-    /// [`WatchError::NotAMember`]: nobody would say when such a node is gone.
+    /// [`WatchError::NotAMember`]: the membership would not tell when such a node is gone.
     /// Source: cluster T30.
     pub async fn watch(&self, recipient: &Recipient, at: &UniqueAddress) -> Result<Watch, WatchError> {
         self.start_watch(recipient, at, false).await
@@ -146,7 +146,7 @@ impl Cluster {
         let call = Call::Watch { id, recipient, non_members: any, noted, answer };
         watches.calls.send(call).ok();
         let mut watch = Watch { id, calls: watches.calls.clone(), answer: answered };
-        // Fails only when this node has ended, which the watch will say.
+        // Receiving fails only when this node has ended, which the watch will tell.
         is_noted.await.ok();
         match watch.answer.try_recv() {
             Ok(Err(error)) => Err(error),
@@ -187,11 +187,11 @@ impl Driver {
                     None => return,
                 },
             };
-            // Who asks by what it knows of the members must not be ahead of the watcher.
+            // The watcher looks at the members first: a caller that acts on the newest view must not be ahead of it.
             self.look();
             match call {
                 Call::Input(input) => self.input(input),
-                // Taken out, it leaves its room to the next.
+                // A message that is taken out leaves its room to the next.
                 Call::Received(input, _share) => self.input(input),
                 Call::Watch { id, recipient, non_members, noted, answer } => {
                     self.answers.insert(id, answer);
@@ -254,7 +254,7 @@ impl Driver {
             Err(rejected) if rejected.error == SendError::Quarantined => {
                 self.calls.send(Call::Input(WatchInput::PeerQuarantined(to))).ok();
             }
-            // What overflowed is given up, and the transport says so by an event.
+            // A message that overflowed its lane is given up, and the transport tells so by an event.
             Ok(()) | Err(_) => {}
         }
     }
@@ -322,9 +322,9 @@ mod tests {
     use super::*;
     use crate::settings::ClusterSettings;
 
-    struct Nobody;
+    struct Sink;
 
-    impl Receiver for Nobody {
+    impl Receiver for Sink {
         fn receive(&self, _: Inbound) {}
     }
 
@@ -348,7 +348,7 @@ mod tests {
         within(two.join_seed_nodes(vec![a.self_address().address().clone()])).await.unwrap();
         within(one.wait_for(|view| view.members.len() == 2)).await.unwrap();
 
-        let instance = b.register("x", Arc::new(Nobody));
+        let instance = b.register("x", Arc::new(Sink));
         let any = one.watch(&Recipient::new("x"), &at).await.unwrap();
         let this = one.watch(&Recipient::new("x").with_instance(instance), &at).await.unwrap();
         let absent = one.watch(&Recipient::new("y"), &at).await.unwrap();
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(why(within(any.terminated()).await), WhyTerminated::Stopped);
         assert_eq!(why(within(this.terminated()).await), WhyTerminated::Stopped);
 
-        b.register("z", Arc::new(Nobody));
+        b.register("z", Arc::new(Sink));
         let last = one.watch(&Recipient::new("z"), &at).await.unwrap();
         one.down(at.clone()).unwrap();
         network.crash(&at);
@@ -369,8 +369,7 @@ mod tests {
         assert_eq!(why(within(late.terminated()).await), WhyTerminated::Tombstoned);
     }
 
-    /// Cluster T30: the removal itself ends it, however long the quarantine that follows a clean one
-    /// keeps anybody waiting.
+    /// Cluster T30: the removal itself ends a watch, however late the quarantine after a clean removal begins.
     #[tokio::test]
     async fn a_watch_ends_with_the_clean_removal_of_its_node() {
         let network = MemoryNetwork::new();
@@ -384,7 +383,7 @@ mod tests {
         within(one.join_self()).await.unwrap();
         within(two.join(a.self_address().address().clone())).await.unwrap();
         within(one.wait_for(|view| view.members.len() == 2 && view.converged)).await.unwrap();
-        b.register("x", Arc::new(Nobody));
+        b.register("x", Arc::new(Sink));
         let watch = one.watch(&Recipient::new("x"), b.self_address()).await.unwrap();
         within(two.shutdown()).await;
         let terminated = within(watch.terminated()).await.unwrap().unwrap();
@@ -408,7 +407,7 @@ mod tests {
         within(two.join(a.self_address().address().clone())).await.unwrap();
         within(one.wait_for(|view| view.members.len() == 2 && view.converged)).await.unwrap();
         let at = b.self_address().clone();
-        b.register("x", Arc::new(Nobody));
+        b.register("x", Arc::new(Sink));
         a.fault(at.address(), Fault::BlackholeOutbound);
         let watch = one.watch(&Recipient::new("x"), &at).await.unwrap();
         let swallowed = a.stats().swallowed_envelopes;
@@ -419,7 +418,7 @@ mod tests {
         b.unregister("x");
         assert_eq!(within(watch.terminated()).await.unwrap().unwrap().why, WhyTerminated::Stopped);
 
-        b.register("x", Arc::new(Nobody));
+        b.register("x", Arc::new(Sink));
         a.fault(at.address(), Fault::BlackholeOutbound);
         let watch = one.watch(&Recipient::new("x"), &at).await.unwrap();
         assert_eq!(within(watch.terminated()).await.unwrap().unwrap().why, WhyTerminated::Quarantined);

@@ -49,7 +49,7 @@ impl DeathWitness for ChildWitness {
                     Some(self.address.clone())
                 }
                 Err(error) => {
-                    tracing::error!(node = %self.address, %error, "nobody can say whether the child process runs");
+                    tracing::error!(node = %self.address, %error, "it is unknown whether the child process runs");
                     None
                 }
             }
@@ -60,8 +60,8 @@ impl DeathWitness for ChildWitness {
 /// A file of dead processes, to which a supervisor or an operator appends; see
 /// [`DeadList`](crate::DeadList) for its lines.
 ///
-/// It may be missing until the first death. A file that was cut short or replaced is read from its
-/// beginning: a death that is told twice is no other.
+/// The file may be missing until the first death. A file that was cut short or replaced is read from its
+/// beginning: a death that is told twice changes nothing.
 ///
 /// Source: cluster S20 (c).
 #[derive(Debug)]

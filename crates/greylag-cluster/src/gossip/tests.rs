@@ -50,7 +50,7 @@ fn scenario_31_whoever_was_removed_stays_removed_and_its_version_goes() {
         let mut removed = state(&[('b', MemberStatus::Up)]);
         removed.version.increment(&node('b'));
         removed.tombstones.insert(x.clone(), Tombstone { wall_ms: 1, ..Tombstone::default() });
-        // A restarted process at the same address is somebody else.
+        // A restarted process at the same address is another member.
         let again: UniqueAddress = "x:1#9999".parse().unwrap();
         let fresh = Member::joining(again.clone(), Arc::default(), AppVersion::default());
         removed.members.insert(fresh);
@@ -142,7 +142,7 @@ fn the_leader_is_the_first_settled_reachable_member() {
     let mut gossip = state(&[('a', Up), ('b', Up)]);
     gossip.reachability.set(&node('b'), &node('a'), Status::Unreachable);
     assert_eq!(gossip.leader(&node('b'), None, &none), Some(&node('b')));
-    assert_eq!(gossip.leader(&node('a'), None, &none), Some(&node('a')), "nobody is unreachable to itself");
+    assert_eq!(gossip.leader(&node('a'), None, &none), Some(&node('a')), "no node is unreachable to itself");
 }
 
 fn any_gossip() -> impl Strategy<Value = Gossip> {
@@ -200,7 +200,7 @@ proptest! {
         prop_assert!(ab.merged(&a).gossip.same_content(&ab));
         for address in a.members.keys().chain(b.members.keys()) {
             let buried = ab.tombstones.contains_key(address);
-            prop_assert!(buried != ab.members.contains_key(address), "nobody vanishes without a tombstone");
+            prop_assert!(buried != ab.members.contains_key(address), "no member vanishes without a tombstone");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The waiting part of lease_majority: between the verdict that asks for the lease and what is done.
 //!
-//! While it waits the resolver looks at nothing else: ticks are ignored, and new states wait in line.
-//! The lease that was granted is given back once everybody whom it downed is gone for a while; by then
-//! the other side has decided too.
+//! While it waits for the lease the resolver looks at nothing else: it ignores ticks, and new states
+//! wait in line. The resolver gives a granted lease back once all members that it downed have been gone
+//! for a while; by then the other side has decided too.
 //!
 //! Source: cluster S10.
 
@@ -18,16 +18,16 @@ use crate::downing::Verdict;
 use crate::gossip::{ConfirmedExits, Gossip};
 use crate::singleton::lease::LeaseOutcome;
 
-/// Where two leaders of one side may have asked, the one that is denied hears within so much what the
-/// other one decided. Less than the minority's delay and the patience of S13 leave of the margin.
+/// How long a leader that is denied the lease waits for the decision of another leader of its side, which may
+/// have got it. Less than the minority's delay and the patience of S13 leave of the margin.
 const DECISION_MAY_COME: Duration = Duration::from_secs(2);
 
 /// What is to be done about the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeaseRequest {
-    /// Ask for it; the outcome comes back.
+    /// Ask for the lease; the outcome comes back.
     Acquire,
-    /// Give it back.
+    /// Give the lease back.
     Release,
 }
 
@@ -41,7 +41,7 @@ struct Waiting {
     ask_at: Instant,
     asked: bool,
     outcome: Option<LeaseOutcome>,
-    /// When it was first acted on, if the lease was not to be had.
+    /// When a refusal of the lease was first acted on, if there was one.
     denied_at: Option<Instant>,
     queued: Vec<(Arc<Gossip>, ConfirmedExits)>,
 }
@@ -49,7 +49,7 @@ struct Waiting {
 /// A lease that is held.
 #[derive(Debug, Default)]
 struct Holding {
-    /// Those whose removal is awaited.
+    /// Downed members whose removal is awaited.
     downed: BTreeSet<UniqueAddress>,
     release_at: Option<Instant>,
 }
@@ -83,7 +83,7 @@ impl ResolverLease {
         outcome.is_some_and(|outcome| outcome != LeaseOutcome::Granted)
     }
 
-    /// Waits for the lease, then for `ruling`. Held already it is only confirmed, without delay.
+    /// Waits for the lease, on behalf of `ruling`. A lease that is held already is only confirmed, without delay.
     pub(super) fn wait(&mut self, now: Instant, picture: Picture, ruling: Ruling, when: String, delay: Duration) {
         let ask_at = if self.holding.is_some() { now } else { now + delay };
         let waiting =
@@ -101,7 +101,7 @@ impl ResolverLease {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let ask = self.waiting.as_ref().filter(|waiting| !waiting.asked).map(|waiting| waiting.ask_at);
         let hope = self.waiting.as_ref().and_then(|waiting| waiting.denied_at).map(|at| at + DECISION_MAY_COME);
-        // A wait ends first: what is decided may rest on the lease.
+        // The lease is kept until a wait has ended, since the decision may rest on it.
         let release = self.holding.as_ref().filter(|_| self.waiting.is_none()).and_then(|holding| holding.release_at);
         ask.or(hope).or(release)
     }
@@ -124,14 +124,14 @@ impl ResolverLease {
         if let Some(waiting) = self.waiting.as_mut().filter(|waiting| waiting.asked) {
             waiting.outcome.get_or_insert(outcome);
         }
-        // Granted, it is held from now on, whatever becomes of the verdict.
+        // A granted lease is held from now on, whatever becomes of the verdict.
         self.holding = match outcome {
             LeaseOutcome::Granted => Some(self.holding.take().unwrap_or_default()),
             LeaseOutcome::Denied | LeaseOutcome::Failed => None,
         };
     }
 
-    /// Somebody else may hold it now: a grant that was not acted on yet is worth nothing.
+    /// Another owner may hold the lease now: a grant that was not acted on yet is worth nothing.
     pub(super) fn on_lost(&mut self) {
         self.holding = None;
         if let Some(outcome) = self.waiting.as_mut().and_then(|waiting| waiting.outcome.as_mut()) {
@@ -139,7 +139,7 @@ impl ResolverLease {
         }
     }
 
-    /// What it waits with, and the newest state in line.
+    /// The picture and ruling that wait for the lease, and the newest state in line.
     pub(super) fn pending(&self) -> Option<(&Picture, &Ruling, &Gossip)> {
         let waiting = self.waiting.as_ref()?;
         let (latest, _) = waiting.queued.last()?;

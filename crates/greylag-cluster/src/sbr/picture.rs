@@ -13,13 +13,13 @@ use greylag_core::UniqueAddress;
 use crate::downing::Verdict;
 use crate::member::{Member, MemberStatus};
 
-/// Somebody (first) finds somebody (second) unreachable.
+/// An accusation: the observer (first) finds the subject (second) unreachable.
 pub type Record = (UniqueAddress, UniqueAddress);
 
 /// What one node sees of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Picture {
-    /// Who looks.
+    /// The node that looks.
     pub node: UniqueAddress,
     /// The members that are not proven dead.
     pub members: BTreeMap<UniqueAddress, Member>,
@@ -70,7 +70,7 @@ impl Picture {
         self.unreachable.remove(&self.node);
     }
 
-    /// Whether anybody who could be downed is accused.
+    /// Whether a member that could be downed is accused.
     pub fn has_anything_to_decide(&self) -> bool {
         let downable: BTreeSet<&UniqueAddress> = self.downable().collect();
         self.records.iter().any(|(_, subject)| downable.contains(subject))
@@ -89,13 +89,13 @@ impl Picture {
         self.members.values().filter(|member| member.status < MemberStatus::Exiting).map(|member| &member.address)
     }
 
-    /// (i): both observer and subject.
+    /// S11 (i): members that are both observer and subject.
     fn accused_accusers(&self) -> BTreeSet<UniqueAddress> {
         let observers: BTreeSet<&UniqueAddress> = self.records.iter().map(|(observer, _)| observer).collect();
         self.records.iter().map(|(_, subject)| subject).filter(|s| observers.contains(s)).cloned().collect()
     }
 
-    /// (ii): marked unreachable by somebody, yet it has seen the current state; and who marked it.
+    /// S11 (ii): members that are marked unreachable, yet have seen the current state; and their observers.
     fn accused_witnesses(&self) -> BTreeSet<UniqueAddress> {
         let seen = self.records.iter().filter(|(_, subject)| self.seen_by.contains(subject));
         seen.flat_map(|(observer, subject)| [observer.clone(), subject.clone()]).collect()
@@ -145,9 +145,9 @@ impl Picture {
     }
 }
 
-/// Of records between members those that count, in the eyes of `node`.
+/// The records between members that count in the eyes of `node`.
 ///
-/// Accusations of an observer that is itself accused, and that nobody heard since, are stale:
+/// Accusations of an observer that is itself accused, and that no member heard since, are stale:
 /// without this two crashes in sequence would look like an indirect connection, and take the
 /// whole cluster down. Source: cluster S11.
 pub(super) fn effective(
@@ -171,7 +171,7 @@ pub(super) fn effective(
 }
 
 /// The node that all records have in common, if at least two others are concerned, or if it is the
-/// only one that accuses: it is sick, and takes nobody with it. Source: cluster S11 (iii).
+/// only accuser: that node is sick, and only it is downed. Source: cluster S11 (iii).
 pub fn common_node(records: &BTreeSet<Record>) -> Option<UniqueAddress> {
     let (first, second) = records.first()?;
     let is_sick = |candidate: &UniqueAddress| {

@@ -20,11 +20,11 @@ pub(super) struct Relevant {
     /// Who accuses whom, by their places among the members; sorted. Observers that are Down, dead or
     /// gone do not count, nor do the dead as subjects.
     records: Vec<(usize, usize)>,
-    /// Somebody who accuses is accused.
+    /// Some accuser is itself accused.
     is_mutual: bool,
     members: Members,
     dead: BTreeSet<UniqueAddress>,
-    /// Who looks; what it says itself always counts.
+    /// This node, whose own accusations always count.
     node: Option<UniqueAddress>,
 }
 
@@ -33,13 +33,13 @@ pub(super) struct Relevant {
 pub(super) struct Changes {
     /// The deadline of every decision starts over.
     pub(super) restarts: bool,
-    /// Somebody was proven dead: decisions that leave this node alive wait again.
+    /// A member was proven dead: decisions that leave this node alive wait again.
     pub(super) proven: bool,
-    /// Among members that are not Down, somebody became unreachable or reachable.
+    /// A member that is not Down became unreachable or reachable.
     pub(super) unsettled: bool,
-    /// Among members that are not Down, somebody became reachable.
+    /// A member that is not Down became reachable.
     pub(super) healed: bool,
-    /// Somebody is newly Down who is not proven dead: somebody decided.
+    /// A member that is not proven dead is newly Down: some node decided.
     pub(super) decided: bool,
 }
 
@@ -68,19 +68,19 @@ impl Relevant {
         self.records.iter().map(move |(observer, subject)| (address(*observer), address(*subject)))
     }
 
-    /// Whether nobody is accused.
+    /// Whether no member is accused.
     pub(super) fn is_quiet(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Whether somebody who accuses is accused. Only then does it depend on who has seen the state
-    /// which records count (cluster S11).
+    /// Whether some accuser is itself accused. Only then does it depend on which members have seen the
+    /// state which records count (cluster S11).
     pub(super) fn is_mutual(&self) -> bool {
         self.is_mutual
     }
 
-    /// Who is unreachable and neither Exiting nor Down: only while there are such does an instability
-    /// last.
+    /// The members that are unreachable and neither Exiting nor Down: an instability lasts only while
+    /// there are such members.
     pub(super) fn open(&self) -> impl Iterator<Item = &UniqueAddress> {
         let subjects = if self.is_quiet() { Vec::new() } else { subjects(&self.records, self.members.len()) };
         let accused = self.members.iter().zip(subjects);
@@ -96,8 +96,8 @@ impl Relevant {
         let (accused_before, accused_now) = (before.subjects(), now.subjects());
         let (before_heard, now_heard) = (before.in_effect(node), now.in_effect(node));
         let (mut appeared, mut healed, mut unsettled, mut healed_open) = (false, false, false, false);
-        let anybody = !before.pairs.is_empty() || !now.pairs.is_empty();
-        for (place, member) in self.members.iter().enumerate().filter(|_| anybody) {
+        let any_accused = !before.pairs.is_empty() || !now.pairs.is_empty();
+        for (place, member) in self.members.iter().enumerate().filter(|_| any_accused) {
             let appears = accused_now[place] && !accused_before[place];
             let heals = accused_before[place] && !accused_now[place];
             let came_back = before_heard[place] && !now_heard[place] && before.takes_back(&now, place);
@@ -122,8 +122,8 @@ impl Relevant {
     }
 
     /// The records without what `judge` finds void: an accusation that lapses because its accuser went
-    /// Down, died or was removed heals nobody, and a subject that was removed or proven dead has not
-    /// come back. By places among the judge's members, whose order is the same.
+    /// Down, died or was removed does not make its subject reachable, and a subject that was removed or
+    /// proven dead has not come back. By places among the judge's members, whose order is the same.
     fn accusations(&self, judge: &Self) -> Accusations {
         let (own, places) = (self.members.places(), judge.members.places());
         let here = |place: usize| {
@@ -165,9 +165,9 @@ impl Accusations {
         subjects(&self.pairs, self.members)
     }
 
-    /// Whom somebody accuses who may still be heard: not one whom a member accuses that nobody
-    /// accuses. What such a one said last stays in the table when it is cut off, and would hide that
-    /// its subjects come back and fall silent again (cluster S11, scenario 73).
+    /// The subjects of accusers that may still be heard. An accuser is certainly silent if a member that
+    /// is itself not accused (or is this node) accuses it. The last accusations of a silent member stay in
+    /// the table, and would hide that its subjects come back and fall silent again (cluster S11, scenario 73).
     fn in_effect(&self, node: Option<usize>) -> Vec<bool> {
         let accused = self.subjects();
         let mut silent = vec![false; self.members];
@@ -182,7 +182,7 @@ impl Accusations {
         heard
     }
 
-    /// Somebody who accused `subject` does so no more.
+    /// Whether an observer that accused `subject` does so no more.
     fn takes_back(&self, now: &Self, subject: usize) -> bool {
         self.pairs.iter().any(|pair| pair.1 == subject && now.pairs.binary_search(pair).is_err())
     }

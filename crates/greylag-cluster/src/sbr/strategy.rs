@@ -1,4 +1,4 @@
-//! Who survives: pure functions of one side's picture of a partition.
+//! Which side survives: pure functions of one side's picture of a partition.
 //!
 //! Each side decides alone, on its own picture, and both must come to fitting verdicts. Members
 //! whose status the other side may know one step further are therefore counted for the worse
@@ -106,10 +106,10 @@ fn keep_majority(picture: &Picture, role: Option<&str>, tally: &Tally<'_>) -> Ru
     }
 }
 
-/// Whether the own side might not win if the other side knew more: our Leaving members may be
-/// Exiting there, its Joining ones Up, and its Leaving ones Exiting. The numbers that show it. (Without
-/// its Leaving ones the lowest of the other side can only be higher, so the second look at a tie finds
-/// nothing that the first did not; cluster S6 asks for both.)
+/// Returns the numbers by which the own side might not win if the other side knew more: our Leaving members
+/// may be Exiting there, its Joining ones Up, and its Leaving ones Exiting. (Without its Leaving ones the
+/// lowest of the other side can only be higher, so the second look at a tie finds nothing that the first did
+/// not; cluster S6 asks for both.)
 fn majority_in_doubt(picture: &Picture, role: Option<&str>) -> Option<(usize, usize)> {
     let ours = || own_without_leaving(picture, role);
     let pessimistic = |with_leaving: bool| {
@@ -123,14 +123,14 @@ fn majority_in_doubt(picture: &Picture, role: Option<&str>) -> Option<(usize, us
     (!wins).then_some((least, most))
 }
 
-/// Those of the own side that count for sure, whatever the other side knows.
+/// Members of the own side that count for sure, whatever the other side knows.
 fn own_without_leaving<'a>(picture: &'a Picture, role: Option<&'a str>) -> impl Iterator<Item = &'a Member> {
     picture
         .counted(role)
         .filter(|member| !picture.unreachable.contains(&member.address) && member.status != MemberStatus::Leaving)
 }
 
-/// Those of the other side that may count there: its Joining members may be Up.
+/// Members of the other side that may count there: its Joining members may be Up.
 fn others<'a>(picture: &'a Picture, role: Option<&'a str>) -> impl Iterator<Item = &'a Member> {
     picture
         .members
@@ -174,9 +174,10 @@ fn oldest_survives(here: bool, down_if_alone: bool, ours: usize, theirs: usize) 
 }
 
 /// Whether the other side may come to another verdict because it knows more: our Leaving members may
-/// be Exiting there; its own Leaving ones may be Exiting, and its Joining ones Up, or not. (Whoever
-/// survives with all of them counted does so without some: either the oldest is here, and the other
-/// side only shrinks, or it is alone there and this side has two. Cluster S8 asks for all four.)
+/// be Exiting there; its own Leaving ones may be Exiting, and its Joining ones Up, or not. (A side that
+/// survives with all of those counted also survives without some: either the oldest is here, and the
+/// other side only shrinks, or the oldest is alone there and this side has two. Cluster S8 asks for all
+/// four.)
 fn oldest_in_doubt(picture: &Picture, role: Option<&str>, down_if_alone: bool) -> bool {
     let ours: Vec<&Member> = own_without_leaving(picture, role).collect();
     let survives = |with_leaving: bool, with_joining: bool| {
@@ -192,7 +193,7 @@ fn oldest_in_doubt(picture: &Picture, role: Option<&str>, down_if_alone: bool) -
     !joining.iter().all(|with_joining| survives(true, *with_joining) && survives(false, *with_joining))
 }
 
-/// Whoever gets the lease; the bigger side asks first. Source: cluster S10.
+/// The side that gets the lease survives; the bigger side asks first. Source: cluster S10.
 fn lease_majority(minority_delay: Duration, tally: &Tally<'_>) -> Ruling {
     let (ours, theirs) = (tally.ours.len(), tally.theirs.len());
     let tie = 2 * theirs == tally.all();
@@ -215,12 +216,12 @@ pub struct Resolution {
     pub all: Option<AllBecause>,
 }
 
-/// Why those that some reach and others do not take everybody with them. Source: cluster S12.
+/// Why indirectly connected members make the verdict down all members. Source: cluster S12.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum AllBecause {
-    /// What remains without them is no clean cut either.
+    /// The picture without the indirectly connected members is no clean cut either.
     NotSortedOut,
-    /// They, and those downed with them, are more than this fraction of all.
+    /// The indirectly connected members, and those downed with them, are more than this fraction of all.
     MoreThan(f64),
 }
 
@@ -231,7 +232,7 @@ pub fn resolve(picture: &Picture, strategy: &Strategy, verdict: Verdict, limit: 
     match verdict {
         Verdict::DownIndirectlyConnected | Verdict::AcquireLeaseAndDownIndirectlyConnected => {}
         Verdict::ReverseDownIndirectlyConnected => {
-            // Of the own side are also those whom only a sick node accuses.
+            // Members that only a sick node accuses belong to the own side, too.
             let rest = picture.without_indirect_records();
             let mut downed = rest.nodes_to_down(Verdict::DownReachable);
             let indirect = picture.indirectly_connected();
@@ -275,7 +276,7 @@ pub fn explain(picture: &Picture, why: &Why, resolution: &Resolution) -> String 
     }
     match resolution.all {
         Some(AllBecause::NotSortedOut) => {
-            text.push_str("; what remains without them is no clean cut either, so nobody can be spared");
+            text.push_str("; what remains without them is no clean cut either, so no member can be spared");
         }
         Some(AllBecause::MoreThan(limit)) => {
             text.push_str(&format!("; that would end more than a fraction of {limit} of the members, so all end"));

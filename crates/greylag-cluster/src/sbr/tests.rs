@@ -203,7 +203,7 @@ fn scenario_51_what_heals_is_removed_or_is_down_in_time_is_left_alone() {
     assert_eq!(busy.run(1), Some((1, "de".into())), "joining members do not put it off");
 }
 
-/// cluster S4: a decision that downs nobody is not repeated at each tick, but the wait begins anew.
+/// cluster S4: a decision that downs no member is not repeated at each tick, but the wait begins anew.
 #[test]
 fn an_empty_decision_is_not_repeated_at_each_tick() {
     let mut bench = Bench::of('a', "abc", SbrSettings::default());
@@ -242,7 +242,7 @@ fn a_proof_puts_off_only_a_decision_that_leaves_self_alive() {
     assert_eq!(loser.run(30), Some((10, "a".into())), "at the old deadline");
 }
 
-/// cluster S20, S3: the dead count nowhere, and what they said is void; that heals nobody.
+/// cluster S20, S3: the dead count nowhere, and their accusations are void; that makes no member reachable.
 #[test]
 fn the_dead_do_not_count_and_what_they_said_is_void() {
     let mut alone = Bench::new();
@@ -250,7 +250,7 @@ fn the_dead_do_not_count_and_what_they_said_is_void() {
     for name in "bcd".chars() {
         alone.prove('a', name);
     }
-    assert_eq!(alone.run(100), None, "nobody is unreachable who is not dead");
+    assert_eq!(alone.run(100), None, "every unreachable member is dead");
     let mut measured = Bench::new();
     measured.unreachable("abd", "e");
     assert_eq!(measured.run(9), None);
@@ -275,7 +275,7 @@ fn what_the_down_and_the_dead_said_is_void_and_whoever_exits_for_sure_does_not_c
         bench.gossip.members.get_mut(&node('d')).unwrap().dead = dead;
         bench.status('d', status);
         bench.unreachable("abc", "e");
-        assert_eq!(bench.run(30), Some((20, "e".into())), "c is accused by nobody; d is {status}, dead: {dead}");
+        assert_eq!(bench.run(30), Some((20, "e".into())), "no other member accuses c; d is {status}, dead: {dead}");
     }
     for (confirmed, verdict) in [(true, Verdict::DownReachable), (false, Verdict::DownAll)] {
         let mut bench = Bench::of('c', "abcde", SbrSettings::default());
@@ -353,7 +353,7 @@ fn scenario_66_a_second_crash_takes_nobody_else_with_it() {
         assert_eq!(in_order(&decision), "de", "{}", decision.reason);
         assert_eq!(second + apart, 35, "by the rule of instability, before the wait has begun anew");
     }
-    // A change less than 6 s old is not quiet: everybody ends rather than guess.
+    // A change less than 6 s old is not quiet: all members end, since they would have to guess.
     let mut late = Bench::new();
     late.unreachable("abcd", "e");
     assert_eq!(late.run(19), None);
@@ -375,7 +375,7 @@ fn scenario_66_one_sick_node_goes_alone() {
     assert_eq!(in_order(&decision), "b");
 }
 
-/// b misses the responses now of one, now of another; somebody is always accused.
+/// b misses the responses now of one member, now of another; some member is always accused.
 fn changing_around_b(bench: &mut Bench) -> Option<(u64, DowningDecision)> {
     bench.unreachable("b", "c");
     for (before, subject) in "cdecdecdecde".chars().zip("decdecdecdec".chars()) {
@@ -480,7 +480,7 @@ fn scenario_66_a_decision_by_another_node_ends_what_it_decided() {
     assert_eq!((second, decision.verdict), (1, Verdict::DownSelf), "38 s after c fell silent, if a does nothing");
 }
 
-/// cluster S13: who downs itself because nothing comes to rest buys nobody else time.
+/// cluster S13: a member that downs itself because nothing comes to rest does not give the others more time.
 #[test]
 fn a_member_that_downs_itself_does_not_prolong_the_measurement() {
     let after = DownAllWhenUnstable::After(Duration::from_secs(7));
@@ -521,7 +521,7 @@ fn scenario_73_what_only_the_accused_say_hides_no_change() {
     assert_eq!((second, decision.verdict), (15, Verdict::DownAll), "35 s after the first: it came back meanwhile");
 }
 
-/// cluster S11: whoever has seen the state since the wait began lives, unless it is accused now.
+/// cluster S11: a member that has seen the state since the wait began lives, unless it is accused now.
 #[test]
 fn scenario_50_stale_accusations_in_the_machine() {
     let mut bench = Bench::of('a', "abcdefg", SbrSettings::default());
@@ -534,7 +534,7 @@ fn scenario_50_stale_accusations_in_the_machine() {
     heard.gossip.seen.remove(&node('c'));
     heard.state();
     let (_, decision) = heard.decision(30).unwrap();
-    assert_eq!(in_order(&decision), "b", "c has not seen the newest state, but nobody accuses it");
+    assert_eq!(in_order(&decision), "b", "c has not seen the newest state, but no member accuses it");
 }
 
 /// cluster S12: the limit is a setting of the machine.

@@ -1,11 +1,11 @@
 //! The measurement of instability: since when reachability has not come to rest, and what was seen
 //! meanwhile.
 //!
-//! It begins with the first member that falls silent and ends when nobody is unreachable who could
-//! still be downed. A decision ends it at the node that takes it. At the others the decision shows as
-//! members that are Down; there it goes on, as if it had begun with the first of those who are open
-//! still. Begun at nothing, it would let a side that loses outlive the margin of the side that wins
-//! whenever one of its members downs itself.
+//! The measurement begins with the first member that falls silent and ends when no member is
+//! unreachable that could still be downed. A decision ends the measurement at the deciding node. The
+//! other nodes see the decision as members that are Down; their measurement goes on, as if it had
+//! begun with the first of the members that are still open. If it began anew instead, the losing side
+//! would outlive the margin of the winning side whenever one of its members downs itself.
 //!
 //! Source: cluster S13.
 
@@ -17,19 +17,19 @@ use greylag_core::UniqueAddress;
 use super::picture::Record;
 use super::relevant::Changes;
 
-/// What has not come to rest.
+/// An instability that has not come to rest.
 #[derive(Debug)]
 pub(super) struct Unstable {
     pub(super) since: Instant,
     pub(super) changed_at: Instant,
-    /// When somebody who was unreachable last came back.
+    /// When an unreachable member last came back.
     healed_at: Option<Instant>,
     /// The effective records.
     records: BTreeSet<Record>,
-    /// Those that existed since then and do no more, and when each was last there.
+    /// Records that existed since the beginning and do no more, and when each was last there.
     gone: BTreeMap<Record, Instant>,
     looked_at: Instant,
-    /// Who is unreachable and could be downed, and since when without a break.
+    /// The members that are unreachable and could be downed, and since when without a break.
     open: BTreeMap<UniqueAddress, Instant>,
 }
 
@@ -46,7 +46,7 @@ impl Unstable {
         }
     }
 
-    /// A new state, with those who are open in it and the records that count.
+    /// Takes a new state: the members that are open in it and the records that count.
     pub(super) fn on_state<'a>(
         &mut self,
         now: Instant,
@@ -71,7 +71,7 @@ impl Unstable {
         }
     }
 
-    /// A new state in which all of that is as it was.
+    /// Takes a new state in which the open members and the records are as they were.
     pub(super) fn on_same(&mut self, now: Instant) {
         self.looked_at = now;
     }
@@ -83,7 +83,7 @@ impl Unstable {
         self.gone.retain(|_, last| *last >= since);
     }
 
-    /// Somebody who was unreachable came back since the beginning.
+    /// Whether an unreachable member came back since the beginning.
     pub(super) fn has_healed(&self) -> bool {
         self.healed_at.is_some()
     }

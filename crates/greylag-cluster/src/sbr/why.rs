@@ -1,4 +1,4 @@
-//! Why a strategy says what it says, with the numbers, for whoever reads the log at night.
+//! The reason of a strategy's ruling, with the numbers, for the operator who reads the log at night.
 
 use std::fmt;
 

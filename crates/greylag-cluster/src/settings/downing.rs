@@ -9,7 +9,7 @@ use super::ClusterSettings;
 use crate::downing::CustomDowning;
 use crate::error::ConfigError;
 
-/// Who may declare unreachable members dead. Source: cluster S1.
+/// What may declare unreachable members dead. Source: cluster S1.
 ///
 /// There is no timeout: both sides of a partition would remove each other and run two writers for
 /// everything that must have one.
@@ -27,7 +27,7 @@ pub enum Downing {
 /// The split brain resolver. Source: cluster §4.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SbrSettings {
-    /// Who survives. Default keep-majority.
+    /// Which side survives. Default keep-majority.
     pub strategy: Strategy,
     /// How long nothing must change before a decision. Default 20 s;
     /// [`SbrSettings::suggested_stable_after`] knows what suits a size.
@@ -72,7 +72,7 @@ impl SbrSettings {
     }
 }
 
-/// Who survives a partition. Must be the same on all nodes (cluster S15).
+/// Which side survives a partition. Must be the same on all nodes (cluster S15).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Strategy {
     /// The side with most members, counted among those with the role. Source: cluster S6.

@@ -1,8 +1,8 @@
 //! What a node tells the proxies of others: whether the instance runs here.
 //!
-//! Whoever has asked once is told of every change, so that a proxy neither waits for its next question
-//! nor sends on to an instance that is ending. Only members are answered; views catch up, and proxies
-//! ask again. Source: cluster P8.
+//! The host tells every change to each proxy that has asked once, so that a proxy neither waits for its
+//! next question nor sends on to an instance that is ending. The host answers only members; views catch
+//! up, and proxies ask again. Source: cluster P8.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub enum HostInput {
     Identify(UniqueAddress),
     /// The instance runs here and takes messages; never 0.
     Started(u64),
-    /// It takes none any more: it was told to end, or has ended.
+    /// The instance takes no messages any more: it was told to end, or has ended.
     Ended(u64),
     /// A message of this node found no instance here.
     Bounced(UniqueAddress),
@@ -31,7 +31,7 @@ pub enum HostInput {
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostEffect {
-    /// Send it; if it is lost, the proxy asks again or is told by its next message.
+    /// Send a message; if it is lost, the proxy asks again or is told by its next message.
     Tell {
         /// The node of the proxy.
         to: UniqueAddress,
@@ -51,7 +51,7 @@ pub enum HostEffect {
 #[derive(Debug, Default)]
 pub struct SingletonHost {
     view: Option<Arc<MembershipView>>,
-    /// Whose proxies asked; members only.
+    /// Members whose proxies asked.
     askers: BTreeSet<UniqueAddress>,
     running: Option<u64>,
 }

@@ -1,8 +1,8 @@
 //! The lease of a singleton: wanted or not, asked for, held, given back.
 //!
-//! Whoever owns this says what it wants; requests are made one at a time, and one whose outcome is not
-//! wanted any more, or not known, is given back. It must not be told to give back what an instance
-//! still rests on. Source: cluster P4 (AcquiringLease), P5.
+//! The manager says whether it wants the lease. Requests are made one at a time, and a lease that is not
+//! wanted any more, or whose outcome is not known, is given back. The manager must not give back a lease
+//! that an instance still rests on. Source: cluster P4 (AcquiringLease), P5.
 
 use std::time::{Duration, Instant};
 
@@ -11,18 +11,18 @@ use super::manager::ManagerEffect;
 /// What became of a request for a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseOutcome {
-    /// It is held now.
+    /// This node holds the lease now.
     Granted,
-    /// Somebody else holds it.
+    /// Another owner holds the lease.
     Denied,
-    /// Nobody knows; it may have been granted.
+    /// The outcome is unknown: the lease may have been granted.
     Failed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Free,
-    /// The last request failed: it may be ours.
+    /// The last request failed: the lease may be ours.
     Unsure,
     Asking,
     Held,
@@ -35,7 +35,7 @@ pub(crate) struct SingletonLease {
     retry_interval: Duration,
     state: State,
     wanted: bool,
-    /// It was lost before we heard that it was granted.
+    /// The lease was lost before this node heard that it was granted.
     lost: bool,
     retry_at: Option<Instant>,
 }
@@ -50,7 +50,7 @@ impl SingletonLease {
         self.state == State::Held
     }
 
-    /// Nothing is held here, and nothing under way.
+    /// A lease that is not held, without a request under way.
     pub(crate) fn is_free(&self) -> bool {
         self.state == State::Free
     }
@@ -59,7 +59,7 @@ impl SingletonLease {
         self.retry_at
     }
 
-    /// Asks for it, again and again.
+    /// Asks for the lease, again and again.
     pub(crate) fn want(&mut self, out: &mut Vec<ManagerEffect>) {
         self.wanted = true;
         if matches!(self.state, State::Free | State::Unsure) && self.retry_at.is_none() {
@@ -67,7 +67,7 @@ impl SingletonLease {
         }
     }
 
-    /// Gives it back, at once or as soon as what is under way has ended.
+    /// Gives the lease back, at once or as soon as the request under way has ended.
     pub(crate) fn give_back(&mut self, out: &mut Vec<ManagerEffect>) {
         self.wanted = false;
         self.retry_at = None;
@@ -76,8 +76,8 @@ impl SingletonLease {
         }
     }
 
-    /// It was lost, and what it protected has ended: given back, so that nothing of it is left, and
-    /// asked for anew.
+    /// Gives a lost lease back, so that nothing of it is left, and asks for it anew. The instance that it
+    /// protected has ended.
     pub(crate) fn renew(&mut self, out: &mut Vec<ManagerEffect>) {
         self.give_back(out);
         self.want(out);

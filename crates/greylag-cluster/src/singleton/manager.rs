@@ -1,10 +1,10 @@
 //! Decides when this node runs the instance of a singleton, and when it may.
 //!
-//! Being the oldest is not enough to start: everybody who may have run the instance before must be
+//! Being the oldest is not enough to start: every node that may have run the instance before must be
 //! *settled* first. A node is settled when it has answered this attempt that nothing runs there,
 //! when it was removed and provably cannot run anything, when the margin after its removal is over,
 //! or when it is an older process at this very address. Answering "nothing runs here" to a claimant
-//! binds: the one who answered must be cleared by the claimant before it may start itself, and
+//! binds: the claimant must clear the answering node before that node may start itself, and
 //! answers that crossed with its own are void (each request has a number). Asking only the latest
 //! predecessor is unsafe when several leave together.
 //!
@@ -57,7 +57,7 @@ pub enum ManagerInput {
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ManagerEffect {
-    /// Send to whoever runs at the address of `message.to`.
+    /// Send to whichever process runs at the address of `message.to`.
     Send(SingletonMessage),
     /// Start the instance.
     StartInstance {
@@ -66,8 +66,8 @@ pub enum ManagerEffect {
     },
     /// Tell the instance to end; `InstanceEnded` follows when it has.
     StopInstance,
-    /// Hand no message to the instance any more, also none that waits: somebody else may start one
-    /// before it has ended.
+    /// Hand no message to the instance any more, also none that waits: another node may start its own
+    /// before this one has ended.
     SilenceInstance,
     /// Ask for the lease; `LeaseResult` follows.
     AcquireLease,
@@ -84,15 +84,15 @@ pub enum ManagerEffect {
 pub enum ManagerState {
     /// This node is not Up yet.
     Start,
-    /// Somebody else is the oldest.
+    /// Another node is the oldest.
     Younger,
     /// This node is the oldest, and waits until all predecessors are settled.
     BecomingOldest,
     /// All predecessors are settled; the lease is missing.
     AcquiringLease,
-    /// This node runs the instance, or it ended by itself.
+    /// This node runs the instance, or the instance ended by itself here.
     Oldest,
-    /// Somebody else is the oldest now; the instance still runs.
+    /// Another node is the oldest now; the instance still runs here.
     WasOldest,
     /// The instance ends, so that a claimant can start its own.
     HandingOver,
@@ -120,27 +120,27 @@ pub struct SingletonManager {
     lease: Option<SingletonLease>,
     /// The instance ends, or has ended, only because the lease was lost.
     lease_lost: bool,
-    /// Nobody told the present instance to end, and yet it has: it is not started anew here.
+    /// The present instance has ended without being told to: it is not started anew here.
     ended_by_itself: bool,
     view: Option<Arc<MembershipView>>,
-    /// Who is, or may still act as, a candidate for the oldest; the removed stay until their margin
-    /// is over. Source: cluster P2.
+    /// Members that are, or may still act as, candidates for the oldest; removed ones stay until their
+    /// margin is over. Source: cluster P2.
     list: BTreeMap<UniqueAddress, Member>,
-    /// Earlier oldest members, and whoever claimed or offered the instance.
+    /// Earlier oldest members, and nodes that claimed or offered the instance.
     noted: BTreeSet<UniqueAddress>,
-    /// Removed without proof that nothing of them runs: until when.
+    /// Members removed without proof that nothing of them runs: until when their margin lasts.
     margins: BTreeMap<UniqueAddress, Instant>,
-    /// Removed and settled, with the time to forget them.
+    /// Members removed and settled, with the time to forget them.
     gone: BTreeMap<UniqueAddress, Instant>,
     /// The number of the newest request to each.
     asked: BTreeMap<UniqueAddress, u64>,
-    /// Who answered its newest request with "nothing runs here".
+    /// Nodes that answered this node's newest request with "nothing runs here".
     cleared: BTreeSet<UniqueAddress>,
-    /// Who said that its instance is ending.
+    /// Nodes that said that their instance is ending.
     in_progress: BTreeSet<UniqueAddress>,
-    /// Who waits for our instance to end, with the request to answer.
+    /// Nodes that wait for our instance to end, with the request to answer.
     claimants: BTreeMap<UniqueAddress, u64>,
-    /// Whom this node last offered its instance to.
+    /// The node that was last offered this node's instance.
     offered: Option<UniqueAddress>,
     attempt: u64,
     retries: u32,
@@ -266,7 +266,7 @@ impl SingletonManager {
         }
     }
 
-    /// Whatever rests on the lease ends. Only then is the lease given back.
+    /// Ends whatever rests on the lease. Only then is the lease given back.
     fn on_lease_lost(&mut self, out: &mut Vec<ManagerEffect>) {
         self.silence_instance(out);
         self.with_lease(SingletonLease::on_lost);
@@ -281,7 +281,7 @@ impl SingletonManager {
                 }
             }),
             ManagerState::Oldest | ManagerState::WasOldest => self.give_lease_back(out),
-            // What runs is ending already, or nothing runs.
+            // The instance is ending already, or none runs.
             _ => {}
         }
     }
@@ -383,7 +383,7 @@ impl SingletonManager {
                 self.noted.insert(from);
             }
             ManagerState::AcquiringLease => {
-                // It may run the instance still; nothing starts here before it has answered.
+                // The offering node may still run the instance; none starts here before that node has answered.
                 self.cleared.remove(&from);
                 self.asked.remove(&from);
                 self.noted.insert(from);

@@ -1,9 +1,10 @@
-//! Follows the singleton, and keeps messages while nobody knows where it is.
+//! Follows the singleton, and keeps messages while it is not known where the instance runs.
 //!
 //! The instance runs on the oldest member with the role, if it runs. The proxy asks that member, again
-//! and again, until it says so; then messages flow, those that were kept first. Another oldest, or word
-//! that the instance ends, and the proxy keeps messages and asks anew. It keeps a bounded number and
-//! drops the oldest of them when that is full. Source: cluster P8.
+//! and again, until it says that the instance runs there; then messages flow, kept ones first. When
+//! another member becomes the oldest, or the oldest says that the instance ends, the proxy keeps messages
+//! and asks anew. It keeps a bounded number and drops the oldest message when the buffer is full. Source:
+//! cluster P8.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,7 +55,7 @@ pub struct SingletonProxy<M> {
     role: Option<String>,
     interval: Duration,
     capacity: usize,
-    /// Who runs the instance, if somebody does.
+    /// The oldest member, which runs the instance if any member does.
     oldest: Option<UniqueAddress>,
     /// The instance that `oldest` says it runs.
     instance: Option<u64>,
@@ -150,7 +151,7 @@ impl<M> SingletonProxy<M> {
         message: ProxyMessage,
         out: &mut Vec<ProxyEffect<M>>,
     ) {
-        // Whoever is not the oldest any more, or not yet as far as this node knows, is not followed.
+        // Ignore a node that is not the oldest any more, or not yet as far as this node knows.
         if self.oldest.as_ref() != Some(from) {
             return;
         }
@@ -160,7 +161,7 @@ impl<M> SingletonProxy<M> {
                 self.identify_at = None;
                 out.extend(self.buffer.drain(..).map(|message| ProxyEffect::Forward(from.clone(), message)));
             }
-            // What is said of an earlier instance is old news.
+            // A message about an earlier instance is out of date.
             ProxyMessage::NotHere { instance } => {
                 if self.instance.is_some() && instance.is_none_or(|ended| self.instance == Some(ended)) {
                     self.identify(now, out);
@@ -177,7 +178,7 @@ impl<M> SingletonProxy<M> {
         out.extend(self.oldest.clone().map(ProxyEffect::Identify));
     }
 
-    /// What is still kept is lost, and counted.
+    /// Drops the messages that are still kept as dead letters.
     fn stop(&mut self, out: &mut Vec<ProxyEffect<M>>) {
         self.stopped = true;
         (self.oldest, self.instance, self.identify_at) = (None, None, None);

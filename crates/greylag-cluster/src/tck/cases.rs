@@ -29,10 +29,10 @@ impl From<LeaseError> for Failure {
     }
 }
 
-/// Runs every case against leases that nobody else uses.
+/// Runs every case against leases of its own.
 pub async fn lease(bench: &dyn LeaseBench) -> Report {
-    // Each has leases of its own, and some wait for heartbeats: together they take as long as one.
-    // Whoever is cut off is another node each time.
+    // The cases run at once, since some wait for heartbeats: together they take as long as one. Each case
+    // that cuts a node off cuts off another one.
     let outcomes = tokio::join!(
         granted_once(bench),
         reentrant(bench),
@@ -51,9 +51,9 @@ pub async fn lease(bench: &dyn LeaseBench) -> Report {
         ("given up it is free, and only its holder can give it up", outcomes.2),
         ("leases of different names know nothing of each other, whatever the names", outcomes.3),
         ("of many that ask at once one gets it", outcomes.4),
-        ("nobody is told of a loss that was none", outcomes.5),
+        ("no owner is told of a loss that was none", outcomes.5),
         ("a lease that was taken away is lost, once", outcomes.6),
-        ("an acquire that nobody waited for is given up by release", outcomes.7),
+        ("a release gives up what an abandoned acquire got", outcomes.7),
         ("a holder that is cut off knows that it lost before another gets it", outcomes.8),
         ("an owner that is cut off and does not hold it gets an error, not a no", outcomes.9),
     ];
@@ -116,7 +116,7 @@ async fn reentrant(bench: &dyn LeaseBench) -> Checked {
 async fn release(bench: &dyn LeaseBench) -> Checked {
     let name = name("release");
     let (a, b) = (make(bench, 0, &name, "a:1")?, make(bench, 1, &name, "b:1")?);
-    expect(a.release().await?, "a lease that nobody holds is not held after release")?;
+    expect(a.release().await?, "a lease without a holder is not held after release")?;
     expect(a.acquire(never()).await?, "granted")?;
     expect(!b.release().await?, "another cannot give it up")?;
     expect(a.check() && !b.acquire(never()).await?, "and its holder keeps it")?;
@@ -184,7 +184,7 @@ async fn quiet(bench: &dyn LeaseBench) -> Checked {
     // Longer than it lives without being renewed.
     tokio::time::sleep(bench.settings().heartbeat_timeout.min(Duration::from_secs(10)) + Duration::from_millis(200))
         .await;
-    expect(a.check(), "a lease that nobody took is kept by heartbeats")?;
+    expect(a.check(), "heartbeats keep a lease that no other owner took")?;
     a.release().await?;
     b.release().await?;
     expect(told.load(Ordering::SeqCst) == 0, "a denial, a second acquire and a release are no loss")
@@ -217,7 +217,7 @@ async fn abandoned(bench: &dyn LeaseBench) -> Checked {
         }
         task.abort();
         let completed = matches!(task.await, Ok(Ok(true)));
-        expect(completed || !a.check(), "not held by an acquire that nobody saw succeed")?;
+        expect(completed || !a.check(), "not held by an acquire whose task ended before it succeeded")?;
         a.release().await?;
         expect(b.acquire(never()).await?, "free after the release that follows")?;
         b.release().await?;
@@ -225,7 +225,7 @@ async fn abandoned(bench: &dyn LeaseBench) -> Checked {
     Ok(())
 }
 
-/// Tries until it is granted; when.
+/// Tries until the lease is granted. Returns when it was.
 async fn eventually(lease: &Arc<dyn Lease>) -> Result<Instant, Failure> {
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
@@ -266,7 +266,7 @@ async fn cut_off_asker(bench: &dyn LeaseBench) -> Checked {
     }
     let outcome = tokio::time::timeout(PATIENCE, a.acquire(never())).await;
     bench.cut(3, false).await;
-    expect(!matches!(outcome, Ok(Ok(_))), "what nobody could ask is unknown")?;
+    expect(!matches!(outcome, Ok(Ok(_))), "the answer of a store that cannot be reached is unknown")?;
     eventually(&a).await?;
     a.release().await?;
     Ok(())

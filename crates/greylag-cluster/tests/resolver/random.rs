@@ -89,7 +89,7 @@ impl Partition {
     pub(crate) fn survivors(&self, strategy: &Strategy) -> usize {
         let verdicts: Vec<Option<Verdict>> =
             self.sides.iter().map(|(side, picture)| sides::verdict(picture, side, strategy)).collect();
-        // The side that asks first gets the lease; nobody else does.
+        // The side that asks first gets the lease; no other side does.
         let asks = |(index, verdict): (usize, &Option<Verdict>)| Some((verdict.as_ref()?.lease_delay()?, index));
         let holder = verdicts.iter().enumerate().filter_map(asks).min().map(|(_, index)| index);
         let lives = |(index, (side, picture)): &(usize, &(BTreeSet<UniqueAddress>, Picture))| {

@@ -36,8 +36,8 @@ pub(crate) fn picture(side: &BTreeSet<UniqueAddress>, members: &Members, before:
 }
 
 /// Whether a member of the side can go on hosting singletons after these were downed. An Exiting
-/// member ends by itself, as does one that leaves with nobody left to exchange gossip with (cluster
-/// M26), and one that was never WeaklyUp or Up hosts nothing.
+/// member ends by itself, as does a leaving one with no other left to exchange gossip with (cluster
+/// M26), and a member that was never WeaklyUp or Up hosts nothing.
 pub(crate) fn somebody_goes_on(
     picture: &Picture,
     side: &BTreeSet<UniqueAddress>,
@@ -51,7 +51,7 @@ pub(crate) fn somebody_goes_on(
     hosts > leaving || leaving > 1
 }
 
-/// The verdict of a side that has somebody to decide, and there is something to decide.
+/// The verdict of a side that has a member to decide, if there is something to decide.
 pub(crate) fn verdict(picture: &Picture, side: &BTreeSet<UniqueAddress>, strategy: &Strategy) -> Option<Verdict> {
     let can_decide = somebody_goes_on(picture, side, &BTreeSet::new());
     (can_decide && picture.has_anything_to_decide()).then(|| decide(picture, strategy).verdict)

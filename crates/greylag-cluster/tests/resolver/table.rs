@@ -125,7 +125,7 @@ fn parse_picture(members: &str, view: &str, records: &str) -> Picture {
         }
     }
     let side = nodes(view);
-    let own = sides::node(index(view.chars().next().expect("somebody looks")));
+    let own = sides::node(index(view.chars().next().expect("a member looks")));
     let words: BTreeMap<&str, &str> = records.split_whitespace().filter_map(|word| word.split_once('=')).collect();
     let mut found: BTreeSet<Record> = BTreeSet::new();
     for word in records.split_whitespace() {

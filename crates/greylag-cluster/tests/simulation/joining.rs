@@ -5,7 +5,7 @@ use greylag_cluster::*;
 use crate::seeds;
 use crate::world::{MS, SECOND, World};
 
-/// cluster M23, M24, M31: whoever calls join again starts over, and versions are visible everywhere.
+/// cluster M23, M24, M31: a node that calls join again starts over, and versions are visible everywhere.
 #[test]
 fn scenario_15_the_first_seed_is_late_another_joins_twice_and_versions_are_seen_everywhere() {
     for seed in seeds(10) {
@@ -117,7 +117,7 @@ fn scenario_25_nobody_is_up_before_enough_have_joined_in_all_and_of_each_role() 
         world.join(b, &["a"]);
         world.run_for(15 * SECOND);
         assert_eq!(world.status(a, b), Some(MemberStatus::Joining), "one backend of two");
-        assert_eq!(world.status(b, a), Some(MemberStatus::Joining), "nor whoever has another role");
+        assert_eq!(world.status(b, a), Some(MemberStatus::Joining), "nor does a member of another role come up");
         let c = world.start_with("c", &["backend"]);
         world.join(c, &["a"]);
         world.run_until(15 * SECOND, |world| world.agreed(&[a, b, c]));

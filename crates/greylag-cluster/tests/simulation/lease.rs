@@ -187,7 +187,7 @@ fn scenario_60_an_oldest_whose_words_are_lost_one_way_goes_with_its_peer_and_the
     }
 }
 
-/// The gap of P7: an oldest that stands still for longer than everybody's patience wakes up with its
+/// The gap of P7: an oldest that stands still for longer than the others wait wakes up with its
 /// instance while the next one's runs. The lease closes it. Source: cluster P7.
 #[test]
 fn a_long_pause_makes_two_instances_without_the_lease_and_one_with_it() {

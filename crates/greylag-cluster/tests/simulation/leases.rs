@@ -18,7 +18,7 @@ pub(crate) enum Of {
     Singleton,
 }
 
-/// Who holds which, until when.
+/// The owner of each lease that is held, and until when.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     held: BTreeMap<Of, (UniqueAddress, Instant)>,

@@ -50,7 +50,7 @@ fn scenario_16_a_restarted_first_seed_joins_the_others_not_itself() {
 }
 
 /// cluster M24: neither the joiners, which hear only Nacks of each other, nor a seed that never began to join is one
-/// that lets anybody in.
+/// that lets any node in.
 #[test]
 fn scenario_17_no_seed_answers_and_the_joiners_give_up() {
     let settings =
@@ -178,7 +178,7 @@ fn clusters_of_three_to_ten_form_and_everybody_agrees() {
     }
 }
 
-/// cluster M25: who hears nobody asks again.
+/// cluster M25: a joiner that hears no member asks again.
 #[test]
 fn scenario_68_the_contact_dies_before_it_told_others_of_the_joiner() {
     for seed in seeds(10) {

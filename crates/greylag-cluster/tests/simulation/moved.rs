@@ -34,7 +34,7 @@ fn removed_at(world: &World, by: NodeId, gone: &UniqueAddress) -> Duration {
     world.processes[&by].events.iter().find(|(_, event)| removed(event)).expect("it was removed").0
 }
 
-/// cluster M25, T15: whoever forges a Join, an InitJoin or a Hello changes nothing, whatever host it names.
+/// cluster M25, T15: a process that forges a Join, an InitJoin or a Hello changes nothing, whatever host it names.
 #[test]
 fn scenario_75_a_forged_join_from_a_members_address_downs_nobody() {
     for seed in seeds(10) {

@@ -51,7 +51,7 @@ fn scenario_44_one_broken_direction_downs_the_two_and_gossip_flows_around_them()
         world.join(f, &["c"]);
         let joiner = world.ua(f);
         world.run_until(10 * SECOND, |world| ids.iter().all(|id| world.view(*id).member(&joiner).is_some()));
-        assert!(ids.iter().all(|id| world.processes[id].ended.is_none()), "seed {seed}: before anybody is downed");
+        assert!(ids.iter().all(|id| world.processes[id].ended.is_none()), "seed {seed}: before any member is downed");
         world.run_until(60 * SECOND, |world| ids[..2].iter().all(|id| world.processes[id].ended.is_some()));
         world.run_until(40 * SECOND, |world| world.agreed(&[ids[2], ids[3], ids[4], f]));
         world.run_until(30 * SECOND, |world| world.host_of_singleton() == Some(ids[2]));
@@ -82,17 +82,17 @@ fn scenario_66_two_crashes_in_sequence_leave_the_three_survivors() {
     }
 }
 
-/// All reachable to all, everybody Up, nobody lost.
+/// Heals the network, and expects all members Up, reachable to each other, and none downed.
 fn heals(world: &mut World, seed: u64, shape: &str, ids: &[NodeId]) {
     world.net.heal();
     world.run_until(30 * SECOND, |world| {
         world.agreed(ids) && ids.iter().all(|id| world.view(*id).unreachable.is_empty())
     });
     let downed = |event: &ClusterEvent| matches!(event, ClusterEvent::MemberDowned(_));
-    assert!(!ids.iter().any(|id| world.has_event(*id, downed)), "seed {seed}, {shape}: somebody was downed");
+    assert!(!ids.iter().any(|id| world.has_event(*id, downed)), "seed {seed}, {shape}: a member was downed");
 }
 
-/// cluster F8, F12, M14, S4: what heals before `stable_after` costs nobody.
+/// cluster F8, F12, M14, S4: a partition that heals before `stable_after` costs no member.
 #[test]
 fn scenario_37_one_broken_pair_one_alone_two_islands_and_joiners_all_heal() {
     for seed in seeds(10) {
@@ -124,7 +124,7 @@ fn scenario_37_one_broken_pair_one_alone_two_islands_and_joiners_all_heal() {
     }
 }
 
-/// cluster M9, M29, G3: whoever was downed and removed is not brought back by those who missed it.
+/// cluster M9, M29, G3: members that missed a removal do not bring the removed member back.
 #[test]
 fn scenario_38_one_half_downs_the_other_while_a_node_joins_and_none_comes_back() {
     for seed in seeds(10) {
@@ -176,7 +176,7 @@ fn scenario_51_joiners_every_second_do_not_postpone_and_a_heal_in_time_prevents(
         world.run_for(18 * SECOND);
         world.net.heal();
         world.run_for(40 * SECOND);
-        assert!(world.agreed(&ids), "healed in time, nobody is downed");
+        assert!(world.agreed(&ids), "healed in time, no member is downed");
         assert!(!world.has_event(ids[0], |event| matches!(event, ClusterEvent::DowningDecision(_))));
     }
 }

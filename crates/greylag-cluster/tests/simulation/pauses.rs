@@ -70,7 +70,7 @@ fn scenario_64_the_losing_leader_pauses_shortly_before_its_decision_and_downs_it
     }
 }
 
-/// cluster F9: a hypervisor's snapshot suspends all; nobody may blame anybody.
+/// cluster F9: a hypervisor's snapshot suspends all nodes; none may accuse another.
 #[test]
 fn scenario_71_all_stand_still_for_half_a_minute_and_all_go_on() {
     for seed in seeds(10) {

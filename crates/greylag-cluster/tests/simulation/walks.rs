@@ -6,7 +6,7 @@ use rand::RngExt;
 
 use crate::world::{MS, SECOND, World};
 
-/// Faults of every kind for a minute, then quiet: never two singletons, nobody comes back, and the
+/// Faults of every kind for a minute, then quiet: never two singletons, no removed member comes back, and the
 /// survivors agree. The world checks the first two after every step.
 #[test]
 fn scenario_73_random_faults_then_quiet() {

@@ -36,14 +36,14 @@ pub(crate) struct Process {
     pub(crate) events: Vec<(Duration, ClusterEvent)>,
     pub(crate) killed: bool,
     pending: Vec<(Instant, Local)>,
-    /// Who said Hello, and the cluster that it named.
     grants: BTreeMap<leases::Of, u64>,
+    /// The processes that said Hello, and the cluster that each named.
     met: BTreeMap<UniqueAddress, Option<u128>>,
     /// Where it runs; `None` where that cannot be known.
     host: Option<String>,
-    /// Who holds which address, as its transport was told.
+    /// Which member holds which address, as this process's transport was told.
     holders: Vec<Holder>,
-    /// Which processes its dials were answered by.
+    /// The processes that answered this process's dials.
     answered: BTreeSet<UniqueAddress>,
     quarantined: BTreeMap<UniqueAddress, bool>,
     removed: BTreeSet<UniqueAddress>,
@@ -383,8 +383,8 @@ impl World {
         self.schedule(to);
     }
 
-    /// Whether the transport of `to` carries what comes from `from`: not where a member holds the address
-    /// of that one that it cannot have replaced. Where it can have, it is dialled. Source: cluster T15.
+    /// Whether the transport of `to` carries messages of `from`: not where a member holds the address of
+    /// `from` that `from` cannot have replaced. Where it can have, the address is dialled. Source: cluster T15.
     fn hears(&mut self, to: NodeId, from: NodeId) -> bool {
         let (sender, host) = (self.ua(from), self.processes[&from].host.clone());
         let there = |holder: &&Holder| holder.member.address() == sender.address();
@@ -409,7 +409,7 @@ impl World {
         true
     }
 
-    /// Whoever is found at the address answers the dial, if both ways are open.
+    /// Makes the process at the address answer the dial, if both ways are open.
     fn ask_who(&mut self, id: NodeId, there: &NodeAddress) {
         let Some(found) = self.at.get(there).copied() else { return };
         if self.net.is_crashed(found) || self.net.is_cut(id, found) || self.net.is_cut(found, id) {
@@ -557,7 +557,7 @@ impl World {
     }
 
     fn send(&mut self, from: NodeId, to: &Destination, packet: Packet) {
-        // A stream that is open leads to its process, whoever has the name now.
+        // A stream that is open leads to its process, whichever process has the name now.
         let known =
             |ua: &UniqueAddress| self.processes.iter().find(|(_, process)| process.address == *ua).map(|(id, _)| *id);
         let target = match to {
@@ -606,7 +606,7 @@ impl World {
         }
     }
 
-    /// Everybody alive has exactly these members, all Up, and the same state.
+    /// Whether every living node has exactly these members, all Up, and the same state.
     pub(crate) fn agreed(&self, expected: &[NodeId]) -> bool {
         let mut expected: Vec<UniqueAddress> = expected.iter().map(|id| self.ua(*id)).collect();
         expected.sort();

@@ -21,7 +21,7 @@ fn member(name: char) -> Member {
     member
 }
 
-/// Downs whoever becomes unreachable: on the event if `at_once`, else at the next tick.
+/// Downs each member that becomes unreachable: on the event if `at_once`, else at the next tick.
 struct Eager {
     at_once: bool,
     waiting: Vec<UniqueAddress>,
@@ -87,7 +87,7 @@ impl Bench {
         out
     }
 
-    /// Puts b into the cluster, and lets somebody accuse it.
+    /// Puts b and c into the cluster, and lets c accuse b.
     fn lose_b(&mut self) -> Vec<Effect> {
         let mut gossip = Gossip::clone(self.core.gossip());
         gossip.members.insert(member('b'));
@@ -181,7 +181,7 @@ fn a_warning_at_every_up_while_loss_is_found_in_stages() {
     let count = |size| warnings(settings.clone(), size);
     // More than 3 + 1 members, and less than 8.
     assert_eq!((count(4), count(5), count(7), count(8), count(10)), (0, 1, 3, 3, 3));
-    assert_eq!(warnings(ClusterSettings::default(), 7), 0, "nobody decides anything");
+    assert_eq!(warnings(ClusterSettings::default(), 7), 0, "without a resolver there is no warning");
 }
 
 /// cluster S19: only a member that is not Down itself is believed, only that this node was removed,
@@ -241,7 +241,7 @@ fn core_with(own: MemberStatus, of_b: MemberStatus) -> (ClusterCore, Instant) {
 }
 
 /// cluster S20: an Exiting member keeps its status and is only marked dead; any other goes Down; a
-/// node that is Exiting or Down itself proves nothing, and nobody proves its own death.
+/// node that is Exiting or Down itself proves nothing, and no node proves its own death.
 #[test]
 fn what_a_proof_changes_and_who_proves_nothing() {
     use MemberStatus::{Down, Exiting, Leaving, Up};

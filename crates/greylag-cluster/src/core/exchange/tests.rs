@@ -128,7 +128,7 @@ fn a_newer_state_shares_what_it_does_not_change() {
     assert!(Shared::is(&bench.core.view().unreachable, after.reachability.unreachable()), "derived once");
 }
 
-/// cluster M11, C5: a target is drawn by places, and nobody is copied.
+/// cluster M11, C5: a target is drawn by places, and no address is copied.
 #[test]
 fn a_gossip_at_rest_is_a_status_with_the_shared_version() {
     let mut bench = Bench::new();

@@ -27,7 +27,7 @@ impl std::fmt::Debug for GuardedLease {
     }
 }
 
-/// Ends the call when whoever waits for it does.
+/// Ends the call when the task that waits for it ends.
 struct AbortOnDrop(AbortHandle);
 
 impl Drop for AbortOnDrop {

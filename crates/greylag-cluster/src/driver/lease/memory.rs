@@ -33,7 +33,7 @@ pub struct InMemoryLeases {
 
 #[derive(Default)]
 struct Entry {
-    /// Who holds it, and by which handle: a later handle of the same owner takes it over.
+    /// The owner that holds the lease, and by which handle: a later handle of the same owner takes it over.
     holder: Option<(String, u64)>,
     on_lost: Option<OnLost>,
     /// Met by every operation.
@@ -62,22 +62,22 @@ impl InMemoryLeases {
         Self::default()
     }
 
-    /// Who holds the lease.
+    /// The owner that holds the lease.
     pub fn holder(&self, name: &str) -> Option<String> {
         self.lock().get(name).and_then(|entry| entry.owner().cloned())
     }
 
-    /// From now on every operation on the lease meets this; `None` ends it.
+    /// Makes every operation on the lease meet this fault from now on; `None` ends it.
     pub fn set_fault(&self, name: &str, fault: Option<LeaseFault>) {
         self.lock().entry(name.to_owned()).or_default().fault = fault;
     }
 
-    /// One later operation on the lease meets this, after those that were said before.
+    /// Makes one later operation on the lease meet this fault, after the faults that were queued before.
     pub fn fail_next(&self, name: &str, fault: LeaseFault) {
         self.lock().entry(name.to_owned()).or_default().next.push_back(fault);
     }
 
-    /// Takes the lease away from whoever holds it, and tells it. True if somebody held it.
+    /// Takes the lease away from its holder, and tells the holder. True if there was one.
     pub fn lose(&self, name: &str) -> bool {
         let (holder, on_lost) = {
             let mut leases = self.lock();
@@ -89,12 +89,12 @@ impl InMemoryLeases {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
-        // A callback runs outside of the lock, so what a panic leaves is whole.
+        // Callbacks run outside of the lock, so a panic leaves the map whole.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Outside of any lock: what is called is not ours.
+/// Tells an owner its loss; to be called outside of any lock, since the callback is code of the user.
 fn tell(name: &str, owner: Option<&String>, on_lost: Option<OnLost>) {
     if let (Some(owner), Some(on_lost)) = (owner, on_lost) {
         on_lost(LeaseError::TakenAway { name: name.to_owned(), owner: owner.clone() });
@@ -138,7 +138,7 @@ impl InMemoryLease {
         entry.holder.as_ref().is_some_and(|(_, handle)| *handle == self.handle)
     }
 
-    /// Whether it was granted, and whom to tell that it was taken over.
+    /// Grants the lease if no other owner holds it. Returns whether it did, and whom to tell that it was taken over.
     fn grant(&self, on_lost: OnLost, answer_is_lost: bool) -> (bool, Option<OnLost>) {
         let mut leases = self.leases.lock();
         let entry = leases.entry(self.name.clone()).or_default();
@@ -147,7 +147,7 @@ impl InMemoryLease {
         }
         let same = self.is_mine(entry);
         let former = if answer_is_lost { entry.on_lost.take() } else { entry.on_lost.replace(on_lost) };
-        // What was not granted in the eyes of its owner, `check` must not call held.
+        // `check` must not call a lease held whose grant its owner did not hear of.
         let handle = if answer_is_lost { u64::MAX } else { self.handle };
         entry.holder = Some((self.owner.clone(), handle));
         (true, former.filter(|_| !same))

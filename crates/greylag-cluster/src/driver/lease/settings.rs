@@ -11,7 +11,7 @@ use crate::error::ConfigError;
 pub struct LeaseSettings {
     /// A lease that was not renewed for so long is free. Default 120 s.
     pub heartbeat_timeout: Duration,
-    /// Between renewals. Default 12 s.
+    /// The time between renewals. Default 12 s.
     pub heartbeat_interval: Duration,
     /// How long one request to the store may take before its outcome counts as unknown. Default 5 s.
     pub operation_timeout: Duration,
@@ -80,7 +80,7 @@ impl Leases {
         Self { cluster: cluster.into(), provider: Arc::new(provider) }
     }
 
-    /// Who makes them.
+    /// The provider that makes the leases.
     pub fn provider(&self) -> &dyn LeaseProvider {
         &*self.provider
     }

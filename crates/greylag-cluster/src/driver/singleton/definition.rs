@@ -34,9 +34,9 @@ pub struct SingletonContext {
 /// How an instance ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stop {
-    /// It may handle what waits for it: nobody starts another one before it has ended.
+    /// The instance may handle what waits for it: no node starts another one before it has ended.
     InOrder,
-    /// It handles nothing more: somebody else may have started one.
+    /// The instance handles nothing more: another node may have started its own.
     AtOnce,
 }
 
@@ -47,7 +47,7 @@ pub struct StopToken(pub(super) watch::Receiver<Option<Stop>>);
 impl StopToken {
     /// Completes when the instance must end.
     pub async fn stopped(&mut self) {
-        // The other half gone means that nobody would ever say stop: the node has ended.
+        // The sender is gone, so no stop would ever come: the node has ended.
         let _gone = self.0.wait_for(Option::is_some).await;
     }
 
@@ -132,7 +132,7 @@ impl<M: Send + 'static> Singleton<M> {
 }
 
 impl Singleton<NoMessages> {
-    /// A singleton that nobody sends to: it runs until its token says stop.
+    /// A singleton that takes no messages: it runs until its token says stop.
     pub fn job<I: Future<Output = ()> + Send + 'static>(
         name: impl Into<String>,
         factory: impl Fn(SingletonContext, StopToken) -> I + Send + Sync + 'static,
@@ -143,7 +143,7 @@ impl Singleton<NoMessages> {
 }
 
 impl<M: Send + 'static> Singleton<M> {
-    /// It runs on the oldest member with this role. Default: the oldest of all.
+    /// Runs the singleton on the oldest member with this role. Default: the oldest of all.
     #[must_use]
     pub fn role(mut self, role: impl Into<String>) -> Self {
         self.settings.role = Some(role.into());

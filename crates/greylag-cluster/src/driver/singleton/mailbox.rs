@@ -27,15 +27,15 @@ impl<M: Send + 'static> Mailbox<M> {
     /// and has taken all that came before, or at once where another instance may have started: this node
     /// was declared dead, or lost the instance's lease. Safe to use in `select!`.
     ///
-    /// A process that slept hands out nothing before its node has looked at how long that was, so what
-    /// an instance answers from its memory is as new as what any other instance has answered. Source:
+    /// After a sleep of the process the mailbox hands out nothing before the node has looked at how long it
+    /// slept, so an answer from an instance's memory is as new as the answers of any other instance. Source:
     /// cluster F9.
     pub async fn recv(&mut self) -> Option<M> {
         if self.taken.is_none() && !self.stop.is_stopped_at_once() {
             self.taken = self.messages.recv().await;
         }
-        // Taken first, asked then: what was sent after this process woke does not pass by a tick from
-        // before it slept.
+        // Takes the message first and reads the tick then: a message that was sent after this process woke must
+        // not pass by a tick from before it slept.
         self.taken.as_ref()?;
         if !self.pulse.is_fresh() {
             let goes_on = tokio::select! {

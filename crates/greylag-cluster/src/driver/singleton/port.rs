@@ -1,8 +1,8 @@
 //! One singleton's messages on one node: the proxy, the gate of the instance, and the hot path.
 //!
-//! Senders hold the lock for as long as it takes to queue a message, so that nothing overtakes what
-//! was kept before it. What an effect must not do under the lock (code of users runs when a message is
-//! dropped) is done after it. Questions, answers and membership reach the machines by one task.
+//! Senders hold the lock for as long as it takes to queue a message, so that no message overtakes one that
+//! was kept before it. Effects that must not run under the lock (code of users runs when a message is
+//! dropped) run after it. Questions, answers and membership reach the machines by one task.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -52,7 +52,7 @@ pub(super) struct AskTag {
 pub(super) struct Parcel<M> {
     pub(super) message: M,
     ask: Option<AskTag>,
-    /// Of the mailbox's room, for what came from another node.
+    /// A share of the mailbox's room, for a message from another node.
     _share: Option<Share>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Port<M: Send + 'static> {
     remoting: Arc<dyn Remoting>,
     codec: Option<Arc<dyn Codec<M>>>,
     capacity: usize,
-    /// What other nodes sent to the instance and it has not taken.
+    /// The room in the mailbox for messages of other nodes.
     room: Room,
     inbox: mpsc::Sender<PortInput>,
     clock: Clock,
@@ -111,9 +111,9 @@ type Dropped<M> = Vec<(Parcel<M>, Loss)>;
 
 #[derive(Clone, Copy)]
 enum Loss {
-    /// Nobody has counted it yet.
+    /// The dead letter is not counted yet.
     Uncounted(DeadLetterReason),
-    /// The transport refused it, and has counted it.
+    /// The transport refused the message, and has counted the dead letter.
     Counted(DeadLetterReason),
 }
 
@@ -278,7 +278,7 @@ impl<M: Send + 'static> Port<M> {
         (mailbox, Gate { port: self.clone(), instance })
     }
 
-    /// It takes none any more; those who sent to it are told, this node's proxy before anything else.
+    /// Lets the instance take no more messages, and tells its senders, this node's proxy before anything else.
     fn close(&self, instance: u64) {
         let mut dropped = Vec::new();
         let mut guarded = self.lock();
@@ -347,7 +347,7 @@ impl<M: Send + 'static> Port<M> {
         if let Some(ask) = parcel.ask {
             self.remoting.fail_ask(ask.id, AskError::Dropped(loss.reason()));
         }
-        // Of a question from another node only the token within knows.
+        // A question from another node is answered by the token within it.
         answer_dropped(EntityError::Stopped, || drop(parcel.message));
     }
 
@@ -400,7 +400,7 @@ impl<M: Send + 'static> Port<M> {
 }
 
 impl<M> Guarded<M> {
-    /// Into the mailbox of the instance of this node.
+    /// Puts a message into the mailbox of the instance of this node.
     fn deliver(&mut self, parcel: Parcel<M>) -> Result<(), (Parcel<M>, DeadLetterReason)> {
         use mpsc::error::TrySendError;
         let Some(gate) = &self.gate else { return Err((parcel, DeadLetterReason::NotSingletonHost)) };

@@ -16,7 +16,7 @@ use crate::settings::SingletonSettings;
 /// Why a message was not taken. It is a dead letter; nothing of it will be handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SingletonSendError {
-    /// Nobody knows where the instance runs, and the settings say to keep nothing
+    /// This node does not know where the instance runs, and the settings say to keep nothing
     /// (`singleton_proxy.buffer_size` = 0). Send again later.
     #[error("the singleton is not found, and no messages are kept for it")]
     NotFound,

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// cluster S3, S20: the dead are no members of what is decided on. The witness was wrong, and the
-/// process that counts as dead has seen the state: that makes nobody indirectly connected.
+/// cluster S3, S20: the dead are not in the picture that is decided on. The witness was wrong, and the
+/// process that counts as dead has seen the state: that makes no member indirectly connected.
 #[test]
 fn a_dead_member_that_answers_makes_nobody_indirectly_connected() {
     let mut bench = Bench::new();
@@ -23,11 +23,11 @@ fn whom_only_the_dead_accuse_is_measured_no_more() {
     bench.unreachable("d", "c");
     assert!(bench.sbr.unstable.is_some());
     bench.prove('a', 'd');
-    assert!(bench.sbr.unstable.is_none(), "nobody else accuses c");
+    assert!(bench.sbr.unstable.is_none(), "no other member accuses c");
 }
 
 /// cluster S20, S13: with a proof nothing of the measurement begins anew: neither its beginning nor the
-/// quiet before the ordinary verdict, and it heals nobody.
+/// quiet before the ordinary verdict, and it makes no member reachable.
 #[test]
 fn a_proof_does_not_restart_the_measurement() {
     for status in [MemberStatus::Up, MemberStatus::Exiting] {

@@ -40,11 +40,11 @@ impl SingletonManager {
                 None if serves && !(is_self && self.exiting_phase) => {
                     self.list.insert(member.address.clone(), member.clone());
                 }
-                // Gossip may jump over Up; whoever was never seen serving is only asked (P3a).
+                // Gossip may jump over Up; a member that was never seen serving is only asked (P3a).
                 None => {}
             }
         }
-        // Before anything was joined there is nothing that could have been missed.
+        // A node that has not joined can have missed no member.
         if first && view.members.is_empty() {
             self.list.clear();
         }
@@ -110,7 +110,7 @@ impl SingletonManager {
         self.view.as_ref().is_some_and(|view| view.members.iter().any(|member| preparing.contains(&member.status)))
     }
 
-    /// From what is known now; the removed whose margin still runs stay in it.
+    /// Makes the list anew from the view; removed members whose margin still runs stay in it.
     pub(super) fn rebuild_list(&mut self) {
         let Some(view) = self.view.clone() else { return };
         let role = self.role.as_deref();
@@ -122,7 +122,7 @@ impl SingletonManager {
         self.list.extend(current);
     }
 
-    /// Everybody who may have run the instance and is not settled. Source: cluster P3a.
+    /// All nodes that may have run the instance and are not settled. Source: cluster P3a.
     pub(super) fn unsettled(&self) -> BTreeSet<UniqueAddress> {
         if let Some(latest) = &self.latest_only {
             return latest.iter().filter(|address| !self.is_settled(address)).cloned().collect();

@@ -78,7 +78,7 @@ fn an_earlier_oldest_that_is_still_a_member_is_asked_too() {
         changed.members.get_mut(&node('c')).unwrap().up_number = number;
         Arc::new(changed)
     };
-    // A lower number arrives by merge: now this node is the oldest, and nobody has left.
+    // A lower number arrives by merge: now this node is the oldest, and no member has left.
     let asked = bench.input(ManagerInput::View(own_number(0)));
     assert_eq!(asked, ["HandOverToMe a 1", "HandOverToMe b 2"]);
     assert!(bench.message(Kind::HandOverDone, 'a', 1).is_empty());
@@ -90,7 +90,7 @@ fn answers_that_cross_with_an_own_answer_are_void() {
     let mut bench = Bench::new('b');
     bench.view(&[('a', Up), ('b', Up)]);
     assert_eq!(bench.view(&[('a', Exiting), ('b', Up)]), ["HandOverToMe a 1"]);
-    // An older view lets somebody claim; it is answered, and must clear this node in turn.
+    // By an older view c claims; this node answers, and c must clear this node in turn.
     bench.view(&[('a', Exiting), ('b', Up), ('c', Up)]);
     assert_eq!(bench.message(Kind::HandOverToMe, 'c', 7), ["HandOverDone c 7", "HandOverToMe c 2"]);
     assert!(bench.message(Kind::HandOverDone, 'a', 1).is_empty(), "c is not settled yet");

@@ -104,7 +104,7 @@ impl SingletonManager {
         out.push(ManagerEffect::StartInstance { up_number });
     }
 
-    /// All are settled; only the lease is missing. Source: cluster P4.
+    /// Judges the state in which all nodes are settled and only the lease is missing. Source: cluster P4.
     fn judge_acquiring_lease(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
         if self.self_exits() {
             self.give_lease_back(out);
@@ -113,7 +113,7 @@ impl SingletonManager {
             self.give_lease_back(out);
             self.judge_oldest(now, out);
         } else if !self.unsettled().is_empty() {
-            // Somebody turned up while the lease was waited for.
+            // A predecessor appeared while this node waited for the lease.
             self.give_lease_back(out);
             self.begin_clearance(now, out);
         } else if self.may_start() && self.holds_lease() {
@@ -183,11 +183,11 @@ impl SingletonManager {
             return;
         }
         if self.prepares_shutdown() {
-            // Nobody starts anything any more, so there is nobody to hand over to (cluster M30).
+            // No node starts an instance any more, so there is no node to hand over to (cluster M30).
             return self.become_stopping(out);
         }
         if self.oldest().is_some_and(|oldest| self.margins.contains_key(oldest)) {
-            // It was removed already and will never ask. Whoever comes next does.
+            // The oldest was removed already and will never ask; the next oldest will.
             self.state = ManagerState::HandingOver;
             return self.stop_instance(out);
         }
@@ -215,7 +215,7 @@ impl SingletonManager {
             return;
         }
         let Some(oldest) = self.successor() else {
-            // The next change of the membership brings one, or this node back.
+            // The next change of the membership brings a successor, or makes this node the oldest again.
             self.retry_at = None;
             if self.self_exits() {
                 self.become_stopping(out);
@@ -280,7 +280,8 @@ impl SingletonManager {
         }
     }
 
-    /// Nothing runs, only because the lease was lost or never came: an instance starts when it is ours.
+    /// Asks for the lease anew where no instance runs only because the lease was lost or never came: an instance
+    /// starts when the lease is ours.
     pub(super) fn reacquire(&mut self, out: &mut Vec<ManagerEffect>) {
         self.state = ManagerState::AcquiringLease;
         if let Some(lease) = &mut self.lease {
