@@ -8,7 +8,7 @@ use greylag_core::ReplyTo;
 use greylag_persistence::driver::{self, Ended, EntityHandle};
 use greylag_persistence::{
     CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, Failure, InMemoryJournal, InMemorySnapshots,
-    OnFailure, PersistenceId, Recovery, RecoveryFailure, RecoveryPermits, SeqNr, StoredCodec, Stores,
+    OnFailure, PersistenceId, Recovery, RecoveryFailure, RecoveryPermits, SeqNr, SnapshotCriteria, StoredCodec, Stores,
 };
 use tokio::sync::oneshot;
 
@@ -199,6 +199,23 @@ async fn a_snapshot_without_its_events_is_refused() {
     let (snapshot, replay_from, deleted_to) = (SeqNr::from(4), SeqNr::from(1), SeqNr::from(2));
     let missing = RecoveryFailure::RefillMissing { snapshot, replay_from, deleted_to };
     assert_eq!(end.await.unwrap(), Ended::Failed(Failure::Recovery(missing)));
+}
+
+/// Of persistence §2.2: a recovery begins at the newest snapshot that its criteria allow.
+#[tokio::test]
+async fn a_recovery_begins_at_a_snapshot_of_its_criteria() {
+    let (_, snapshots, stores) = stores();
+    let (notebook, end) = start(&stores, Recovery::default());
+    write(&notebook, &["a", "b", "c", "d", "e", "f", "g", "h"]).await;
+    notebook.stop().await;
+    end.await.unwrap();
+    let kept: Vec<u64> = snapshots.snapshots(&id()).iter().map(|snapshot| snapshot.seq_nr.as_u64()).collect();
+    assert_eq!(kept, [4, 8]);
+    for (newest, expected) in [(8, 8), (7, 4)] {
+        let criteria = SnapshotCriteria { max_seq_nr: SeqNr::from(newest), ..SnapshotCriteria::LATEST };
+        let (notebook, _end) = start(&stores, Recovery::default().snapshots(criteria).max_events(0));
+        assert_eq!(texts(&notebook).await.len(), expected, "{newest}");
+    }
 }
 
 /// A look at a history that stops after a number of events counts those after the snapshot.
