@@ -19,8 +19,17 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The clock by which a node counts time. Clones are the same clock. Default [`Clock::system`].
 #[derive(Debug, Clone, Default)]
 pub struct Clock {
-    /// How far a test has set this clock ahead, in nanoseconds; `None` is the system's own.
-    ahead: Option<Arc<AtomicU64>>,
+    /// What a test does with this clock; `None` is the system's own.
+    test: Option<Arc<Tested>>,
+}
+
+/// The clock of a test.
+#[derive(Debug, Default)]
+struct Tested {
+    /// How far it was set ahead, in nanoseconds.
+    ahead: AtomicU64,
+    /// How often it was read.
+    reads: AtomicU64,
 }
 
 impl Clock {
@@ -32,7 +41,7 @@ impl Clock {
     /// The clock of this machine as a suspended one would read it: [`Clock::jump`] stands for a
     /// suspension, which the monotonic clock does not see. For tests.
     pub fn for_test() -> Self {
-        Self { ahead: Some(Arc::default()) }
+        Self { test: Some(Arc::default()) }
     }
 
     /// Moves the clock on by `suspended` at once.
@@ -40,16 +49,27 @@ impl Clock {
     /// # Panics
     /// On the system's clock, which this program cannot set.
     pub fn jump(&self, suspended: Duration) {
-        let ahead = self.ahead.as_ref().expect("only a clock made by `for_test` jumps");
-        ahead.fetch_add(u64::try_from(suspended.as_nanos()).unwrap_or(u64::MAX / 2), Ordering::SeqCst);
+        let test = self.test.as_ref().expect("only a clock made by `for_test` jumps");
+        test.ahead.fetch_add(u64::try_from(suspended.as_nanos()).unwrap_or(u64::MAX / 2), Ordering::SeqCst);
+    }
+
+    /// How often this clock was read, through any of its clones: what the checks that read it cost.
+    ///
+    /// # Panics
+    /// On the system's clock, which counts nothing.
+    pub fn reads(&self) -> u64 {
+        self.test.as_ref().expect("only a clock made by `for_test` counts").reads.load(Ordering::Relaxed)
     }
 
     /// Now. Never goes back.
     pub fn now(&self) -> Instant {
         let now = system_now();
-        match &self.ahead {
+        match &self.test {
             None => now,
-            Some(ahead) => now + Duration::from_nanos(ahead.load(Ordering::SeqCst)),
+            Some(test) => {
+                test.reads.fetch_add(1, Ordering::Relaxed);
+                now + Duration::from_nanos(test.ahead.load(Ordering::SeqCst))
+            }
         }
     }
 
@@ -69,7 +89,7 @@ impl Clock {
 /// Two clocks are equal if they are the same one.
 impl PartialEq for Clock {
     fn eq(&self, other: &Self) -> bool {
-        match (&self.ahead, &other.ahead) {
+        match (&self.test, &other.test) {
             (None, None) => true,
             (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
             _ => false,

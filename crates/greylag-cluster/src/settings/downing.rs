@@ -101,7 +101,9 @@ pub enum Strategy {
     LeaseMajority {
         /// Name of the lease; `None`: `<cluster>-greylag-sbr`.
         lease_name: Option<String>,
-        /// The smaller side asks so much later. Default 2 s.
+        /// The smaller side asks so much later. Default 2 s. The side that asks first lives: it is the smaller one where the
+        /// bigger one has found the last of the other by more than this later, which happens now and then (detection
+        /// on the two sides may end up to three seconds apart).
         acquire_lease_delay_for_minority: Duration,
         /// The winner gives the lease back so long after all whom it downed are removed. Default 40 s.
         release_after: Duration,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use greylag_cluster::*;
+use greylag_core::UniqueAddress;
 use greylag_testkit::network::NodeId;
 
 use crate::seeds;
@@ -23,25 +24,78 @@ fn grants(world: &World, of: Of) -> Vec<(String, bool)> {
     log.map(|(_, by, granted)| (by.address().host().to_owned(), *granted)).collect()
 }
 
+/// How long after the last member became unreachable to it `id` asked for the lease, and what it was told.
+fn request(world: &World, id: NodeId) -> (Duration, LeaseOutcome) {
+    let unreachable = world.times(id, |event| matches!(event, ClusterEvent::UnreachableMember(_)));
+    let by_it = |by: &UniqueAddress| *by == world.ua(id);
+    let mut asked = world.leases.requests.iter().filter(|(of, by, ..)| *of == Of::Resolver && by_it(by));
+    let (_, _, at, outcome) = asked.next().expect("it asked");
+    assert_eq!(asked.next(), None, "once");
+    let start = world.now() - world.net.now();
+    (*at - start - *unreachable.last().unwrap(), *outcome)
+}
+
+/// The side of the lease lives and keeps it for 40 s; the other one, which is denied, ends.
+fn check_outcome(world: &mut World, kept: &[NodeId], lost: &[NodeId]) {
+    world.run_until(30 * SECOND, |world| ended(world, lost));
+    world.run_until(30 * SECOND, |world| world.agreed_by(kept));
+    let holder = world.ua(kept[0]).address().host().to_owned();
+    assert_eq!(grants(world, Of::Resolver), [(holder.clone(), true)], "the other side was denied");
+    let removals = world.times(kept[0], |event| matches!(event, ClusterEvent::MemberRemoved { .. }));
+    let removed_at = *removals.last().unwrap();
+    world.run_until(41 * SECOND, |world| world.leases.holder(Of::Resolver).is_none());
+    let for_so_long = world.net.now() - removed_at;
+    assert!(for_so_long >= 40 * SECOND, "{for_so_long:?}: until the other side has decided for sure");
+    assert_eq!(grants(world, Of::Resolver), [(holder.clone(), true), (holder, false)]);
+    assert!(kept.iter().all(|id| world.processes[id].ended.is_none()));
+}
+
+/// The majority asks after `stable_after`, the minority after that and its delay; the side that asks first lives. That is
+/// nearly always the majority: the delay outlasts the usual difference between the ends of their detections, though
+/// not every one (F5, F8: it can exceed two seconds).
 /// Source: cluster S10.
 #[test]
 fn scenario_53_the_side_that_gets_the_lease_survives_and_gives_it_back() {
+    let mut majorities = 0;
     for seed in seeds(10) {
         let mut world = lease_majority(seed);
         let ids = world.cluster(&["a", "b", "c", "d", "e"]);
         world.isolate(&ids[..3], &ids[3..]);
-        world.run_until(60 * SECOND, |world| ended(world, &ids[3..]));
-        world.run_until(30 * SECOND, |world| world.agreed_by(&ids[..3]));
-        assert_eq!(grants(&world, Of::Resolver), [("a".to_owned(), true)], "the minority was denied");
-        let removals = world.processes[&ids[0]].events.iter().filter_map(|(at, event)| match event {
-            ClusterEvent::MemberRemoved { .. } => Some(*at),
-            _ => None,
-        });
-        let removed_at = removals.max().unwrap();
-        world.run_until(41 * SECOND, |world| world.leases.holder(Of::Resolver).is_none());
-        let kept = world.net.now() - removed_at;
-        assert!(kept >= 40 * SECOND, "{kept:?}: until the other side has decided for sure");
-        assert!(!ended(&world, &ids[..1]));
+        world.run_until(60 * SECOND, |world| world.leases.requests.len() == 2);
+        for (leader, waits) in [(ids[0], 20 * SECOND), (ids[3], 22 * SECOND)] {
+            let (after, _) = request(&world, leader);
+            assert!(after >= waits && after <= waits + SECOND, "seed {seed}, {leader:?}: {after:?}, by a tick of 1 s");
+        }
+        let outcomes = [request(&world, ids[0]).1, request(&world, ids[3]).1];
+        let (kept, lost) = match outcomes {
+            [LeaseOutcome::Granted, LeaseOutcome::Denied] => ids.split_at(3),
+            [LeaseOutcome::Denied, LeaseOutcome::Granted] => (&ids[3..], &ids[..3]),
+            outcomes => panic!("seed {seed}: {outcomes:?}"),
+        };
+        majorities += usize::from(kept.len() == 3);
+        check_outcome(&mut world, kept, lost);
+    }
+    let worlds = seeds(10).count();
+    assert!(majorities * 10 >= worlds * 9, "the majority lives in {majorities} of {worlds}");
+}
+
+/// A majority whose reachability changes once more starts its wait anew, asks after the minority, and ends: the lease
+/// decides, not the size.
+/// Source: cluster S4, S10.
+#[test]
+fn scenario_53_a_majority_that_asks_after_the_minority_is_denied_and_ends() {
+    for seed in seeds(10) {
+        let mut world = lease_majority(seed);
+        let ids = world.cluster(&["a", "b", "c", "d", "e"]);
+        world.isolate(&ids[..3], &ids[3..]);
+        world.run_for(2 * SECOND);
+        world.net.pause(ids[2], 8 * SECOND);
+        world.run_until(60 * SECOND, |world| world.leases.requests.len() == 2);
+        assert_eq!(
+            [request(&world, ids[3]).1, request(&world, ids[0]).1],
+            [LeaseOutcome::Granted, LeaseOutcome::Denied]
+        );
+        check_outcome(&mut world, &ids[3..], &ids[..3]);
     }
 }
 
@@ -147,7 +201,8 @@ fn scenario_60_an_oldest_cut_off_alone_stops_before_the_margin_ends() {
         let mut world = quick(seed);
         let ids = world.cluster(&FIVE);
         world.run_until(5 * SECOND, |world| world.host_of_singleton() == Some(ids[0]));
-        world.stop_delay = MS * (1 + seed as u32 * 50);
+        // The margin of 7 s has to pay for the difference between the two sides' detections too.
+        world.stop_delay = MS * (1 + seed as u32 * 50 % 3_000);
         world.isolate(&ids[..1], &ids[1..]);
         world.run_until(30 * SECOND, |world| world.agreed_by(&ids[1..]));
         world.run_until(10 * SECOND, |world| world.host_of_singleton().is_none());

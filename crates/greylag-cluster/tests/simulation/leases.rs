@@ -26,6 +26,8 @@ pub(crate) struct Leases {
     pub(crate) fault: BTreeMap<Of, LeaseOutcome>,
     /// Every grant and every release, in order.
     pub(crate) log: Vec<(Of, UniqueAddress, bool)>,
+    /// Every request, in order: when it came, and its outcome.
+    pub(crate) requests: Vec<(Of, UniqueAddress, Instant, LeaseOutcome)>,
 }
 
 impl Leases {
@@ -34,6 +36,12 @@ impl Leases {
     }
 
     pub(crate) fn acquire(&mut self, of: Of, by: &UniqueAddress, now: Instant) -> LeaseOutcome {
+        let outcome = self.grant(of, by, now);
+        self.requests.push((of, by.clone(), now, outcome));
+        outcome
+    }
+
+    fn grant(&mut self, of: Of, by: &UniqueAddress, now: Instant) -> LeaseOutcome {
         if let Some(fault) = self.fault.get(&of) {
             return *fault;
         }

@@ -243,6 +243,11 @@ impl World {
         self.processes[&id].events.iter().any(|(_, event)| wanted(event))
     }
 
+    /// When the process published what is wanted, in order.
+    pub(crate) fn times(&self, id: NodeId, wanted: impl Fn(&ClusterEvent) -> bool) -> Vec<Duration> {
+        self.processes[&id].events.iter().filter(|(_, event)| wanted(event)).map(|(at, _)| *at).collect()
+    }
+
     // --- running --------------------------------------------------------------------------------
 
     pub(crate) fn run_for(&mut self, duration: Duration) {
