@@ -129,14 +129,16 @@ impl TlsFiles {
         expiry::days_left(self.current.load().own.not_after, since_1970())
     }
 
-    /// Says 30, 7 and 1 days before its end, and after it, that the own certificate has to be replaced.
-    fn warn_of_its_end(&self) {
+    /// Says 30, 7 and 1 days before its end, and after it, that the own certificate has to be replaced. `now` counts
+    /// in seconds since 1970.
+    fn warn_of_its_end(&self, now: i64) {
         let own = &self.current.load().own;
         let mut warned = self.warned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if !warned.is_due(own.not_after, since_1970()) {
+        if !warned.is_due(own.not_after, now) {
             return;
         }
-        let (days_left, names, file) = (self.days_left(), own.list(), self.settings.cert.display());
+        let days_left = expiry::days_left(own.not_after, now);
+        let (names, file) = (own.list(), self.settings.cert.display());
         if days_left < 0 {
             tracing::error!(names, %file, "the certificate of this node has expired: no new connection is made by it; replace the file");
         } else {
@@ -151,7 +153,7 @@ impl TlsFiles {
         let interval = self.settings.reload_interval;
         let mut pause = interval;
         loop {
-            self.warn_of_its_end();
+            self.warn_of_its_end(since_1970());
             tokio::time::sleep(pause).await;
             let files = self.clone();
             let outcome = tokio::task::spawn_blocking(move || files.reload()).await;
@@ -365,3 +367,63 @@ fn client_config(
 
 /// HTTP/2.
 pub(super) const ALPN: &[u8] = b"h2";
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// What was logged.
+    #[derive(Clone, Default)]
+    struct Told(Arc<Mutex<Vec<u8>>>);
+
+    impl Told {
+        fn take(&self) -> String {
+            String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap()
+        }
+    }
+
+    impl io::Write for Told {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(text);
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Cluster 83: the lines of the log, over the whole life of a certificate that is looked at twice a day.
+    #[test]
+    fn scenario_83_a_line_thirty_seven_and_one_days_before_a_certificate_ends_and_one_after_it() {
+        const HALF_A_DAY: i64 = 12 * 3600;
+        let end = since_1970() + 40 * 2 * HALF_A_DAY;
+        let authority = greylag_testkit::certificates::Authority::new();
+        let files = authority.sign_until("soon", &["node.example"], Some(end.unsigned_abs()));
+        let files = TlsFiles::of_caller(TlsSettings::new(files.key, files.cert, files.ca)).unwrap();
+        let told = Told::default();
+        let writer = told.clone();
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let mut lines = Vec::new();
+        tracing::subscriber::with_default(log, || {
+            for left in (-4..=80).rev() {
+                files.warn_of_its_end(end - left * HALF_A_DAY);
+                let line = told.take();
+                if !line.is_empty() {
+                    assert!(line.contains("soon.cert.pem") && line.contains("node.example"), "{line}");
+                    lines.push((left, line));
+                }
+            }
+        });
+        let wanted = [(60, "days_left=30"), (14, "days_left=7"), (2, "days_left=1"), (-1, "has expired")];
+        assert_eq!(lines.len(), wanted.len(), "{lines:?}");
+        for ((left, line), (wanted_left, words)) in lines.iter().zip(wanted) {
+            let level = if wanted_left > 0 { "WARN" } else { "ERROR" };
+            assert_eq!(*left, wanted_left, "half days before the end: {line}");
+            assert!(line.contains(level) && line.contains(words) && line.lines().count() == 1, "{line}");
+        }
+    }
+}
