@@ -352,6 +352,18 @@ mod tests {
         assert!(!context.contains(Dot::new(A, 4)));
     }
 
+    /// ddata §9, K2: a context that names a number that no process draws cannot be decoded.
+    #[test]
+    fn numbers_that_no_process_draws_are_not_decoded() {
+        for (high, is_read) in [(MAX_NUMBER, true), (MAX_NUMBER + 1, false), (u64::MAX, false)] {
+            let (mut context, mut out) = (Context::new(), Encoder::new());
+            context.insert_range(A, 5, high);
+            context.encode(std::iter::empty(), &mut out);
+            let decoded = Context::decode(&mut Decoder::new(&out.finish()));
+            assert_eq!(decoded.is_ok(), is_read, "{high}");
+        }
+    }
+
     proptest! {
         #[test]
         fn a_context_is_a_set(

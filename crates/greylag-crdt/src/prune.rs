@@ -491,3 +491,35 @@ pub trait RemovedNodePruning {
     /// Source: ddata Z7, Y4.
     fn cleanup(&mut self, markers: &Markers) -> bool;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ddata §9, K2: a range whose numbers or images no process draws cannot be decoded.
+    #[test]
+    fn ranges_that_no_process_draws_are_not_decoded() {
+        let of = |lo: u64, count: u64, offset: u64| Range { lo, hi: lo + count, offset };
+        for (range, is_read) in [
+            (of(4, 9, 100), true),
+            (of(MAX_NUMBER - 9, 9, MAX_NUMBER - 9), true),
+            (of(MAX_NUMBER - 8, 9, 100), false),
+            (of(4, 9, MAX_NUMBER - 8), false),
+            (of(4, 9, u64::MAX - 9), false),
+        ] {
+            let mut out = Encoder::new();
+            range.encode(&mut out);
+            assert_eq!(Range::decode(&mut Decoder::new(&out.finish())).is_ok(), is_read, "{range:?}");
+        }
+    }
+
+    /// ddata §9, K2: for more numbers than any replica draws nothing is reserved, however many are left.
+    #[test]
+    fn spans_that_no_replica_draws_are_not_reserved() {
+        let numbers = DotSource::above(100);
+        assert_eq!(Range::reserve(&numbers, 1, MAX_SPAN + 1), None);
+        assert_eq!(numbers.last(), 100);
+        assert!(Range::reserve(&numbers, 2, MAX_SPAN + 1).is_some());
+        assert_eq!(numbers.last(), 100 + MAX_SPAN);
+    }
+}

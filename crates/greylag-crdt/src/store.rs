@@ -285,3 +285,22 @@ pub(crate) fn push_element<T: Element>(path: &mut Vec<u8>, element: &T) {
     element.encode(&mut out);
     *path = out.finish();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ddata §9, K2: a dot with a number that no process draws cannot be decoded, wherever it stands.
+    #[test]
+    fn dots_that_no_process_draws_are_not_decoded() {
+        for (number, is_read) in [(0, false), (1, true), (MAX_NUMBER, true), (MAX_NUMBER + 1, false), (u64::MAX, false)] {
+            let mut out = Encoder::new();
+            out.begin_replicas(vec![ReplicaId(2)]);
+            encode_dot(Dot { replica: ReplicaId(2), number }, &mut out);
+            let bytes = out.finish();
+            let mut inp = Decoder::new(&bytes);
+            inp.begin_replicas().unwrap();
+            assert_eq!(decode_dot(&mut inp).is_ok(), is_read, "{number}");
+        }
+    }
+}

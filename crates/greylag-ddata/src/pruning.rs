@@ -19,6 +19,7 @@ mod clock;
 mod collection;
 mod index;
 mod ranges;
+mod retiming;
 mod rounds;
 mod work;
 
@@ -32,6 +33,7 @@ use clock::ReachableClock;
 pub(crate) use collection::{Collections, Tokens};
 pub(crate) use index::{Named, ReplicaIndex};
 pub(crate) use ranges::Ranges;
+pub(crate) use retiming::{Retiming, Retimings, Stretch};
 pub(crate) use rounds::MAX_ROUNDS;
 use rounds::RoundTable;
 pub use rounds::{PruningNews, PruningRound};
@@ -61,6 +63,8 @@ pub(crate) struct Pruning {
     pub(crate) ranges: Ranges,
     /// Entries that wait to be performed, by removed replica.
     pub(crate) work: Vec<Work>,
+    /// Times of markers and tombstones that are being set anew.
+    pub(crate) retimings: Retimings,
     /// The last entry that was looked at for markers to forget, while some of those that may have any were not.
     pub(crate) forgotten_to: Option<(i64, KeyId)>,
     /// When the next tick is due.
@@ -82,6 +86,7 @@ impl Pruning {
             collections: Collections::default(),
             ranges: Ranges::default(),
             work: Vec::new(),
+            retimings: Retimings::default(),
             forgotten_to: None,
             tick_at: now + settings.pruning_interval.unwrap_or_default(),
             sabotage: settings.sabotage,

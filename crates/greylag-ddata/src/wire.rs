@@ -787,6 +787,14 @@ mod tests {
         let write = pb::DeltaWrite { request: 3, delta: Some(delta) };
         let write = from_kind(pb::message::Kind::DeltaWrite(write)).unwrap();
         assert_eq!(write, Message::Write { request: 3, key: "new".into(), envelope: unreadable() });
+        let round = Some(pb::Round { opened_by_sender: true, number: 4 });
+        let offer = Some(pb::Offer { head: Some(sent), context: Bytes::from_static(b"c"), send_back: true });
+        let key = "new".to_owned();
+        let nodes = pb::InnerNodes { round, number: 1, key, snapshot: Some(digest(Digest(5))), offer, nodes: Vec::new() };
+        let Message::InnerNodes { offer: Some(offer), .. } = from_kind(pb::message::Kind::InnerNodes(nodes)).unwrap() else {
+            panic!()
+        };
+        assert_eq!(offer.head, unreadable());
     }
 
     proptest! {

@@ -1,6 +1,6 @@
 //! How much each machine sends: machines side by side, with every message counted. Source: ddata §4, §11.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -304,6 +304,82 @@ fn idling_costs_one_pair_of_messages() {
         assert_eq!(sizes.len(), 2, "{:?}", world.said);
         assert!(sizes.iter().sum::<usize>() < 128, "{sizes:?} for {keys} keys");
     }
+}
+
+impl World {
+    /// To whom one node opens rounds in so many gossip intervals, in order and with the time since the round before;
+    /// `delivers` says which messages arrive.
+    fn opened_by(
+        &mut self,
+        node: usize,
+        intervals: u32,
+        delivers: impl Fn(usize, usize) -> bool,
+    ) -> Vec<(usize, Duration)> {
+        let (mut opened, mut last) = (Vec::new(), self.now);
+        self.said.clear();
+        let end = self.now + settings().gossip_interval * intervals;
+        while let Some(at) = self.cores[node].next_deadline().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.input(node, Input::Tick);
+            while let Some((from, to, message)) = self.flights.pop_front() {
+                if delivers(from, to) {
+                    self.input(to, Input::Received { from: address(from), message });
+                }
+            }
+            for (from, to, message) in std::mem::take(&mut self.said) {
+                if from == node && matches!(message, Message::SyncOpen { .. }) {
+                    opened.push((to, self.now - last));
+                    last = self.now;
+                }
+            }
+        }
+        opened
+    }
+}
+
+/// ddata G10: every gossip interval, in a phase of its own, a node opens a round with one peer that is reachable, and every
+/// tenth time with any.
+#[test]
+fn every_interval_one_reachable_peer_and_every_tenth_time_any() {
+    let mut world = World::new(4, &settings());
+    world.publish(&[0, 1, 2, 3]);
+    world.settle();
+    let peer = |index: usize| Replica {
+        address: address(index),
+        status: ReplicaStatus::Up,
+        reachable: index != 3,
+        age: index as u64,
+    };
+    let others = (1..4).map(peer).collect();
+    let replicas = Replicas { own_status: Some(ReplicaStatus::Up), others, ..Replicas::default() };
+    world.input(0, Input::Replicas(Arc::new(replicas)));
+    world.opened_by(0, 3, |_, _| true);
+    let phases: BTreeSet<Option<Instant>> = world.cores.iter().map(ReplicatorCore::next_deadline).collect();
+    assert_eq!(phases.len(), 4, "nodes that start together are out of step");
+    let opened = world.opened_by(0, 400, |_, _| true);
+    let interval = settings().gossip_interval;
+    assert!(opened.iter().all(|(_, after)| (interval.mul_f64(0.9)..=interval.mul_f64(1.1)).contains(after)));
+    assert!(opened.len() >= 360, "one each time: {}", opened.len());
+    let unreachable: Vec<usize> = (0..opened.len()).filter(|at| opened[*at].0 == 3).collect();
+    assert!(unreachable.len() > 5, "now and then the unreachable one: {unreachable:?}");
+    assert!(unreachable.iter().all(|at| at % 10 == unreachable[0] % 10), "each tenth time only: {unreachable:?}");
+    let first = opened.iter().filter(|(to, _)| *to == 1).count();
+    assert!((120..280).contains(&first), "at random: {first} of {}", opened.len());
+}
+
+/// ddata G10: with a peer that it has opened a round with, a node opens no other.
+#[test]
+fn no_round_is_opened_with_a_peer_that_has_one() {
+    let mut world = World::new(3, &settings());
+    world.publish(&[0, 1, 2]);
+    world.settle();
+    world.opened_by(0, 3, |_, _| true);
+    // What node 1 answers gets lost: the round with it lasts until it is given up for its silence.
+    let opened = world.opened_by(0, 200, |from, _| from != 1);
+    let to_it: Vec<usize> = (0..opened.len()).filter(|at| opened[*at].0 == 1).collect();
+    assert!(to_it.len() > 20 && to_it.windows(2).all(|pair| pair[1] > pair[0] + 1), "{to_it:?}");
+    let others = opened.iter().filter(|(to, _)| *to == 2).count();
+    assert!(others > to_it.len(), "others have rounds meanwhile");
 }
 
 /// ddata G9, G10, H5: a hundred differences are found and settled in seven round trips.

@@ -225,6 +225,26 @@ async fn keys_are_paged_and_numbers_are_at_hand() {
     assert_eq!(alone.conflicts().await.unwrap(), []);
 }
 
+/// ddata I2, Z11: a peer of a fixed list that will not come is taken out while the replicator runs, and counts no more.
+#[tokio::test]
+async fn a_peer_of_a_fixed_list_is_taken_out() {
+    let network = MemoryNetwork::new();
+    let remoting = network.node("fixed.ddata:1#711".parse().unwrap(), Arc::new(Registry::new()));
+    let gone: NodeAddress = "gone.ddata:1".parse().unwrap();
+    let (peers, membership) = Membership::fixed_with_handle([gone.clone()]);
+    let node = Replicator::start(ReplicatorSettings::test(), TypeTable::new(), remoting, membership).unwrap();
+    assert!(node.wait_loaded().await);
+    assert_eq!(node.replica_count(), 2);
+    let key = Key::<GCounter>::new("c").unwrap();
+    let count = || node.update(&key, WriteLevel::majority(PATIENCE), GCounter::new, |count, cx| count.increment(cx, 1));
+    assert!(count().await.is_err(), "two of two are needed");
+    peers.removed(&"stranger.ddata:1".parse().unwrap());
+    peers.removed(&gone);
+    node.replicas().wait_for(|now| now.unmet.is_empty()).await.unwrap();
+    assert_eq!(node.replica_count(), 1);
+    count().await.unwrap();
+}
+
 /// ddata I2: membership by hand.
 #[tokio::test]
 async fn a_program_says_itself_who_there_is() {

@@ -714,6 +714,15 @@ fn what_is_discarded_with_a_store_is_not_confirmed() {
         let pruning = PruningNews { rounds: Vec::new(), standing };
         node.receive("w", Message::SyncOpen { round: 1, part: Sixteenths::ALL, root: Sum::default(), pruning });
         assert!(matches!(node.events.last(), Some(ReplicatorEvent::StaleStore { dropped: 1, .. })));
+        while let Some((_, ops)) = node.pending.clone() {
+            let before = node.disk.clone();
+            cut_after_each(&before, &ops, |left, kept| {
+                let meta = left.meta.clone().expect("it was there before");
+                let is_old = meta.has_met_others && meta.synced_at <= Some(900);
+                assert!(is_old || !left.records.contains_key("c"), "cut after {kept} of {ops:?}: {meta:?}");
+            });
+            node.answer_disk(true);
+        }
         let asks = |(_, message): &(UniqueAddress, Message)| matches!(message, Message::Check { .. });
         assert!(!node.sent.iter().any(asks), "no peer is asked to confirm nothing");
         match node.replies.get(&id) {
@@ -759,19 +768,62 @@ fn a_horizon_is_stored_before_what_is_forgotten_because_of_it() {
     });
     assert!(forgotten > 0, "it does go");
 
-    let mut node = Node::running("b", &["w"], StoreImage::default());
-    let standing = Standing { forget_horizon: Some(900), is_current: false, ..Standing::default() };
-    let pruning = PruningNews { rounds: Vec::new(), standing };
-    node.receive("w", Message::SyncOpen { round: 9, part: Sixteenths::NONE, root: Sum::default(), pruning });
-    node.settle_disk(true);
-    let before = node.disk.clone();
-    let entries = vec![("s".into(), from_writer(&[1]).1)];
-    node.receive("w", Message::Gossip { round: None, number: 0, send_back: false, entries });
-    let ops = node.pending.clone().expect("the entry is stored").1;
+    // As well when the first try to store all that has failed.
+    node.answer_disk(false);
+    node.advance(Duration::from_secs(6));
+    let ops = node.pending.clone().expect("it is tried again").1;
     cut_after_each(&before, &ops, |left, kept| {
-        let knows = left.meta.as_ref().is_some_and(|meta| meta.forget_horizon == Some(900));
-        assert!(knows || !left.records.contains_key("s"), "cut after {kept} of {ops:?}");
+        let knows = left.meta.as_ref().is_some_and(|meta| meta.forget_horizon >= horizon);
+        assert!(left.records.contains_key("d") || knows, "cut after {kept} of {ops:?}");
     });
+}
+
+/// ddata Z9, U1: whatever message data of a member come with, the horizon that the member has told is in the store before
+/// them.
+#[test]
+fn a_horizon_is_stored_before_the_data_of_the_member_that_told_it() {
+    let (item, envelope) = from_writer(&[1]);
+    let tag = || GSet::<u64>::TAG.to_string().into();
+    let full = BatchItem::Full { key: "s".into(), envelope: envelope.clone() };
+    let gossip =
+        Message::Gossip { round: None, number: 0, send_back: false, entries: vec![("s".into(), envelope.clone())] };
+    let reply = |request| Message::ReadReply { request, reply: ReadReply::Value(envelope.clone()) };
+    let deleted = |request| Message::WriteReply { request, reply: WriteReply::Deleted { deleted_at: 1_000 } };
+    type Told<'a> = &'a dyn Fn(u64) -> Message;
+    let messages: [Told<'_>; 6] = [
+        &|request| Message::Write { request, key: "s".into(), envelope: envelope.clone() },
+        &|request| Message::DeltaWrite { request, item: item.clone() },
+        &|_| Message::DeltaBatch { from_seq: 1, to_seq: 1, items: vec![full.clone()] },
+        &|_| gossip.clone(),
+        &reply,
+        &deleted,
+    ];
+    for message in messages {
+        let mut node = Node::running("b", &["w"], StoreImage::default());
+        // Requests of this replica, for what answers one.
+        node.input(Input::Get { id: 70, key: "s".into(), tag: tag(), level: ReadLevel::all(TIMEOUT) });
+        node.add(WriteLevel::all(TIMEOUT), 7);
+        node.settle_disk(true);
+        let asked = |node: &Node, is_read: bool| {
+            let of = |message: &Message| matches!(message, Message::Read { .. }) == is_read;
+            node.sent.iter().filter(|(_, message)| of(message)).find_map(|(_, message)| message.request()).unwrap()
+        };
+        let message = message(asked(&node, matches!(message(0), Message::ReadReply { .. })));
+        let standing = Standing { forget_horizon: Some(900), number: 1 << 40, ..Standing::default() };
+        let pruning = PruningNews { rounds: Vec::new(), standing };
+        node.receive("w", Message::SyncOpen { round: 9, part: Sixteenths::NONE, root: Sum::default(), pruning });
+        node.settle_disk(true);
+        let (before, told) = (node.disk.clone(), format!("{message:?}"));
+        node.receive("w", message);
+        let ops = node.pending.clone().expect("the entry is stored").1;
+        cut_after_each(&before, &ops, |left, kept| {
+            let knows = left.meta.as_ref().is_some_and(|meta| meta.forget_horizon == Some(900));
+            let is_as_before = left.records.get("s") == before.records.get("s");
+            assert!(knows || is_as_before, "{told}: cut after {kept} of {ops:?}");
+        });
+        node.answer_disk(true);
+        assert_ne!(node.disk.records.get("s"), before.records.get("s"), "{told} has changed something");
+    }
 }
 
 /// ddata Z9: while something could not be stored, the store is not told of a later time in touch, by which what it lacks
@@ -814,6 +866,67 @@ fn a_time_in_touch_is_not_stored_without_what_the_rounds_brought() {
     assert!(node.disk.records.contains_key("s"));
     let last = node.disk.meta.clone().unwrap().synced_at;
     assert!(last > first, "{first:?} {last:?}");
+}
+
+/// ddata U5, U1: a disk that fails is asked again after a pause and not at once, also if nothing but what the replicator goes
+/// by is to be stored, and by itself.
+#[test]
+fn a_disk_that_fails_is_left_in_peace_for_a_while() {
+    let mut node = Node::new("b", DurableSettings::of(["*"]), StoreImage::default());
+    node.load();
+    node.meets(&[]);
+    for _ in 0..3 {
+        let ops = node.pending.clone().expect("it is told that there is a replicator").1;
+        assert!(matches!(ops[..], [StoreOp::Meta(_)]), "{ops:?}");
+        node.answer_disk(false);
+        assert!(node.pending.is_none(), "not at once");
+        node.advance(Duration::from_secs(4));
+        assert!(node.pending.is_none(), "nor soon");
+        node.advance(Duration::from_secs(2));
+    }
+}
+
+/// ddata Z9, U1: of what failed to be stored the store is not told that it has it, although it was handed the later time in
+/// touch together with that; nor is it told that it is older than it says itself.
+#[test]
+fn a_time_in_touch_that_could_not_be_stored_is_not_stored_alone() {
+    let (written_at, synced_at, removed) = (900, Some(900), [].into());
+    let meta = StoreMeta { written_at, synced_at, has_met_others: true, removed, ..StoreMeta::default() };
+    let disk = StoreImage { meta: Some(meta), ..StoreImage::default() };
+    let mut node = Node::new("b", DurableSettings::of(["*"]), disk.clone());
+    node.load();
+    node.meets(&["w"]);
+    // A current member passes the store, and a round with that member is complete.
+    let number = 1 << 40;
+    let starts = ToldStarts::Listed(Starts::of([Start { maker: ReplicaId(23), base: Some(970) }]));
+    let standing = Standing { starts, number, is_current: true, ..Standing::default() };
+    let news = || PruningNews { rounds: Vec::new(), standing: standing.clone() };
+    node.receive("w", Message::SyncOpen { round: 1, part: Sixteenths::NONE, root: Sum::default(), pruning: news() });
+    node.add(WriteLevel::Local, 1);
+    node.answer_disk(true);
+    for (_, message) in std::mem::take(&mut node.sent) {
+        if let Message::SyncOpen { round, part: Sixteenths::ALL, .. } = message {
+            node.receive("w", Message::SyncSame { round, pruning: news() });
+        }
+    }
+    assert!(!node.core.is_gate_closed(), "the round has opened it");
+    let later = node.core.pruning_news().standing.synced_at;
+    assert!(later > synced_at, "{later:?}");
+    while node.pending.is_some() {
+        node.answer_disk(false);
+    }
+    let ops = {
+        node.count(WriteLevel::Local);
+        node.pending.clone().expect("another entry is to be stored").1
+    };
+    assert!(matches!(ops.last(), Some(StoreOp::Meta(_))), "{ops:?}");
+    node.answer_disk(true);
+    let kept = node.disk.meta.clone().unwrap().synced_at;
+    assert!(!node.disk.records.contains_key("s"), "the first entry is not stored");
+    assert_eq!(kept, synced_at, "neither later nor older than it was");
+    node.advance(Duration::from_secs(6));
+    node.settle_disk(true);
+    assert!(node.disk.records.contains_key("s") && node.disk.meta.clone().unwrap().synced_at >= later);
 }
 
 /// ddata R14: local updates that wait for their disk are no requests to others, however many they are.

@@ -124,12 +124,64 @@ impl Lane {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use bytes::Bytes;
     use greylag_core::Registry;
+    use greylag_transport::Payload;
     use greylag_transport::memory::MemoryNetwork;
 
+    use super::super::numbers::claim;
     use super::*;
     use crate::message::{Content, Envelope as Entry};
+    use crate::transfers::{Accepted, Fragment, Transfers};
+
+    /// The pieces of a message as a replicator of this process sends them, if it draws from these numbers.
+    fn pieces(numbers: &DotSource, fill: u8) -> Vec<Fragment> {
+        let remoting = MemoryNetwork::new().node("a:1#73".parse().unwrap(), Arc::new(Registry::new()));
+        let bulk = Recipient::new("bulk".to_owned());
+        let lane = Shipping::new(remoting, bulk, numbers.clone(), 1_000, 1_000_000).lane;
+        let bytes = Bytes::from(vec![fill; 4_000]);
+        let envelope = Entry::of(Content::Value { tag: "gl.x/1".into(), bytes });
+        let message = Message::Write { request: 1, key: "k".into(), envelope };
+        let piece = |envelope: Envelope| match envelope.payload {
+            Payload::Bytes(bytes) => wire::decode_fragment(bytes).unwrap(),
+            other => panic!("{other:?}"),
+        };
+        lane.envelopes(&message).into_iter().map(piece).collect()
+    }
+
+    /// What becomes of the messages of a former replicator and of one that was started anew in its process, where a piece of
+    /// the former one's is lost, and the rest arrives before, between and after what the new one sends.
+    fn arrived(former: &DotSource, new: &DotSource) -> Vec<Accepted> {
+        let (from, now) = ("a:1#73".parse().unwrap(), Instant::now());
+        let (former, new) = (pieces(former, 1), pieces(new, 2));
+        assert!(former.len() > 4 && former.len() == new.len());
+        let (early, late) = former[1..].split_at(2);
+        let (begun, ended) = new.split_at(2);
+        let mut transfers = Transfers::new(1_000_000);
+        let all = early.iter().chain(begun).chain(late).chain(ended);
+        all.map(|piece| transfers.accept(now, &from, piece.clone())).collect()
+    }
+
+    /// ddata 73, G1, K2: pieces that a former replicator of the process sent complete nothing of what the new one sends, and
+    /// give nothing of it up; they would if numbers began anew.
+    #[tokio::test]
+    async fn scenario_73_fragments_of_the_former_replicator_complete_nothing() {
+        let node: UniqueAddress = "a:1#7373".parse().unwrap();
+        let numbers = || claim(&node, "fragments", None).unwrap();
+        let (name, former) = numbers();
+        drop(name);
+        let (_name, new) = numbers();
+        let accepted = arrived(&former, &new);
+        assert!(accepted[..accepted.len() - 1].iter().all(|accepted| *accepted == Accepted::InPart), "{accepted:?}");
+        let Accepted::Whole(whole) = accepted.into_iter().next_back().unwrap() else { panic!("it is whole") };
+        let message = wire::decode(whole.join().expect("its own pieces and no others")).unwrap();
+        let Message::Write { envelope: Entry { content: Content::Value { bytes, .. }, .. }, .. } = message else { panic!() };
+        assert_eq!(bytes, vec![2; 4_000]);
+        let anew = arrived(&DotSource::above(9), &DotSource::above(9));
+        assert!(anew.contains(&Accepted::Aborted), "numbers that begin anew are found: {anew:?}");
+    }
 
     /// ddata G11: messages that wait for a peer are bounded in bytes, and one may always wait.
     #[tokio::test]

@@ -1,10 +1,11 @@
 //! Joining what a store held when the replicator started. Source: ddata U4, U5, Z9.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use greylag_crdt::{Markers, Performed};
+use greylag_crdt::Markers;
 
 use super::{Data, Entries, Entry, Filled, Merged, Rules};
 use crate::bounds::Bounds;
@@ -51,60 +52,64 @@ impl Entries {
 
     /// Moves the end of every marker on, and has the entries stored so, too.
     pub(crate) fn prolong_markers(&mut self, by: i64) {
-        self.change_markers(|_, markers| {
-            markers.prolong(by);
-            true
-        });
+        for key in self.index.ended(i64::MAX) {
+            self.change_markers(&key, |markers| {
+                markers.prolong(by);
+                true
+            });
+        }
     }
 
-    /// Has markers that were performed after `since` count as performed now. Source: ddata Z9.
-    pub(crate) fn renew_markers(&mut self, since: i64, now_ms: i64, life_of: impl Fn(&str) -> i64) {
-        self.change_markers(|key, markers| {
-            let is_recent = |marker: &Performed| marker.performed_at > since;
-            if !markers.iter().any(is_recent) {
-                return false;
-            }
-            let end = now_ms.saturating_add(life_of(key));
+    /// Has those markers of an entry that were performed after `since` count as performed now, so that they live for
+    /// `life` from now on. Source: ddata Z9.
+    pub(crate) fn renew_markers(&mut self, key: &KeyId, since: i64, now_ms: i64, life: i64) {
+        self.change_markers(key, |markers| {
+            let end = now_ms.saturating_add(life);
             let mut renewed = Markers::new();
             for marker in markers.iter() {
                 let mut marker = marker.clone();
-                if is_recent(&marker) {
+                if marker.performed_at > since {
                     marker.performed_at = marker.performed_at.max(now_ms);
                     marker.obsolete_at = marker.obsolete_at.map(|obsolete_at| obsolete_at.max(end));
                 }
                 renewed.add(&marker);
             }
-            *markers = renewed;
-            true
+            let before = std::mem::replace(markers, renewed);
+            *markers != before
         });
     }
 
-    /// Has times that lie ahead of the wall clock count from now: that went back. Source: ddata Z9.
-    pub(crate) fn bound_times(&mut self, bounds: &Bounds) {
-        self.change_markers(|_, markers| bounds.markers(markers).is_some());
-        let is_ahead =
-            |entry: &Entry| matches!(entry.data, Data::Tombstone { deleted_at } if !bounds.allow(deleted_at));
-        let ahead: Vec<KeyId> =
-            self.tree.iter().filter(|entry| is_ahead(entry)).map(|entry| entry.key().clone()).collect();
-        for key in ahead {
+    /// Has times of an entry's markers that lie ahead of the wall clock count from now: that went back. Source: ddata Z9.
+    pub(crate) fn bound_markers(&mut self, key: &KeyId, bounds: &Bounds) {
+        self.change_markers(key, |markers| bounds.markers(markers).is_some());
+    }
+
+    /// As [`Self::bound_markers`], of the time of a deletion.
+    pub(crate) fn bound_tombstone(&mut self, key: &KeyId, bounds: &Bounds) {
+        let Some(Entry { data: Data::Tombstone { deleted_at }, .. }) = self.get(key) else { return };
+        if !bounds.allow(*deleted_at) {
             let (data, markers) = (Data::Tombstone { deleted_at: bounds.now_ms }, Markers::new());
             let versions = BTreeMap::new();
-            self.set(&key, Filled { data, versions, markers, size_bound: 16, born: 0, used_ms: None });
+            self.set(key, Filled { data, versions, markers, size_bound: 16, born: 0, used_ms: None });
         }
     }
 
-    /// Changes the markers of every entry that has some which end; `change` says whether it did.
-    fn change_markers(&mut self, change: impl Fn(&KeyId, &mut Markers) -> bool) {
-        for key in self.index.ended(i64::MAX) {
-            let Some(entry) = self.get(&key) else { continue };
-            let Some(value) = entry.value() else { continue };
-            let mut markers = entry.markers().clone();
-            if !change(&key, &mut markers) {
-                continue;
-            }
-            let (data, versions) = (Data::Value(value.boxed_clone()), entry.versions.to_map());
-            let (size_bound, born) = (entry.size_bound, entry.born());
-            self.set(&key, Filled { data, versions, markers, size_bound, born, used_ms: None });
+    /// The ids that come after one, at most `limit`.
+    pub(crate) fn ids_after(&self, after: Option<&KeyId>, limit: usize) -> Vec<KeyId> {
+        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(&**after));
+        self.order.range::<str, _>((from, Bound::Unbounded)).take(limit).cloned().collect()
+    }
+
+    /// Changes the markers of an entry; `change` says whether it did.
+    fn change_markers(&mut self, key: &KeyId, change: impl FnOnce(&mut Markers) -> bool) {
+        let Some(entry) = self.get(key) else { return };
+        let Some(value) = entry.value() else { return };
+        let mut markers = entry.markers().clone();
+        if !change(&mut markers) {
+            return;
         }
+        let (data, versions) = (Data::Value(value.boxed_clone()), entry.versions.to_map());
+        let (size_bound, born) = (entry.size_bound, entry.born());
+        self.set(key, Filled { data, versions, markers, size_bound, born, used_ms: None });
     }
 }

@@ -421,7 +421,10 @@ fn peers_that_were_never_met_are_waited_for_and_named() {
             assert_eq!(gate.keeps_out(), !unmet.is_empty() || gate.is_closed() && !members.is_empty());
             gate.on_tick(at, &mut news);
             told.extend(news.iter().filter_map(|news| match news {
-                GateNews::Closed { unmet, .. } => Some(unmet.iter().map(ToString::to_string).collect::<Vec<_>>()),
+                GateNews::Closed { waiting_for, unmet } => {
+                    assert_eq!(*waiting_for, [], "while a peer is unmet, no order says which member comes first");
+                    Some(unmet.iter().map(ToString::to_string).collect::<Vec<_>>())
+                }
                 _ => None,
             }));
             world.heed('a', news);

@@ -11,7 +11,7 @@ use crate::durable::StaleStore;
 use crate::error::StopReason;
 use crate::gate::{GateNews, Moment, Stale, Standing};
 use crate::message::{Effect, Message, ReplicatorEvent};
-use crate::pruning::{millis, unreachable};
+use crate::pruning::{Retiming, millis, unreachable};
 use crate::read::Lifecycle;
 use crate::replicas::Replicas;
 use crate::sabotage::Sabotage;
@@ -43,7 +43,7 @@ impl ReplicatorCore {
         let mut news = Vec::new();
         self.gate.on_wall(wall_ms, &mut news);
         if by_ms > millis(self.settings.max_clock_skew) && !self.settings.omits(Sabotage::Horizon) {
-            self.entries.bound_times(&self.bounds(now));
+            self.set_times(now, Retiming::Bound);
             if news.is_empty() {
                 news.push(GateNews::ClockWentBack { by_ms });
             }
@@ -187,11 +187,9 @@ impl ReplicatorCore {
 
     /// The gate has opened. Perhaps no member has heard of markers performed here shortly before the histories parted:
     /// they count as performed now, so that they are not forgotten too early.
-    fn on_gate_opened(&mut self, now: Instant, parted: i64) {
+    pub(super) fn on_gate_opened(&mut self, now: Instant, parted: i64) {
         let since = parted.saturating_sub(millis(self.settings.max_pruning_dissemination));
-        let wall_ms = self.wall_ms(now);
-        let settings = &self.settings;
-        self.entries.renew_markers(since, wall_ms, |key| millis(settings.marker_life(key)));
+        self.set_times(now, Retiming::Renew { since, now_ms: self.wall_ms(now) });
         self.storage.loaded.clear();
     }
 

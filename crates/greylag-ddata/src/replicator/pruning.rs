@@ -11,7 +11,7 @@ use crate::delta_log::{Record, Said};
 use crate::entries::{Data, Filled};
 use crate::key::KeyId;
 use crate::message::{Effect, ReplicatorEvent};
-use crate::pruning::{Phase, PruningNews, Work, millis, unreachable};
+use crate::pruning::{Phase, PruningNews, Retiming, Stretch, Work, millis, unreachable};
 use crate::sabotage::Sabotage;
 use crate::types::AnyData;
 
@@ -30,7 +30,7 @@ impl ReplicatorCore {
     /// Markers that ended at this time or before may be forgotten.
     pub(super) fn forgets_before(&self, now: Instant) -> Option<i64> {
         let before = self.pruning.forgets_before(now, self.wall_ms(now), &self.settings);
-        before.filter(|_| self.gate.may_forget())
+        before.filter(|_| self.gate.may_forget() && !self.pruning.retimings.has_to_renew())
     }
 
     pub(super) fn on_pruning_news(&mut self, now: Instant, from: &UniqueAddress, news: &PruningNews) {
@@ -38,11 +38,67 @@ impl ReplicatorCore {
     }
 
     pub(super) fn pruning_deadline(&self) -> Option<Instant> {
-        self.settings.pruning_interval.map(|_| self.pruning.tick_at)
+        let tick = self.settings.pruning_interval.map(|_| self.pruning.tick_at);
+        [tick, self.pruning.retimings.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// Has times of markers and tombstones set anew in all entries: in some of them at once, in the others in further steps.
+    pub(super) fn set_times(&mut self, now: Instant, retiming: Retiming) {
+        self.pruning.retimings.add(now, retiming);
+        self.set_some_times(now);
+    }
+
+    /// One step of what [`Self::set_times`] has begun, if it is due. Source: ddata Z2, H2.
+    fn set_some_times(&mut self, now: Instant) {
+        let Some((retiming, stretch)) = self.pruning.retimings.take_due(now) else { return };
+        let (mut left, mut rest) = (STEP, Some(stretch));
+        while left > 0
+            && let Some(stretch) = rest
+        {
+            let looked_at;
+            (looked_at, rest) = self.set_times_of(now, retiming, stretch, left);
+            left -= looked_at;
+        }
+        self.pruning.retimings.put_back(retiming, rest, now + PAUSE);
+    }
+
+    /// Goes through at most `limit` entries of a stretch. Returns through how many, and what is left.
+    fn set_times_of(
+        &mut self,
+        now: Instant,
+        retiming: Retiming,
+        stretch: Stretch,
+        limit: usize,
+    ) -> (usize, Option<Stretch>) {
+        let bounds = self.bounds(now);
+        match stretch {
+            Stretch::Markers { after } => {
+                let ends = self.entries.index.ended_after(i64::MAX, after.as_ref(), limit);
+                for (_, key) in &ends {
+                    match retiming {
+                        Retiming::Bound => self.entries.bound_markers(key, &bounds),
+                        Retiming::Renew { since, now_ms } => {
+                            let life = millis(self.settings.marker_life(key));
+                            self.entries.renew_markers(key, since, now_ms, life);
+                        }
+                    }
+                }
+                let then = (retiming == Retiming::Bound).then_some(Stretch::Tombstones { after: None });
+                let rest = (ends.len() == limit).then(|| Stretch::Markers { after: ends.last().cloned() });
+                (ends.len(), rest.or(then))
+            }
+            Stretch::Tombstones { after } => {
+                let ids = self.entries.ids_after(after.as_ref(), limit);
+                ids.iter().for_each(|key| self.entries.bound_tombstone(key, &bounds));
+                let rest = (ids.len() == limit).then(|| Stretch::Tombstones { after: ids.last().cloned() });
+                (ids.len(), rest)
+            }
+        }
     }
 
     /// The pruning tick, and the steps that it leads to.
     pub(super) fn tick_pruning(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        self.set_some_times(now);
         let Some(interval) = self.settings.pruning_interval.filter(|_| self.pruning.tick_at <= now) else { return };
         if self.pruning.work.is_empty() && self.forget_some(now) {
             self.pruning.tick_at = now + PAUSE;

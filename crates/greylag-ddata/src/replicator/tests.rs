@@ -8,7 +8,7 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::{DotSource, GCounter, Markers, Performed, ReplicaId, ReplicatedData, UpdateCx, WriterKey};
 
 use super::ReplicatorCore;
-use crate::key::Key;
+use crate::key::{Key, KeyId};
 use crate::level::{ReadLevel, WriteLevel};
 use crate::message::{Content, Effect, Envelope, Input, Message};
 use crate::replicas::{Replica, ReplicaStatus, Replicas};
@@ -166,15 +166,111 @@ fn a_marker_that_is_not_kept_raises_the_horizon_as_one_that_is_forgotten() {
 fn markers_are_forgotten_some_at_a_time() {
     let mut world = World::new();
     world.pass(Duration::from_secs(60));
-    let envelope = pruned(world.wall_ms, world.wall_ms + 1);
-    let keys: Vec<_> = (0..2_500).map(|number| World::key(number).id().clone()).collect();
-    for keys in keys.chunks(500) {
-        let entries = keys.iter().map(|key| (key.clone(), envelope.clone())).collect();
-        let message = Message::Gossip { round: None, number: 0, send_back: false, entries };
-        world.handle(0, Input::Received { from: address(1), message });
-    }
+    let keys = world.receive_all(0..2_500, &pruned(world.wall_ms, world.wall_ms + 1));
     world.pass(Duration::from_secs(900));
     let forgotten = world.cores.each_ref().map(|core| core.stats().markers_forgotten);
     assert_eq!((forgotten[0], world.most_forgotten), (2_500, 1_000));
     assert!(keys.iter().all(|key| world.cores[0].markers(key).is_empty()));
+}
+
+impl World {
+    /// Entries that a peer sends, each as this.
+    fn receive_all(&mut self, numbers: std::ops::Range<usize>, envelope: &Envelope) -> Vec<KeyId> {
+        let keys: Vec<_> = numbers.map(|number| Self::key(number).id().clone()).collect();
+        for keys in keys.chunks(500) {
+            let entries = keys.iter().map(|key| (key.clone(), envelope.clone())).collect();
+            let message = Message::Gossip { round: None, number: 0, send_back: false, entries };
+            self.handle(0, Input::Received { from: address(1), message });
+        }
+        keys
+    }
+
+    /// In how many of these entries the marker was performed at such a time.
+    fn performed(&self, keys: &[KeyId], when: impl Fn(i64) -> bool) -> usize {
+        let is_so = |key: &&KeyId| self.cores[0].markers(key).iter().any(|marker| when(marker.performed_at));
+        keys.iter().filter(is_so).count()
+    }
+}
+
+/// ddata Z2, Z9, H2: a wall clock that went back changes the times of some markers and tombstones at a time, and of all in
+/// the end.
+#[test]
+fn times_are_bounded_some_at_a_time() {
+    let mut world = World::new();
+    world.wall_ms = 9_000_000;
+    (0..2).for_each(|at| world.handle(at, Input::Wall(9_000_000)));
+    let keys = world.receive_all(0..2_500, &pruned(9_000_000, 30_600_000));
+    let deleted: Vec<KeyId> = (0..2_500).map(|number| format!("deleted-{number}").into()).collect();
+    for keys in deleted.chunks(500) {
+        let tombstone = Envelope::of(Content::Tombstone { deleted_at: 9_000_000 });
+        let entries = keys.iter().map(|key| (key.clone(), tombstone.clone())).collect();
+        let message = Message::Gossip { round: None, number: 0, send_back: false, entries };
+        world.handle(0, Input::Received { from: address(1), message });
+    }
+    world.wall_ms = 1_000_000;
+    let digests = |world: &World| world.cores[0].digests();
+    let before = digests(&world);
+    world.handle(0, Input::Wall(1_000_000));
+    let is_bounded = |at: i64| at < 1_001_000;
+    assert_eq!(world.performed(&keys, is_bounded), 1_000, "one step");
+    assert_eq!(digests(&world), before, "no tombstone so far");
+    let steps = || Some(world.now + Duration::from_millis(1));
+    assert_eq!(world.cores[0].next_deadline(), steps());
+    let (mut most, mut last) = (0, before.clone());
+    for _ in 0..20 {
+        world.now += Duration::from_millis(1);
+        world.handle(0, Input::Tick);
+        let now = digests(&world);
+        most = most.max(deleted.iter().filter(|key| now[*key] != last[*key]).count());
+        last = now;
+    }
+    assert_eq!(world.performed(&keys, is_bounded), 2_500);
+    assert!((1..=1_000).contains(&most), "{most} tombstones in one step");
+    assert!(deleted.iter().all(|key| last[key] != before[key]), "all of them");
+    assert!(world.cores[0].next_deadline() > Some(world.now + Duration::from_millis(1)), "it is done");
+}
+
+/// ddata Z2, Z9, H2: when a gate opens, markers are renewed some at a time, and none is forgotten before that.
+#[test]
+fn markers_are_renewed_some_at_a_time_and_not_forgotten_before() {
+    let mut world = World::new();
+    world.pass(Duration::from_secs(60));
+    let keys = world.receive_all(0..2_500, &pruned(world.wall_ms, world.wall_ms + 1));
+    // The tick after this one would forget all of them.
+    world.pass(Duration::from_secs(299));
+    assert_eq!(world.cores[0].stats().markers_forgotten, 0);
+    let (now, opened_at) = (world.now, world.wall_ms);
+    world.cores[0].on_gate_opened(now, i64::MIN);
+    assert_eq!(world.performed(&keys, |at| at >= opened_at), 1_000, "one step");
+    world.now += Duration::from_secs(120);
+    world.wall_ms += 120_000;
+    world.handle(0, Input::Wall(world.wall_ms));
+    assert_eq!(world.performed(&keys, |at| at >= opened_at), 2_000, "the second, and a pruning tick with it");
+    assert_eq!(world.cores[0].stats().markers_forgotten, 0, "what is not renewed yet is not forgotten");
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.performed(&keys, |at| at >= opened_at), 2_500);
+    world.pass(Duration::from_secs(600));
+    assert_eq!(world.cores[0].stats().markers_forgotten, 0, "they live as if performed when it opened");
+}
+
+/// ddata Z2, Z9: markers that have to stay, because their entries still name the removed replica, keep those behind them
+/// from nothing, and pruning goes on.
+#[test]
+fn markers_that_stay_keep_no_others_from_being_forgotten() {
+    let mut world = World::new();
+    world.pass(Duration::from_secs(60));
+    let ended = world.wall_ms + 1;
+    let mut named = pruned(world.wall_ms, ended);
+    let (numbers, writer) = (DotSource::above(9), WriterKey::new(*b"r"));
+    let mut value = GCounter::new();
+    value.increment(&mut UpdateCx::new(&numbers, ReplicaId(99), &writer, 0), 7).expect("an increment");
+    named.content = Content::Value { tag: GCounter::TAG.to_string().into(), bytes: value.to_untagged_bytes().into() };
+    world.receive_all(0..1_500, &named);
+    let behind = world.receive_all(1_500..2_500, &pruned(world.wall_ms, ended + 1));
+    // The first tick at which they may be forgotten; what is named is put under another name later.
+    world.pass(Duration::from_secs(430));
+    assert!(behind.iter().all(|key| world.cores[0].markers(key).is_empty()), "those behind are forgotten");
+    assert_eq!(world.cores[0].stats().markers_forgotten, 1_000);
+    world.pass(Duration::from_secs(900));
+    assert!(world.cores[0].stats().performed >= 1_500, "pruning goes on");
 }

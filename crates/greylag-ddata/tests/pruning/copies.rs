@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use greylag_crdt::{GCounter, ReplicatedData};
+use greylag_crdt::{CounterOverflow, GCounter, ReplicatedData, UpdateCx};
 use greylag_ddata::{Message, ReplicaStatus};
 
 use crate::world::{LIFE, Map, Places, SOON, SPREAD, Set, TICK, Votes, World, replica};
@@ -162,10 +162,47 @@ fn scenario_68_the_store_of_the_removed_replica_returns() {
     world.advance(SOON);
     assert_eq!(*world.lifecycle('r'), greylag_ddata::Lifecycle::Running);
     world.all_count("c", 7);
-    world.advance(TICK * 2);
+    // The next tick of the owner, and the time in which others hear of what it did.
+    world.advance(TICK);
     world.all_hold("s", "xz");
     world.all_count("c", 7);
     assert!(!world.is_named::<Set>("s", replica('r')) && !world.is_named::<GCounter>("c", replica('r')));
+}
+
+/// r is removed, and o performs both entries that r wrote to; no other node hears of that.
+fn remove_and_perform_unheard(world: &mut World) {
+    world.remove('r');
+    world.advance_until(SPREAD * 3, |world| !world.nodes[&'p'].core.pruning_news().rounds.is_empty());
+    let end = world.now + SPREAD * 3;
+    while world.performed('o').0 < 2 {
+        if world.performed('o').0 == 1 {
+            world.lose();
+        } else {
+            world.settle();
+        }
+        assert!(world.tick_before(end));
+    }
+    world.lose();
+}
+
+/// o, which no other node heard, is removed; p performs the same entries, and then takes x away.
+fn another_owner_performs(world: &mut World) {
+    world.remove('o');
+    world.start('q', 0, ReplicaStatus::Up);
+    world.publish();
+    world.until_pruned::<Set>("s", replica('r'));
+    world.until_pruned::<GCounter>("c", replica('r'));
+    assert!(world.performed('p').0 >= 2);
+    world.take('p', "s", "x");
+    world.advance(SOON);
+}
+
+/// From now on every node counts five, whenever it counts at all.
+fn counts_five_always(world: &mut World) {
+    world.always = Some(Box::new(|name, core| {
+        let counter = core.value(&greylag_ddata::Key::<GCounter>::new("c").unwrap()).map_or(5, GCounter::value);
+        assert_eq!(counter, 5, "at {name}");
+    }));
 }
 
 /// ddata Z6, Z7, Y4: an owner's store returns that performed what another owner performed too.
@@ -176,28 +213,9 @@ fn scenario_69_the_store_of_a_dead_owner_returns() {
         world.add('r', "s", "x");
         world.count('r', "c", 5);
         world.advance(SOON);
-        world.remove('r');
-        // o performs, and no other node hears of it.
-        world.advance_until(SPREAD * 3, |world| !world.nodes[&'p'].core.pruning_news().rounds.is_empty());
-        let end = world.now + SPREAD * 3;
-        while world.performed('o').0 < 2 {
-            if world.performed('o').0 == 1 {
-                world.lose();
-            } else {
-                world.settle();
-            }
-            assert!(world.tick_before(end));
-        }
-        world.lose();
+        remove_and_perform_unheard(&mut world);
         let (set, counter) = (world.envelope('o', "s"), world.envelope('o', "c"));
-        world.remove('o');
-        world.start('q', 0, ReplicaStatus::Up);
-        world.publish();
-        world.until_pruned::<Set>("s", replica('r'));
-        world.until_pruned::<GCounter>("c", replica('r'));
-        assert!(world.performed('p').0 >= 2);
-        world.take('p', "s", "x");
-        world.advance(SOON);
+        another_owner_performs(&mut world);
         if !returns_first {
             world.advance(SPREAD + TICK * 3);
         }
@@ -205,10 +223,7 @@ fn scenario_69_the_store_of_a_dead_owner_returns() {
         world.publish();
         world.turns_up('o', "s", &set);
         world.turns_up('o', "c", &counter);
-        world.always = Some(Box::new(|name, core| {
-            let counter = core.value(&greylag_ddata::Key::<GCounter>::new("c").unwrap()).map_or(5, GCounter::value);
-            assert_eq!(counter, 5, "at {name}");
-        }));
+        counts_five_always(&mut world);
         world.advance(SOON);
         world.all_hold("s", "");
         world.all_count("c", 5);
@@ -228,35 +243,14 @@ fn scenario_69_the_store_of_a_dead_owner_is_loaded() {
         world.count('r', "c", 5);
         world.count('o', "w", 1);
         world.advance(SOON);
-        world.remove('r');
-        world.advance_until(SPREAD * 3, |world| !world.nodes[&'p'].core.pruning_news().rounds.is_empty());
-        let end = world.now + SPREAD * 3;
-        while world.performed('o').0 < 2 {
-            if world.performed('o').0 == 1 {
-                world.lose();
-            } else {
-                world.settle();
-            }
-            assert!(world.tick_before(end));
-        }
-        world.lose();
-        world.remove('o');
-        world.start('q', 0, ReplicaStatus::Up);
-        world.publish();
-        world.until_pruned::<Set>("s", replica('r'));
-        world.until_pruned::<GCounter>("c", replica('r'));
-        assert!(world.performed('p').0 >= 2);
-        world.take('p', "s", "x");
-        world.advance(SOON);
+        remove_and_perform_unheard(&mut world);
+        another_owner_performs(&mut world);
         if !returns_first {
             world.until_pruned::<GCounter>("w", replica('o'));
             assert!(world.performed('p').0 > 2, "what o wrote is performed before its store returns");
         }
         world.restart('o', 1);
-        world.always = Some(Box::new(|name, core| {
-            let counter = core.value(&greylag_ddata::Key::<GCounter>::new("c").unwrap()).map_or(5, GCounter::value);
-            assert_eq!(counter, 5, "at {name}");
-        }));
+        counts_five_always(&mut world);
         world.advance(SOON);
         assert_eq!(*world.lifecycle('o'), greylag_ddata::Lifecycle::Running);
         world.all_hold("s", "");
@@ -294,42 +288,80 @@ fn scenario_71_what_superseded_a_plain_value_before_the_marker_keeps_it() {
     assert_eq!(world.performed('o'), (1, 0), "the round does not repeat");
 }
 
+/// How what happened apart becomes known: which link mends first, and whether full states arrive before what is logged, or
+/// after it.
+#[derive(Debug, Clone, Copy)]
+struct Meeting {
+    delta_enabled: bool,
+    first: &'static str,
+    states_first: bool,
+}
+
+/// a counts up, which b sees, and counts up again, which c sees; a removes the key; b counts up, not having seen that; a merges
+/// and counts up; c counts up, not having seen the removal. Then all meet, and what each shows is returned.
+fn increments_around_a_removal(how: Meeting) -> Vec<Option<i128>> {
+    let settings = greylag_ddata::ReplicatorSettings { delta_enabled: how.delta_enabled, ..crate::world::settings() };
+    let mut world = World::with("abc", settings);
+    let up = |world: &mut World, name: char| {
+        world.update::<Votes>(name, "v", |votes, cx| votes.increment(cx, "k".to_owned(), 1));
+    };
+    let cuts = |world: &mut World, pairs: &[&str]| {
+        world.mend();
+        pairs.iter().for_each(|pair| world.cut_both(pair));
+    };
+    let votes = |world: &World| {
+        let of = |name: char| world.value::<Votes>(name, "v").get("k");
+        "abc".chars().map(of).collect::<Vec<_>>()
+    };
+    cuts(&mut world, &["ac", "bc"]);
+    up(&mut world, 'a');
+    world.advance(SOON);
+    cuts(&mut world, &["ab", "bc"]);
+    up(&mut world, 'a');
+    world.advance(SOON);
+    assert_eq!(votes(&world), [Some(2), Some(1), Some(2)]);
+    cuts(&mut world, &["ab", "bc", "ac"]);
+    world.update::<Votes>('a', "v", |votes, cx| {
+        assert!(votes.remove(cx, "k"));
+        Ok(())
+    });
+    up(&mut world, 'b');
+    cuts(&mut world, &["bc", "ac"]);
+    world.advance(SOON);
+    up(&mut world, 'a');
+    up(&mut world, 'c');
+    let states = ['a', 'b', 'c'].map(|name| world.envelope(name, "v"));
+    let arrive = |world: &mut World| {
+        for (at, name) in [(0, 'b'), (0, 'c'), (1, 'c'), (1, 'a'), (2, 'a'), (2, 'b')] {
+            world.turns_up(name, "v", &states[at]);
+        }
+    };
+    if how.states_first {
+        arrive(&mut world);
+        assert_eq!(votes(&world), [Some(5); 3], "by full states alone, {how:?}");
+    }
+    let later = if how.first == "ac" { "bc" } else { "ac" };
+    cuts(&mut world, &[later, "ab"]);
+    world.advance(SOON);
+    world.mend();
+    world.advance(SOON);
+    if !how.states_first {
+        assert_eq!(votes(&world), [Some(5); 3], "{how:?}");
+        arrive(&mut world);
+    }
+    votes(&world)
+}
+
 /// ddata 80, Y9: increments of a key that was removed meanwhile, elsewhere and here, are each counted once, whether deltas
-/// travel or full states only.
+/// travel or full states only, or both, in either order, and whichever two meet first.
 #[test]
 fn scenario_80_increments_around_a_removal_count_once() {
     for delta_enabled in [true, false] {
-        let settings = greylag_ddata::ReplicatorSettings { delta_enabled, ..crate::world::settings() };
-        let mut world = World::with("abc", settings);
-        let up = |world: &mut World, name: char| {
-            world.update::<Votes>(name, "v", |votes, cx| votes.increment(cx, "k".to_owned(), 1));
-        };
-        let cuts = |world: &mut World, pairs: &[&str]| {
-            world.mend();
-            pairs.iter().for_each(|pair| world.cut_both(pair));
-        };
-        cuts(&mut world, &["ac", "bc"]);
-        up(&mut world, 'a');
-        world.advance(SOON);
-        cuts(&mut world, &["ab", "bc"]);
-        up(&mut world, 'a');
-        world.advance(SOON);
-        let votes = |world: &World, name: char| world.value::<Votes>(name, "v").get("k");
-        assert_eq!("abc".chars().map(|name| votes(&world, name)).collect::<Vec<_>>(), [Some(2), Some(1), Some(2)]);
-        cuts(&mut world, &["ab", "bc", "ac"]);
-        world.update::<Votes>('a', "v", |votes, cx| {
-            assert!(votes.remove(cx, "k"));
-            Ok(())
-        });
-        up(&mut world, 'b');
-        cuts(&mut world, &["bc", "ac"]);
-        world.advance(SOON);
-        up(&mut world, 'a');
-        up(&mut world, 'c');
-        world.mend();
-        world.advance(SOON);
-        for name in "abc".chars() {
-            assert_eq!(votes(&world, name), Some(5), "{name}, deltas: {delta_enabled}");
+        for first in ["ac", "bc"] {
+            for states_first in [true, false] {
+                let how = Meeting { delta_enabled, first, states_first };
+                assert_eq!(increments_around_a_removal(how), [Some(5); 3], "{how:?}");
+            }
         }
     }
 }
@@ -497,6 +529,14 @@ fn scenario_77_a_logged_delta_goes_out_with_the_new_markers() {
     assert!(!world.is_named::<Set>("s", replica('r')));
 }
 
+/// Puts a place into a map.
+fn put(place: String) -> impl FnOnce(&mut Places, &mut UpdateCx<'_>) -> Result<(), CounterOverflow> {
+    |map, cx| {
+        map.put(cx, place, "there".to_owned()).expect("a clock that goes on");
+        Ok(())
+    }
+}
+
 /// ddata Z7: a replica that missed the pruned state gets it before any delta that was made on it; a counter would else
 /// count moved amounts twice.
 #[test]
@@ -507,10 +547,7 @@ fn scenario_63_who_missed_the_pruned_state_shows_the_old_or_the_new_one() {
     }
     world.count('d', "c", 5);
     for place in ["u", "v", "w"] {
-        world.update::<Places>('d', "m", |map, cx| {
-            map.put(cx, place.to_owned(), "there".to_owned()).expect("a clock that goes on");
-            Ok(())
-        });
+        world.update('d', "m", put(place.to_owned()));
     }
     world.advance(SOON);
     world.remove('d');
@@ -529,11 +566,16 @@ fn scenario_63_who_missed_the_pruned_state_shows_the_old_or_the_new_one() {
     }));
     world.add_everywhere('a', "s", "x");
     world.count_everywhere('a', "c", 1);
+    world.update_everywhere('a', "m", put("x".to_owned()));
     world.deliver(|_, _, message| matches!(message, Message::DeltaWrite { .. }));
-    assert!(world.nodes[&'b'].core.stats().gaps >= 2, "the deltas are refused for the full state");
+    assert_eq!(world.nodes[&'b'].core.stats().gaps, 3, "the deltas are refused for the full state");
     world.advance(SOON);
     world.all_hold("s", "uvwx");
     world.all_count("c", 6);
+    for name in "abc".chars() {
+        let places: String = world.value::<Places>(name, "m").iter().map(|(place, _)| place.as_str()).collect();
+        assert_eq!(places, "uvwx", "at {name}");
+    }
 }
 
 /// ddata Z9: a marker whose entry names the removed replica again stays, however old it is.

@@ -76,20 +76,33 @@ fn scenario_75_a_node_that_was_down_at_the_end_of_a_marker_is_accepted() {
     world.all_hold("s", "x");
 }
 
-/// ddata 75, Z9: a node that ran on, cut off from all that happened while markers ended, is not too old either.
+/// ddata 75, Z9: a node that ran on, cut off from all that happened while markers ended, or that stood still meanwhile, is
+/// not too old either: it goes on, and what it writes counts everywhere.
 #[test]
 fn scenario_75_a_node_that_was_idle_at_the_end_of_a_marker_is_accepted() {
-    let mut world = performed();
-    world.advance(LIFE - TICK * 4);
-    ["ac", "bc"].iter().for_each(|pair| world.cut_both(pair));
-    world.advance(TICK * 8 + SPREAD);
-    let of_d = |marker: &greylag_crdt::Performed| marker.removed == replica('d');
-    assert!(!world.nodes[&'a'].core.markers("c").iter().any(of_d), "the others have forgotten");
-    world.mend();
-    world.advance(SOON * 2);
-    assert_eq!(*world.lifecycle('c'), Lifecycle::Running);
-    world.all_count("c", 4);
-    world.all_hold("s", "x");
+    for stands_still in [false, true] {
+        let mut world = performed();
+        world.advance(LIFE - TICK * 4);
+        let node = stands_still.then(|| world.pause('c'));
+        ["ac", "bc"].iter().for_each(|pair| world.cut_both(pair));
+        world.advance(TICK * 8 + SPREAD);
+        let of_d = |marker: &greylag_crdt::Performed| marker.removed == replica('d');
+        assert!(!world.nodes[&'a'].core.markers("c").iter().any(of_d), "the others have forgotten");
+        if let Some(node) = node {
+            assert!(node.core.markers("c").iter().any(of_d), "it has not");
+            world.go_on('c', node);
+        }
+        world.mend();
+        world.count('c', "c", 1);
+        world.advance(SOON * 2);
+        assert_eq!(*world.lifecycle('c'), Lifecycle::Running);
+        world.all_count("c", 5);
+        world.all_hold("s", "x");
+        world.advance(TICK * 2 + SPREAD);
+        assert!("abc".chars().all(|name| !world.nodes[&name].core.markers("c").iter().any(of_d)), "all have forgotten");
+        world.all_count("c", 5);
+        world.all_hold("s", "x");
+    }
 }
 
 /// ddata 75, Z9: only time in which a replicator ran counts for its markers; a cluster that was stopped as a whole

@@ -237,6 +237,18 @@ impl World {
         node
     }
 
+    /// The process stands still: it does nothing and hears nothing until it goes on.
+    pub(crate) fn pause(&mut self, name: char) -> Node {
+        self.kill(name)
+    }
+
+    /// A process that stood still goes on as it was.
+    pub(crate) fn go_on(&mut self, name: char, node: Node) {
+        self.nodes.insert(name, node);
+        let wall = self.wall_ms(name);
+        self.input(name, Input::Wall(wall));
+    }
+
     /// The process ends and membership removes it.
     pub(crate) fn remove(&mut self, name: char) -> Node {
         let node = self.kill(name);
@@ -419,10 +431,30 @@ impl World {
         id: &str,
         modify: impl FnOnce(&mut T, &mut UpdateCx<'_>) -> Result<(), CounterOverflow>,
     ) {
+        self.update_at(name, id, WriteLevel::Local, modify);
+    }
+
+    /// Has the delta go to all at once.
+    pub(crate) fn update_everywhere<T: ReplicatedData>(
+        &mut self,
+        name: char,
+        id: &str,
+        modify: impl FnOnce(&mut T, &mut UpdateCx<'_>) -> Result<(), CounterOverflow>,
+    ) {
+        self.update_at(name, id, WriteLevel::all(Duration::from_secs(5)), modify);
+    }
+
+    fn update_at<T: ReplicatedData>(
+        &mut self,
+        name: char,
+        id: &str,
+        level: WriteLevel,
+        modify: impl FnOnce(&mut T, &mut UpdateCx<'_>) -> Result<(), CounterOverflow>,
+    ) {
         self.next += 1;
         let (mut out, now, wall) = (Vec::new(), self.base + self.now, self.wall_ms(name));
         let node = self.nodes.get_mut(&name).unwrap();
-        node.core.update(now, wall, self.next, &key(id), WriteLevel::Local, T::zero, modify, &mut out).unwrap();
+        node.core.update(now, wall, self.next, &key(id), level, T::zero, modify, &mut out).unwrap();
         self.perform(name, out);
     }
 
@@ -441,27 +473,15 @@ impl World {
 
     /// Adds an element, and has the delta go to all at once.
     pub(crate) fn add_everywhere(&mut self, name: char, id: &str, element: &str) {
-        self.next += 1;
-        let (mut out, now, wall) = (Vec::new(), self.base + self.now, self.wall_ms(name));
-        let level = WriteLevel::all(Duration::from_secs(5));
-        let add = |set: &mut Set, cx: &mut UpdateCx<'_>| {
+        self.update_everywhere::<Set>(name, id, |set, cx| {
             set.add(cx, element.to_owned());
-            Ok::<_, ()>(())
-        };
-        let core = &mut self.nodes.get_mut(&name).unwrap().core;
-        core.update(now, wall, self.next, &key(id), level, Set::new, add, &mut out).unwrap();
-        self.perform(name, out);
+            Ok(())
+        });
     }
 
     /// Counts, and has the delta go to all at once.
     pub(crate) fn count_everywhere(&mut self, name: char, id: &str, by: u64) {
-        self.next += 1;
-        let (mut out, now, wall) = (Vec::new(), self.base + self.now, self.wall_ms(name));
-        let level = WriteLevel::all(Duration::from_secs(5));
-        let add = |counter: &mut GCounter, cx: &mut UpdateCx<'_>| counter.increment(cx, by);
-        let core = &mut self.nodes.get_mut(&name).unwrap().core;
-        core.update(now, wall, self.next, &key(id), level, GCounter::new, add, &mut out).unwrap();
-        self.perform(name, out);
+        self.update_everywhere::<GCounter>(name, id, |counter, cx| counter.increment(cx, by));
     }
 
     /// Whether an owner has begun to go through entries and pauses.

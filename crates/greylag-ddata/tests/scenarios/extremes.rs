@@ -100,6 +100,29 @@ fn an_id_that_nobody_can_name_is_refused() {
     assert_eq!(world.core('a').stats().undecodable, 5);
 }
 
+/// ddata §9: an entry that cannot be read, of another kind or with markers of a newer version, is refused and counted by itself,
+/// and the rest of its message is applied.
+#[test]
+fn an_entry_that_cannot_be_read_is_refused_alone() {
+    let mut world = World::new("ab");
+    let value = || envelope(&GSet::<String>::new(), None);
+    let unreadable = || Envelope::of(Content::Unreadable);
+    let entries = vec![("x".into(), unreadable()), ("good".into(), value()), ("y".into(), unreadable())];
+    world.receive('a', 'b', Message::Gossip { round: None, number: 0, send_back: true, entries });
+    assert_eq!((world.core('a').keys("", None, 9), world.core('a').stats().undecodable), (vec!["good".into()], 2));
+    let full = |key: &str, envelope| BatchItem::Full { key: key.into(), envelope };
+    let items = vec![full("x", unreadable()), full("better", value())];
+    world.receive('a', 'b', Message::DeltaBatch { from_seq: 1, to_seq: 2, items });
+    assert_eq!(world.core('a').keys("", None, 9), ["better".into(), "good".into()]);
+    assert_eq!(world.core('a').stats().undecodable, 3);
+    world.receive('a', 'b', Message::Write { request: 7, key: "good".into(), envelope: unreadable() });
+    let refused = format!("{:?}", WriteReply::Nack(Refusal::Undecodable));
+    assert!(world.trace.last().is_some_and(|said| said.contains(&refused)), "{:?}", world.trace.last());
+    assert_eq!(world.core('a').stats().undecodable, 4);
+    world.run(SOON);
+    world.all_equal();
+}
+
 /// ddata R15, R16: a subscriber to the entries of one type hears that an entry is gone, also if its id was used for
 /// another type before the subscriber was told.
 #[test]

@@ -5,5 +5,6 @@ mod deleted;
 mod early;
 mod extremes;
 mod levels;
+mod modes;
 mod partitions;
 mod world;
