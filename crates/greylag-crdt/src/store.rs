@@ -293,7 +293,8 @@ mod tests {
     /// ddata §9, K2: a dot with a number that no process draws cannot be decoded, wherever it stands.
     #[test]
     fn dots_that_no_process_draws_are_not_decoded() {
-        for (number, is_read) in [(0, false), (1, true), (MAX_NUMBER, true), (MAX_NUMBER + 1, false), (u64::MAX, false)] {
+        for (number, is_read) in [(0, false), (1, true), (MAX_NUMBER, true), (MAX_NUMBER + 1, false), (u64::MAX, false)]
+        {
             let mut out = Encoder::new();
             out.begin_replicas(vec![ReplicaId(2)]);
             encode_dot(Dot { replica: ReplicaId(2), number }, &mut out);

@@ -6,7 +6,8 @@
 
 use greylag_crdt::{MAX_NUMBER, Markers, Performed};
 
-use crate::message::{BatchItem, Content, DeltaItem, Envelope, Message, ReadReply, WriteReply};
+use crate::envelope::{Content, Envelope};
+use crate::message::{BatchItem, DeltaItem, Message, ReadReply, WriteReply};
 use crate::pruning::PruningNews;
 use crate::store::LoadedRecord;
 

@@ -26,10 +26,11 @@ pub use membership::{Membership, MembershipHandle, PeersHandle};
 pub use subscription::{AnySubscription, Changes, Subscription};
 pub use task::expect_replicators;
 
+use crate::effect::Reply;
 use crate::error::{DeleteError, GetError, RequestError, StartError, StopReason, UpdateError};
+use crate::input::Input;
 use crate::key::{Key, KeyId};
 use crate::level::{ReadLevel, WriteLevel};
-use crate::message::{Input, Reply};
 use crate::metrics::Metrics;
 use crate::read::{Changed, Lifecycle, Read};
 use crate::replicas::Replicas;

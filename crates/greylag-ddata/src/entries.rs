@@ -23,9 +23,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use greylag_crdt::{Digest, DotSource, EntryMark, Home, Markers, ReplicaId};
 
+use crate::envelope::{Content, Envelope};
 use crate::expiry::{DeadlineIndex, Lifetimes, NEVER};
 use crate::key::KeyId;
-use crate::message::{Content, Envelope};
 use crate::pruning::{Named, ReplicaIndex};
 use crate::repair::Draft;
 use crate::settings::ReplicatorSettings;

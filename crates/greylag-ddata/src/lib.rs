@@ -55,8 +55,11 @@ mod bounds;
 mod delta_log;
 mod driver;
 mod durable;
+mod effect;
 mod entries;
+mod envelope;
 mod error;
+mod event;
 mod expiry;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -66,6 +69,7 @@ pub mod fuzzing;
 #[path = "generated/greylag.ddata.v1.rs"]
 mod generated;
 mod gate;
+mod input;
 mod key;
 mod level;
 mod memory_store;
@@ -98,14 +102,17 @@ pub use driver::{
     expect_replicators,
 };
 pub use durable::{DurableSettings, OnBadRecord, StaleStore};
+pub use effect::{Effect, Notice, Reply, Snapshot};
+pub use envelope::{Content, Envelope};
 pub use error::{DeleteError, GetError, RequestError, StartError, StopReason, UpdateError};
+pub use event::ReplicatorEvent;
 pub use gate::{GateState, Standing, Start, Starts, ToldStarts};
+pub use input::{DropReason, Input};
 pub use key::{InvalidKey, Key, KeyId, MAX_ID_BYTES};
 pub use level::{ReadLevel, WriteLevel};
 pub use memory_store::{MemoryStore, StoreImage};
 pub use message::{
-    BatchItem, Content, DeltaItem, DropReason, Effect, Envelope, Input, Listed, Message, Nacked, Notice, Offer,
-    ReadReply, Refusal, ReplicatorEvent, Reply, RoundId, Snapshot, Wanted, WriteReply,
+    BatchItem, DeltaItem, Listed, Message, Nacked, Offer, ReadReply, Refusal, RoundId, Wanted, WriteReply,
 };
 pub use metrics::{Latency, LevelName, Metrics, Traffic};
 pub use pruning::{PruningNews, PruningRound};

@@ -23,7 +23,8 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::{Context, DecodeError, Digest, KeyRange, Part, RangeSum, context_from_bytes};
 
 use crate::entries::Entry;
-use crate::message::{Content, Envelope, Offer, RoundId, Wanted};
+use crate::envelope::{Content, Envelope};
+use crate::message::{Offer, RoundId, Wanted};
 use crate::settings::ReplicatorSettings;
 use crate::types::{AnyData, AnyType};
 

@@ -34,12 +34,15 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::delta_log::{DeltaLog, Record, Said};
+use crate::effect::{Effect, Reply, Snapshot};
 use crate::entries::{Data, Entries, Entry, Filled};
 use crate::error::{DeleteError, GetError, RequestError, StopReason, UpdateError};
+use crate::event::ReplicatorEvent;
 use crate::gate::Gate;
+use crate::input::Input;
 use crate::key::{InvalidKey, Key, KeyId, problem};
 use crate::level::{Level, WriteLevel};
-use crate::message::{DeltaItem, Effect, Input, Message, ReplicatorEvent, Reply, Snapshot};
+use crate::message::{DeltaItem, Message};
 use crate::metrics::Traffic;
 use crate::pruning::Pruning;
 use crate::read::{Lifecycle, Read};

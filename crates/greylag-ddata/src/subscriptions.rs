@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use greylag_crdt::Digest;
 
+use crate::effect::{Effect, Notice, Snapshot};
 use crate::entries::{Data, Entries};
 use crate::key::KeyId;
-use crate::message::{Effect, Notice, Snapshot};
 use index::{Pattern, PatternIndex};
 
 #[derive(Debug)]

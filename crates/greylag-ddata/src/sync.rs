@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 use greylag_crdt::Digest;
 
 use crate::entries::Entries;
+use crate::envelope::Envelope;
 use crate::key::KeyId;
-use crate::message::{Envelope, Listed, Message, RoundId, Wanted};
+use crate::message::{Listed, Message, RoundId, Wanted};
 use crate::pruning::Tokens;
 use crate::repair::{Next, Outgoing, UNDER_WAY};
 use crate::settings::ReplicatorSettings;

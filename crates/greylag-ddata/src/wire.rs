@@ -11,12 +11,11 @@ use greylag_crdt::{Decoder, Digest, Encoder, Markers, ReplicaId};
 use greylag_transport::PayloadValue;
 use prost::Message as _;
 
+use crate::envelope::{Content, Envelope};
 use crate::gate::{GateState, STARTS_KEPT, Standing, Start, Starts, ToldStarts};
 use crate::generated as pb;
 use crate::key::KeyId;
-use crate::message::{
-    BatchItem, Content, DeltaItem, Envelope, Listed, Message, Nacked, ReadReply, Refusal, RoundId, WriteReply,
-};
+use crate::message::{BatchItem, DeltaItem, Listed, Message, Nacked, ReadReply, Refusal, RoundId, WriteReply};
 use crate::pruning::{MAX_ROUNDS, PruningNews, PruningRound};
 use crate::transfers::Fragment;
 use crate::tree::{Prefix, Sum};
@@ -790,8 +789,10 @@ mod tests {
         let round = Some(pb::Round { opened_by_sender: true, number: 4 });
         let offer = Some(pb::Offer { head: Some(sent), context: Bytes::from_static(b"c"), send_back: true });
         let key = "new".to_owned();
-        let nodes = pb::InnerNodes { round, number: 1, key, snapshot: Some(digest(Digest(5))), offer, nodes: Vec::new() };
-        let Message::InnerNodes { offer: Some(offer), .. } = from_kind(pb::message::Kind::InnerNodes(nodes)).unwrap() else {
+        let nodes =
+            pb::InnerNodes { round, number: 1, key, snapshot: Some(digest(Digest(5))), offer, nodes: Vec::new() };
+        let Message::InnerNodes { offer: Some(offer), .. } = from_kind(pb::message::Kind::InnerNodes(nodes)).unwrap()
+        else {
             panic!()
         };
         assert_eq!(offer.head, unreadable());

@@ -2,7 +2,7 @@
 
 use tokio::sync::broadcast;
 
-use crate::message::ReplicatorEvent;
+use crate::event::ReplicatorEvent;
 use crate::replicator::TypeConflict;
 
 /// Events that a reader may be behind; it misses older ones.

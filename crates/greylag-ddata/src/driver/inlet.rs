@@ -9,7 +9,8 @@ use greylag_core::{Room, Share, UniqueAddress};
 use greylag_transport::{Inbound, Receiver};
 use tokio::sync::{mpsc, watch};
 
-use crate::message::{DropReason, Message};
+use crate::input::DropReason;
+use crate::message::Message;
 use crate::replicas::Replicas;
 use crate::transfers::{Accepted, Transfers};
 use crate::wire::{self, FRAGMENT_MANIFEST, WireError};
@@ -146,7 +147,7 @@ mod tests {
     use greylag_transport::Recipient;
 
     use super::*;
-    use crate::message::{Content, Envelope};
+    use crate::envelope::{Content, Envelope};
     use crate::wire::MANIFEST;
 
     /// ddata G11, cluster T39: messages that wait for the machine are bounded in bytes, for answers and for rounds

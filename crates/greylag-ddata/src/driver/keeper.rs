@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::StreamExt;
 use tokio::sync::mpsc;
 
-use crate::message::Input;
+use crate::input::Input;
 use crate::store::{DurableStore, StoreError, StoreOp};
 
 /// Batches of loaded entries that wait for the machine.

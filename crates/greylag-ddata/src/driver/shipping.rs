@@ -133,7 +133,7 @@ mod tests {
 
     use super::super::numbers::claim;
     use super::*;
-    use crate::message::{Content, Envelope as Entry};
+    use crate::envelope::{Content, Envelope as Entry};
     use crate::transfers::{Accepted, Fragment, Transfers};
 
     /// The pieces of a message as a replicator of this process sends them, if it draws from these numbers.
@@ -177,7 +177,9 @@ mod tests {
         assert!(accepted[..accepted.len() - 1].iter().all(|accepted| *accepted == Accepted::InPart), "{accepted:?}");
         let Accepted::Whole(whole) = accepted.into_iter().next_back().unwrap() else { panic!("it is whole") };
         let message = wire::decode(whole.join().expect("its own pieces and no others")).unwrap();
-        let Message::Write { envelope: Entry { content: Content::Value { bytes, .. }, .. }, .. } = message else { panic!() };
+        let Message::Write { envelope: Entry { content: Content::Value { bytes, .. }, .. }, .. } = message else {
+            panic!()
+        };
         assert_eq!(bytes, vec![2; 4_000]);
         let anew = arrived(&DotSource::above(9), &DotSource::above(9));
         assert!(anew.contains(&Accepted::Aborted), "numbers that begin anew are found: {anew:?}");

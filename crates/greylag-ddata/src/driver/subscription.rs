@@ -8,8 +8,8 @@ use greylag_crdt::ReplicatedData;
 use tokio::sync::Notify;
 
 use super::controls::Controls;
+use crate::effect::Notice;
 use crate::key::KeyId;
-use crate::message::Notice;
 use crate::read::{Changed, ChangedAny};
 
 /// The changes of an entry, or of all entries of a prefix. At most one event per key is pending, the

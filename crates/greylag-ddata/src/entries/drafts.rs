@@ -4,8 +4,9 @@ use bytes::Bytes;
 use greylag_crdt::Digest;
 
 use super::{Data, Entries, Entry, Filled, Merged, Rules};
+use crate::envelope::Content;
 use crate::key::{KeyId, problem};
-use crate::message::{Content, Refusal};
+use crate::message::Refusal;
 use crate::repair::{Deferred, Draft, Nonsense};
 use crate::types::AnyData;
 use greylag_core::UniqueAddress;

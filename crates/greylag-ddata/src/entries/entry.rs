@@ -9,9 +9,9 @@ use greylag_crdt::{Digest, Markers, RemovedNodePruning, ReplicaId};
 
 use super::few::Few;
 use super::versions::Versions;
+use crate::envelope::{Content, Envelope};
 use crate::expiry::{Dates, NEVER};
 use crate::key::KeyId;
-use crate::message::{Content, Envelope};
 use crate::pruning::Named;
 use crate::tree::Placed;
 use crate::types::{AnyData, Tags, TypeTable};

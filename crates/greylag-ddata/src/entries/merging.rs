@@ -9,8 +9,9 @@ use bytes::Bytes;
 use greylag_crdt::{Home, Markers, MergeError, Performed, RemovedNodePruning, ReplicaId};
 
 use super::{Data, Entries, Entry, Filled, Merged};
+use crate::envelope::{Content, Envelope};
 use crate::key::KeyId;
-use crate::message::{Content, DeltaItem, Envelope, Refusal};
+use crate::message::{DeltaItem, Refusal};
 use crate::types::{AnyData, AnyType, TypeTable};
 
 /// What deciding about a message needs to know beside the entries.

@@ -5,8 +5,8 @@
 //! no more than a fraction of what the updates themselves cost. Source: ddata E4.
 
 use super::Entries;
+use crate::envelope::Content;
 use crate::key::KeyId;
-use crate::message::Content;
 
 /// Larger entries are not encoded only to know their size; for them the bound is good enough.
 const MEASURED_UP_TO: usize = 1024 * 1024;

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use super::ReplicatorCore;
 use crate::delta_log::{Record, Said};
+use crate::effect::Effect;
 use crate::entries::Gone;
 use crate::key::KeyId;
-use crate::message::Effect;
 
 /// Entries that one input removes, or puts back because they were used, at most.
 const STEP: usize = 1_000;

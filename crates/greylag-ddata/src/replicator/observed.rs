@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use super::{ReplicatorCore, TypeConflict};
+use crate::effect::Effect;
 use crate::entries::Entry;
-use crate::message::{Effect, ReplicatorEvent};
+use crate::event::ReplicatorEvent;
 use crate::metrics::Metrics;
 use crate::pruning;
 

@@ -8,11 +8,12 @@ use greylag_crdt::{Digest, ReplicaId};
 use super::ReplicatorCore;
 use super::conflicts::TypeConflict;
 use crate::bounds::has_impossible_numbers;
+use crate::effect::Effect;
 use crate::entries::{Data, Entry, Merged, Noticed, Rules};
+use crate::envelope::{Content, Envelope};
+use crate::event::ReplicatorEvent;
 use crate::key::{KeyId, problem};
-use crate::message::{
-    BatchItem, Content, DeltaItem, Effect, Envelope, Message, Nacked, ReadReply, Refusal, ReplicatorEvent, WriteReply,
-};
+use crate::message::{BatchItem, DeltaItem, Message, Nacked, ReadReply, Refusal, WriteReply};
 use crate::read::Lifecycle;
 use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;

@@ -9,9 +9,13 @@ use greylag_crdt::{Digest, KeyRange, Part, RangeSum};
 use super::ReplicatorCore;
 use super::peers::rules;
 use super::rounds::STEP_PAUSE;
+use crate::effect::Effect;
 use crate::entries::{Data, Entry, Merged};
+use crate::envelope::Content;
+use crate::event::ReplicatorEvent;
+use crate::input::DropReason;
 use crate::key::KeyId;
-use crate::message::{Content, DropReason, Effect, Offer, ReplicatorEvent, RoundId};
+use crate::message::{Offer, RoundId};
 use crate::read::Lifecycle;
 use crate::repair::{Deferred, Nonsense, UNDER_WAY};
 

@@ -9,11 +9,13 @@ use greylag_crdt::{Digest, hash64};
 use rand::RngExt;
 
 use super::ReplicatorCore;
+use crate::effect::{Effect, Reply};
 use crate::entries::{Data, Entry, Merged};
+use crate::envelope::Envelope;
 use crate::error::{DeleteError, GetError, RequestError, StopReason, UpdateError};
 use crate::key::KeyId;
 use crate::level::Level;
-use crate::message::{DeltaItem, Effect, Envelope, Message, ReadReply, Refusal, Reply, WriteReply};
+use crate::message::{DeltaItem, Message, ReadReply, Refusal, WriteReply};
 use crate::quorum::{Progress, Quorum};
 use crate::read::{Lifecycle, Read};
 use crate::replicas::Replica;

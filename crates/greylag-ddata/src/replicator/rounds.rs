@@ -10,9 +10,11 @@ use rand_chacha::ChaCha8Rng;
 
 use super::ReplicatorCore;
 use super::left_alone::{Difference, LeftAlone};
+use crate::effect::Effect;
 use crate::entries::Merged;
+use crate::envelope::Envelope;
 use crate::key::KeyId;
-use crate::message::{Effect, Envelope, Listed, Message, RoundId};
+use crate::message::{Listed, Message, RoundId};
 use crate::pruning::{PruningNews, Tokens};
 use crate::read::Lifecycle;
 use crate::sabotage::Sabotage;

@@ -8,9 +8,12 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::{DotSource, GCounter, Markers, Performed, ReplicaId, ReplicatedData, UpdateCx, WriterKey};
 
 use super::ReplicatorCore;
+use crate::effect::Effect;
+use crate::envelope::{Content, Envelope};
+use crate::input::Input;
 use crate::key::{Key, KeyId};
 use crate::level::{ReadLevel, WriteLevel};
-use crate::message::{Content, Effect, Envelope, Input, Message};
+use crate::message::Message;
 use crate::replicas::{Replica, ReplicaStatus, Replicas};
 use crate::settings::ReplicatorSettings;
 use crate::tree::touched;

@@ -3,8 +3,9 @@
 use greylag_crdt::{Digest, KeyRange, Part, RangeSum};
 
 use super::{WireError, a_round, digest, envelope, from_digest, from_envelope, round};
+use crate::envelope::Content;
 use crate::generated as pb;
-use crate::message::{Content, Message, Offer, RoundId, Wanted};
+use crate::message::{Message, Offer, RoundId, Wanted};
 use crate::tree::Sixteenths;
 
 /// None of the sixteen, since 0 stands for all.
