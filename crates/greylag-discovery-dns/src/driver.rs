@@ -111,7 +111,7 @@ impl DnsDiscovery {
         Ok(records.iter().filter_map(|record| self.node(record, port)).collect())
     }
 
-    /// The node that a record names. A record that cannot be one is left out, and told of.
+    /// The node that a record names. A record that names none is left out, and logged.
     fn node(&self, record: &RData, port: u16) -> Option<NodeAddress> {
         let node = match record {
             RData::A(ip) => NodeAddress::new(&ip.0.to_string(), port),
@@ -120,7 +120,7 @@ impl DnsDiscovery {
                 let target = service.target.to_string();
                 NodeAddress::new(target.trim_end_matches('.'), service.port)
             }
-            // What leads to the others: aliases.
+            // Aliases, which lead to the other records.
             _ => return None,
         };
         node.inspect_err(|error| tracing::warn!(discovery = ?self, %error, "a record names no node")).ok()
@@ -135,7 +135,7 @@ fn parse(name: &str) -> Result<Name, InvalidName> {
     Name::from_utf8(name).map_err(|error| invalid(error.to_string()))
 }
 
-/// Nothing from a cache, and no answer from a file in place of one: what is looked up may change.
+/// Makes the resolver cache nothing, since what is looked up may change. The hosts file still comes before servers.
 fn tune(options: &mut ResolverOpts) {
     options.cache_size = 0;
     options.positive_max_ttl = Some(Duration::ZERO);
@@ -144,7 +144,7 @@ fn tune(options: &mut ResolverOpts) {
     options.attempts = ATTEMPTS;
 }
 
-/// The server says that there is nothing.
+/// Whether the server says that there are no records.
 fn is_answer(error: &NetError) -> bool {
     let NetError::Dns(DnsError::NoRecordsFound(NoRecords { response_code, .. })) = error else { return false };
     matches!(response_code, ResponseCode::NXDomain | ResponseCode::NoError)

@@ -20,11 +20,11 @@
 //! - [`DnsDiscovery::service`]: each SRV record is a node: its target and port. Nodes must then be
 //!   known by exactly that name.
 //!
-//! Nothing is cached, whatever the records' time to live: a cluster is founded on answers that stay
-//! the same, and an answer from a cache would always do so. That nobody is there (`NXDOMAIN`, no
+//! Discovery caches nothing, whatever the records' time to live: a cluster is founded on answers that
+//! stay the same, and an answer from a cache would always do so. That there are no nodes (`NXDOMAIN`, no
 //! record) is an answer; that the server is silent or fails is not.
 //!
-//! It knows nothing of how clusters are founded: that is `Cluster::bootstrap`'s.
+//! This crate knows nothing of how clusters are founded: that is `Cluster::bootstrap`'s.
 
 mod driver;
 

@@ -75,7 +75,7 @@ fn answer(mut message: Message, says: Says) -> Option<Message> {
         Says::Records(records) | Says::Half(records) => records,
     };
     let of_type = records.into_iter().filter(|record| record.record_type() == query.query_type());
-    // An hour: whoever cached it would not see it change.
+    // An hour: a client that cached the answer would not see it change.
     message.answers = of_type.map(|data| Record::from_rdata(query.name().clone(), 3600, data)).collect();
     Some(message)
 }

@@ -56,7 +56,7 @@ pub enum PostgresLeaseError {
         #[source]
         cause: tokio_postgres::Error,
     },
-    /// Nobody answers there.
+    /// No server answers there.
     #[error("the lease database at {place} cannot be reached; check host, port and network, and that it runs")]
     Unreachable {
         /// Where.

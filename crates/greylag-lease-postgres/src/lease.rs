@@ -16,8 +16,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// A lease in PostgreSQL.
 pub(crate) struct PostgresLease {
     shared: Arc<Shared>,
-    /// Requests of one lease are made one after another, also when whoever asked has gone: a release
-    /// must never overtake the acquire whose outcome nobody waited for.
+    /// Makes requests of one lease run one after another, also when the task that asked has gone: a
+    /// release must never overtake an acquire whose outcome no task waited for.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -36,7 +36,7 @@ struct Shared {
 struct Held {
     /// Tells this grant from later ones, so that old heartbeats end none of those.
     grant: u64,
-    /// When whoever holds it must have stopped using it, by a clock that goes on while this machine is
+    /// When the holder must have stopped using the lease, by a clock that goes on while this machine is
     /// suspended, as the server's does.
     until: Instant,
     on_lost: OnLost,
@@ -241,7 +241,7 @@ impl Lease for PostgresLease {
     async fn release(&self) -> Result<bool, LeaseError> {
         let name = &self.shared.name;
         let turn = self.turn.clone().lock_owned().await;
-        // First of all nothing may call it held any more, whatever becomes of the request.
+        // First of all, `check` must not call the lease held any more, whatever becomes of the request.
         let keep = self.shared.link.in_use();
         drop(self.shared.held().take());
         let shared = self.shared.clone();

@@ -8,7 +8,7 @@
 //! let leases = PostgresLeases::connect("host=db.example user=app password=secret dbname=app").await?;
 //! let lease = leases.lease("shop-singleton-billing", "node-1.example:17355", &LeaseSettings::default())?;
 //! if lease.acquire(Box::new(|lost| eprintln!("stop billing: {lost}"))).await? {
-//!     // Nobody else holds it, for as long as `lease.check()` says so.
+//!     // No other owner holds it, for as long as `lease.check()` says so.
 //!     lease.release().await?;
 //! }
 //! # Ok(())
@@ -35,25 +35,25 @@
 //! # TLS
 //! As with libpq, by words of the connection string: `sslmode` with `sslrootcert`, `sslcert` and `sslkey`.
 //!
-//! | `sslmode` | encrypted | who is believed |
+//! | `sslmode` | encrypted | which server is believed |
 //! |---|---|---|
-//! | `disable` | no | anybody |
-//! | `prefer` (default) | if the server can | anybody |
-//! | `require` | yes | anybody; with `sslrootcert` as `verify-ca` |
+//! | `disable` | no | any |
+//! | `prefer` (default) | if the server can | any |
+//! | `require` | yes | any; with `sslrootcert` as `verify-ca` |
 //! | `verify-ca` | yes | a server that an authority in `sslrootcert` has signed |
 //! | `verify-full` | yes | that, if its certificate is for the host of the connection string |
 //!
-//! Over a network, use `verify-full`: whoever can answer in the server's stead hands out every lease
-//! twice. Anything less is warned of. The system's authorities are not believed unless named. Files
-//! are read for each connection, so replaced certificates count from the next one on; over a socket
-//! there is no TLS.
+//! Over a network, use `verify-full`: a process that can answer in the server's stead can hand out every
+//! lease twice. The provider logs a warning for anything less. The system's authorities are not believed
+//! unless named. Files are read for each connection, so replaced certificates count from the next one on;
+//! over a socket there is no TLS.
 //!
 //! # The table
-//! It is made on demand, in the first schema of the search path, if the user may:
+//! The table is made on demand, in the first schema of the search path, if the database user may:
 //! ```sql
 #![doc = include_str!("schema.sql")]
 //! ```
-//! Otherwise let somebody else create it, and grant `select, insert, update` on it.
+//! Otherwise let another user create it, and grant `select, insert, update` on it.
 //!
 //! Source: cluster S16.
 
@@ -120,7 +120,7 @@ impl PostgresLeases {
             let place = database.place();
             tracing::warn!(
                 place,
-                "whoever answers there is believed to be the lease database; use sslmode=verify-full"
+                "any server that answers there is taken for the lease database; use sslmode=verify-full"
             );
         }
         Self { link: Arc::new(Link::new(database)), clock: Clock::system() }

@@ -28,7 +28,7 @@ on conflict (name) do update set
 where l.owner = excluded.owner or l.expires_at <= clock_timestamp()
 returning version";
 
-// Only what still lives is renewed: a renewal that arrives after its lease was given up, or ran
+// Renews only a lease that still lives: a renewal that arrives after its lease was given up, or ran
 // out, must not bring it back.
 const RENEW: &str = "\
 update greylag_lease set expires_at = clock_timestamp() + $3 * interval '1 millisecond'
@@ -56,7 +56,7 @@ pub(crate) struct Link {
     session: Mutex<Option<Arc<Session>>>,
     /// Leases that are held, and requests under way.
     uses: AtomicUsize,
-    /// One connects, the others wait for it.
+    /// Lets one task connect while the others wait for it.
     connecting: tokio::sync::Mutex<()>,
 }
 
@@ -85,7 +85,7 @@ impl Link {
         Self { database, session, uses: AtomicUsize::new(0), connecting: tokio::sync::Mutex::new(()) }
     }
 
-    /// Where that is, without the password.
+    /// Where the database is, without the password.
     pub(crate) fn place(&self) -> String {
         self.database.place()
     }
@@ -95,7 +95,7 @@ impl Link {
         Use(self.clone())
     }
 
-    /// Connects, to see whether it can.
+    /// Connects, to see whether the database can be reached.
     pub(crate) async fn probe(self: &Arc<Self>) -> Result<(), PostgresLeaseError> {
         let link = self.in_use();
         let silent = || PostgresLeaseError::Silent { place: self.place(), after: PROBE_TIMEOUT };
@@ -112,7 +112,7 @@ impl Link {
         self.session.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// This connection is not to be trusted any more.
+    /// Drops a connection that is not to be trusted any more.
     pub(crate) fn discard(&self, broken: &Arc<Session>) {
         let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
         drop(session.take_if(|session| Arc::ptr_eq(session, broken)));
@@ -152,7 +152,8 @@ async fn has_table(client: &Client) -> Result<bool, tokio_postgres::Error> {
     Ok(client.query_one("select to_regclass('greylag_lease') is not null", &[]).await?.get(0))
 }
 
-/// Nodes may create it at once. Whoever comes second is told so in several ways, and finds it there.
+/// Creates the table. Several nodes may do so at once: the server refuses the later ones with various errors,
+/// and they then find the table there.
 async fn create(client: &Client) -> Result<(), tokio_postgres::Error> {
     match client.batch_execute(CREATE).await {
         Err(error) if !has_table(client).await? => Err(error),

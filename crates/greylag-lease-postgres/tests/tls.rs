@@ -110,7 +110,7 @@ fn a_server_may_ask_for_a_certificate() {
 fn what_cannot_be_used_is_named_at_start() {
     let authority = Authority::new();
     let files = authority.sign("node", &["a"]);
-    let missing = authority.file("nobody", "ca").display().to_string();
+    let missing = authority.file("missing", "ca").display().to_string();
     let key = files.key.display().to_string();
     for (words, named) in [
         (format!("sslmode=verify-full sslrootcert={missing}"), missing.as_str()),
@@ -131,7 +131,7 @@ fn a_server_without_tls_is_named() {
     runtime.block_on(async {
         let error = connect(&server, "sslmode=require").await.unwrap_err();
         assert!(matches!(error, PostgresLeaseError::NoTls { .. }), "{error:?}");
-        // Nobody could read what goes over a socket; there is no TLS there.
+        // No other machine can read what goes over a socket, so there is no TLS there.
         let socket = server.socket_directory().display();
         let over_socket = format!("host={socket} port={} user=postgres dbname=postgres sslmode=require", server.port());
         PostgresLeases::connect(&over_socket).await.unwrap();

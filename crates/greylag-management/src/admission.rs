@@ -60,7 +60,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// When the next call may begin; `None`, and nothing is taken: not for long.
+    /// Takes a turn, and returns when its call may begin. `None`: no turn is taken, since it would come too late.
     fn take_turn(&mut self, now: Instant) -> Option<Instant> {
         let interval = Duration::from_secs(1) / CALLS_PER_SECOND;
         let next = self.next.map_or(now, |next| next.max(now));

@@ -3,10 +3,10 @@
 use greylag_cluster::{Cluster, HeldAddress};
 use greylag_core::UniqueAddress;
 
-/// Who accuses whom, and what else stands in the way. Source: cluster M19, M36.
+/// The accusations, and what else keeps the leader from acting. Source: cluster M19, M36.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Condition {
-    /// Who finds whom unreachable, observer first.
+    /// Which member finds which unreachable, observer first.
     pub(crate) accusations: Vec<(UniqueAddress, UniqueAddress)>,
     /// Members that have not seen the state.
     pub(crate) unseen: Vec<UniqueAddress>,
@@ -31,7 +31,7 @@ impl Condition {
         }
     }
 
-    /// Who finds `subject` unreachable.
+    /// The members that find `subject` unreachable.
     pub(crate) fn observers_of<'a>(&'a self, subject: &'a UniqueAddress) -> impl Iterator<Item = &'a UniqueAddress> {
         self.accusations.iter().filter(move |(_, accused)| accused == subject).map(|(observer, _)| observer)
     }

@@ -24,34 +24,34 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
-    /// Nobody listens there, or the network does not lead there.
+    /// No process listens at the address, or the network does not lead there.
     #[error("{0}")]
     Unreachable(#[source] io::Error),
     /// Something accepts connections and says nothing.
     #[error("nothing was said within {0:?}")]
     Silent(Duration),
-    /// It wants TLS, and was called in plain text.
+    /// The listener wants TLS, and was called in plain text.
     #[error("it speaks TLS, and was called in plain text")]
     WantsTls,
-    /// It speaks plain text, and was called by TLS.
+    /// The listener speaks plain text, and was called by TLS.
     #[error("it speaks plain text, and was called by TLS")]
     WantsPlainText,
-    /// It wants to see a certificate, and the caller has none.
+    /// The listener wants to see a certificate, and the caller has none.
     #[error("it asks for a certificate, and none was shown")]
     WantsCertificate,
-    /// It does not believe the caller's certificate; or it hung up, which may have the same reason.
+    /// The listener does not believe the caller's certificate; or it hung up, which may have the same reason.
     #[error("it does not believe the certificate that was shown ({0}); the log of the node says why")]
     Disbelieves(String),
-    /// The caller does not believe it.
+    /// The caller does not believe the listener's certificate.
     #[error("its certificate is not believed: {0}")]
     NotBelieved(#[source] HandshakeError),
-    /// It accepts connections and speaks no language of an admin service.
+    /// The listener accepts connections and does not speak as an admin service does.
     #[error("it is no admin service: {0}")]
     Foreign(String),
 }
 
 impl DialError {
-    /// Whether there is somebody, and one end does not believe the other or speaks TLS alone.
+    /// Whether a process listens there, and one end does not believe the other or speaks TLS alone.
     pub fn is_about_trust(&self) -> bool {
         matches!(
             self,
@@ -86,7 +86,7 @@ pub(crate) struct Secure {
     pub(crate) shows: bool,
 }
 
-/// Connects to whom a URI names.
+/// Connects to the host that a URI names.
 #[derive(Clone)]
 pub(crate) struct Dialer {
     pub(crate) secure: Option<Arc<Secure>>,

@@ -23,7 +23,7 @@ pub enum StartError {
         /// What the system said.
         cause: std::io::Error,
     },
-    /// An address that others can reach, and neither TLS nor the word that none is wanted.
+    /// Others can reach the address, and the settings name neither TLS nor plain text.
     #[error(
         "{address} is not a loopback address; set management.tls = \"on\" with the files of a certificate, or \"none\" \
          if plain text is meant"

@@ -37,10 +37,10 @@
 //!
 //! # Who may call
 //!
-//! By default callers on the same machine. An address that others can reach is refused unless
-//! [`ManagementSettings::tls`] was chosen: with [`Tls::Files`](greylag_transport::Tls::Files) the
-//! service shows the certificate in these files, reads them again when they are replaced, and speaks
-//! with nobody who shows none of the same authorities. [`connect_tls`] calls such a service;
+//! By default callers on the same machine. The service does not start on an address that others can
+//! reach unless [`ManagementSettings::tls`] was chosen: with [`Tls::Files`](greylag_transport::Tls::Files)
+//! it shows the certificate in these files, reads them again when they are replaced, and refuses callers
+//! that show no certificate of the same authorities. [`connect_tls`] calls such a service;
 //! [`DialError`] says what keeps the two from speaking.
 //!
 //! # How calls are refused
@@ -49,7 +49,7 @@
 //! |---|---|
 //! | `PERMISSION_DENIED` | the node is read-only; the message names the setting |
 //! | `INVALID_ARGUMENT` | an address that is none, or no address at all |
-//! | `NOT_FOUND` | nobody of that address is a member |
+//! | `NOT_FOUND` | no member has that address |
 //! | `FAILED_PRECONDITION` | the node is a member already, or none, or the cluster refused it for good |
 //! | `DEADLINE_EXCEEDED` | no seed node let this node in within its own limit |
 //! | `UNAVAILABLE` | the node is ending |

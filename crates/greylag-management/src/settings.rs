@@ -12,8 +12,8 @@ pub struct ManagementSettings {
     pub allow_writes: bool,
     /// Encryption, by the same choices as between nodes: an address that others can reach is refused
     /// unless one was made. With [`Tls::Files`] callers have to show a certificate of the same
-    /// authorities, unless `mutual` is false; with [`Tls::None`], or without `mutual`, whoever reaches
-    /// the address may use it. Callers are no hosts, so `verify_hostname` has no meaning here.
+    /// authorities, unless `mutual` is false; with [`Tls::None`], or without `mutual`, every client that
+    /// reaches the address may use it. Callers are no hosts, so `verify_hostname` has no meaning here.
     /// Default [`Tls::LoopbackOnly`]. Source: cluster T40.
     pub tls: Tls,
 }

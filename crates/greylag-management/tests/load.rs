@@ -111,7 +111,7 @@ const ROLE: &str = "GREYLAG_TEST_LOAD_ROLE";
 
 /// Scenario cluster 79: 20,000 sockets that stay open, from one address, each saying Hello in another name. Few of them
 /// are let in, each of the others is counted, the table of peers and the memory of the node stay small, another node joins
-/// meanwhile, and nobody dials a name that a stranger named.
+/// meanwhile, and the node dials no name that a stranger named.
 ///
 /// One process would need more files than many systems give it, so the node and each quarter of the sockets have a process
 /// of their own, begun by a shell that asks for as many files as they need.
@@ -369,8 +369,8 @@ const CLIENTS: usize = 64;
 const AT_ONCE: usize = 8;
 const ROUNDS: usize = 5;
 
-/// Scenario cluster 80: 64 clients ask a member's admin service for health and members without pause. Each call is answered or
-/// refused as `RESOURCE_EXHAUSTED`, one connection more is closed, and nobody is taken for unreachable.
+/// Scenario cluster 80: 64 clients ask a member's admin service for health and members without pause. Each call is
+/// answered or refused as `RESOURCE_EXHAUSTED`, one connection more is closed, and no member is found unreachable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_80_sixty_four_admin_clients() {
     let (mut node, mut other) = (Node::start().await, Node::start().await);

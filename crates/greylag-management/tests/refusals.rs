@@ -73,7 +73,7 @@ async fn a_read_only_node_refuses_every_change_and_nothing_changes() {
     let before = facts(&member.cluster.view());
     for (node, other) in [(&mut member, &theirs), (&mut stranger, &own)] {
         let denied = Some(Code::PermissionDenied);
-        for address in [own.as_str(), theirs.as_str(), "nonsense", "nobody.example:1", ""] {
+        for address in [own.as_str(), theirs.as_str(), "nonsense", "absent.example:1", ""] {
             assert_eq!(node.leave(address).await, denied, "leave {address:?}");
             assert_eq!(node.down(address).await, denied, "down {address:?}");
             assert_eq!(node.join(&[address]).await, denied, "join {address:?}");
@@ -83,7 +83,7 @@ async fn a_read_only_node_refuses_every_change_and_nothing_changes() {
         assert_eq!(code(node.client.members(v1::MembersRequest {}).await), None, "looking is allowed");
     }
     assert_eq!(facts(&member.cluster.view()), before);
-    assert!(stranger.cluster.view().members.is_empty(), "it has joined nobody");
+    assert!(stranger.cluster.view().members.is_empty(), "it has joined no cluster");
     member.end().await;
     stranger.end().await;
 }
@@ -102,9 +102,9 @@ async fn what_is_wrong_with_a_change_is_told_by_its_code() {
         assert_eq!(node.join(&[nonsense]).await, Some(Code::InvalidArgument), "{nonsense:?}");
     }
     let own = node.address();
-    for nobody in ["nobody.example:1".to_owned(), format!("{own}#1")] {
-        assert_eq!(node.leave(&nobody).await, Some(Code::NotFound), "{nobody}");
-        assert_eq!(node.down(&nobody).await, Some(Code::NotFound), "{nobody}");
+    for absent in ["absent.example:1".to_owned(), format!("{own}#1")] {
+        assert_eq!(node.leave(&absent).await, Some(Code::NotFound), "{absent}");
+        assert_eq!(node.down(&absent).await, Some(Code::NotFound), "{absent}");
     }
     assert_eq!(node.join(&[&own]).await, Some(Code::FailedPrecondition), "a member already");
     assert_eq!(node.cluster.view().self_status(), Some(MemberStatus::Up), "nothing has changed");

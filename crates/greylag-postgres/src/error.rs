@@ -7,10 +7,10 @@ use tokio_postgres::error::SqlState;
 /// Why a connection string cannot be used.
 #[derive(thiserror::Error)]
 pub enum ConfigError {
-    /// It is not one.
+    /// The text is no connection string.
     #[error("the connection string is invalid; write host=… user=… dbname=…")]
     Invalid(#[source] tokio_postgres::Error),
-    /// What it says about TLS makes no sense.
+    /// What the connection string says about TLS makes no sense.
     #[error("the connection string is invalid: {why}")]
     Tls {
         /// What is wrong.
@@ -42,7 +42,7 @@ pub enum ConnectError {
     /// A file that the connection string names cannot be used any more.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The server, or nobody, said no.
+    /// The server refused the connection, or none answered.
     #[error(transparent)]
     Failed(#[from] tokio_postgres::Error),
 }
@@ -56,7 +56,7 @@ pub enum Trouble {
     NotTrusted,
     /// TLS is demanded, and the server has none.
     NoTls,
-    /// Nobody answers there.
+    /// No server answers there.
     Unreachable,
     /// The server stops, starts, or the connection broke.
     Interrupted,

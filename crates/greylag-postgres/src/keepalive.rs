@@ -1,8 +1,8 @@
-//! How a server is missed that went without a word: its machine lost power, or a firewall forgot a connection
-//! that was idle.
+//! Finds out that a server went without a word: its machine lost power, or a firewall forgot an idle
+//! connection.
 //!
-//! Whoever waits for a long statement hears nothing either, so no limit in the program can tell the two apart.
-//! The kernel can, since it is the other kernel that answers it.
+//! A client that waits for a long statement hears nothing either, so no limit in the program can tell the two
+//! apart. The kernel can, since the server's kernel answers its questions while a statement runs.
 
 use std::time::Duration;
 

@@ -14,11 +14,11 @@
 //! # TLS
 //! As with libpq, by words of the connection string: `sslmode` with `sslrootcert`, `sslcert` and `sslkey`.
 //!
-//! | `sslmode` | encrypted | who is believed |
+//! | `sslmode` | encrypted | which server is believed |
 //! |---|---|---|
-//! | `disable` | no | anybody |
-//! | `prefer` (default) | if the server can | anybody |
-//! | `require` | yes | anybody; with `sslrootcert` as `verify-ca` |
+//! | `disable` | no | any |
+//! | `prefer` (default) | if the server can | any |
+//! | `require` | yes | any; with `sslrootcert` as `verify-ca` |
 //! | `verify-ca` | yes | a server that an authority in `sslrootcert` has signed |
 //! | `verify-full` | yes | that, if its certificate is for the host of the connection string |
 //!
@@ -66,7 +66,7 @@ impl fmt::Debug for Database {
 /// Others who can read a password or a key can connect in this program's name. Source: persistence scenario 74.
 pub(crate) fn warn_if_exposed(file: &Path) {
     use std::os::unix::fs::MetadataExt;
-    // Who cannot tell reads the file, too, and says what is wrong.
+    // A caller that cannot look at the file reads it, too, and says then what is wrong.
     if std::fs::metadata(file).is_ok_and(|file| greylag_transport::others_can_read(file.mode(), file.uid())) {
         tracing::warn!(file = %file.display(), "others can read this file with a secret; `chmod 600` closes it to them");
     }
@@ -87,7 +87,7 @@ impl Database {
             tls.check_beside_socket()?;
         }
         keepalive::fill_in(&mut config, &rest);
-        // Sockets have no TLS, and need none.
+        // A socket has no TLS, and needs none.
         config.ssl_mode(if has_socket { SslMode::Disable } else { tls.mode() });
         Ok(Self { config, tls })
     }
@@ -104,7 +104,7 @@ impl Database {
         Ok(self)
     }
 
-    /// Where that is, without the password.
+    /// Where the database is, without the password.
     pub fn place(&self) -> String {
         let hosts: Vec<String> = self
             .config
@@ -121,7 +121,7 @@ impl Database {
         format!("{}:{}/{database}", hosts.join(","), if ports.is_empty() { "5432".to_owned() } else { ports.join(",") })
     }
 
-    /// Whether, over a network, somebody between the two ends could read along and answer in the
+    /// Whether, over a network, a third party between the two ends could read along and answer in the
     /// server's stead. Worth a warning.
     pub fn believes_anybody(&self) -> bool {
         let is_far = |host: &Host| match host {

@@ -33,13 +33,13 @@ pub(crate) struct Tls {
 enum Mode {
     /// `disable`.
     Off,
-    /// `prefer`: encrypted if the server can, and whoever answers is believed.
+    /// `prefer`: encrypted if the server can, and any server that answers is believed.
     Prefer,
-    /// `require`: encrypted, and whoever answers is believed.
-    Anybody,
-    /// `verify-ca`: what these authorities have signed is believed.
+    /// `require`: encrypted, and any server that answers is believed.
+    AnyServer,
+    /// `verify-ca`: encrypted, and a certificate that these authorities have signed is believed.
     Authority(PathBuf),
-    /// `verify-full`: that, if it is for the host.
+    /// `verify-full`: as `verify-ca`, if the certificate is for the host.
     Host(PathBuf),
 }
 
@@ -51,7 +51,7 @@ impl Tls {
     pub(crate) fn take(config: &str) -> Result<(String, Self), ConfigError> {
         let (rest, words) = words::take(config);
         let tls = Self::from_words(words).map_err(|why| ConfigError::Tls { why })?;
-        // That what they name can be used shows at start.
+        // Reads the named files once, so that a file that cannot be used shows at start.
         tls.connector()?;
         Ok((rest, tls))
     }
@@ -65,7 +65,7 @@ impl Tls {
             ("disable" | "prefer", Some(_)) => {
                 return Err(format!("sslrootcert makes no sense with sslmode={mode}; verify-full makes use of it"));
             }
-            ("require", None) => Mode::Anybody,
+            ("require", None) => Mode::AnyServer,
             // As libpq has it.
             ("require" | "verify-ca", Some(root)) => Mode::Authority(root),
             ("verify-full", Some(root)) => Mode::Host(root),
@@ -85,7 +85,7 @@ impl Tls {
         match self.mode {
             Mode::Off => SslMode::Disable,
             Mode::Prefer => SslMode::Prefer,
-            Mode::Anybody | Mode::Authority(_) | Mode::Host(_) => SslMode::Require,
+            Mode::AnyServer | Mode::Authority(_) | Mode::Host(_) => SslMode::Require,
         }
     }
 
@@ -100,7 +100,7 @@ impl Tls {
                 );
                 return Ok(());
             }
-            Mode::Anybody => "require",
+            Mode::AnyServer => "require",
             Mode::Authority(_) => "verify-ca",
             Mode::Host(_) => "verify-full",
         };
@@ -111,16 +111,16 @@ impl Tls {
         Err(ConfigError::Tls { why })
     }
 
-    /// Whether somebody between the two ends could read and answer in the server's stead.
+    /// Whether a third party between the two ends could read and answer in the server's stead.
     pub(crate) fn believes_anybody(&self) -> bool {
-        matches!(self.mode, Mode::Off | Mode::Prefer | Mode::Anybody)
+        matches!(self.mode, Mode::Off | Mode::Prefer | Mode::AnyServer)
     }
 
     /// Reads the files. `None`: no TLS.
     pub(crate) fn connector(&self) -> Result<Option<MakeRustlsConnect>, ConfigError> {
         let (root, checks_host) = match &self.mode {
             Mode::Off => return Ok(None),
-            Mode::Prefer | Mode::Anybody => (None, false),
+            Mode::Prefer | Mode::AnyServer => (None, false),
             Mode::Authority(root) => (Some(root), false),
             Mode::Host(root) => (Some(root), true),
         };
@@ -178,7 +178,7 @@ mod tests {
         for (config, mode) in [
             ("host=a", Mode::Prefer),
             ("host=a sslmode=disable", Mode::Off),
-            ("host=a sslmode=require", Mode::Anybody),
+            ("host=a sslmode=require", Mode::AnyServer),
             ("host=a sslmode=require sslrootcert=ca", Mode::Authority(root())),
             ("host=a sslmode=verify-ca sslrootcert=ca", Mode::Authority(root())),
             ("postgres://a/b?sslmode=verify-full&sslrootcert=ca", Mode::Host(root())),

@@ -1,4 +1,4 @@
-//! What a node is told that dials the admin port in place of another node: which port it found, and which it wants.
+//! Answers a node that dials the admin port in place of another node: which port it found, and which it wants.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};

@@ -61,7 +61,10 @@ impl ManagementServer {
                 return Err(StartError::PlainText { address: target });
             }
             Tls::None if !target.ip().is_loopback() => {
-                tracing::warn!(address = %target, "management.tls = none: anybody who reaches this address may use it");
+                tracing::warn!(
+                    address = %target,
+                    "management.tls = none: every process that reaches this address may use it"
+                );
                 None
             }
             Tls::LoopbackOnly | Tls::None => None,
@@ -132,21 +135,21 @@ impl Drop for ManagementServer {
 
 /// Completes when the service ends.
 pub(super) async fn until_stopped(mut stop: watch::Receiver<bool>) {
-    // The other half gone means that the server was dropped.
+    // A sender that is gone means that the server was dropped.
     let _dropped = stop.wait_for(|stop| *stop).await;
 }
 
 /// Reads the files. Callers look for the host that the address names, unless it is every host.
 fn open(files: TlsSettings, address: &str, target: SocketAddr) -> Result<TlsFiles, TlsError> {
     if !files.mutual {
-        tracing::warn!("management.tls_mutual = false: anybody who reaches the admin service may use it");
+        tracing::warn!("management.tls_mutual = false: every process that reaches the admin service may use it");
     }
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let verify_hostname = files.verify_hostname && !target.ip().is_unspecified();
     TlsFiles::open(TlsSettings { verify_hostname, ..files }, host.trim_start_matches('[').trim_end_matches(']'))
 }
 
-/// For ever: without TLS there is nothing to read.
+/// Reads the files of TLS again and again, for ever; without TLS there is nothing to read.
 async fn keep_reading(tls: Option<Arc<TlsFiles>>) {
     match tls {
         Some(files) => files.keep_reading().await,
