@@ -2,6 +2,8 @@
 //! and nothing else suffers: neither calls for other ids meanwhile, nor a later opening of the journal (J1, J11).
 
 mod common;
+#[path = "common/log.rs"]
+mod log;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,8 +15,9 @@ use common::{Writer, event, id, open, payloads, snapshot, upsert, verify};
 use greylag_journal_sled::{SledJournal, SledJournalSettings};
 use greylag_persistence::{
     AppendError, Head, Journal, NewEvent, PersistenceId, ReadError, ReadRange, SeqNr, SnapshotCriteria, SnapshotError,
-    SnapshotStore, StateStore, StateWriteError,
+    SnapshotStore, StateWriteError,
 };
+use log::{SEGMENT, places_of, segment_number};
 
 /// How many ids there are of each kind; so many that those in the middle share no page with the last ones.
 const IDS: u64 = 40;
@@ -53,9 +56,8 @@ fn tagged(tag: &str, payload: String) -> NewEvent {
     NewEvent { tags: [tag.to_owned()].into(), ..event(payload) }
 }
 
-/// A journal of many ids with events, snapshots and states, which do not lie in the last segment of the log: of that
-/// one sled reads everything when it opens.
-async fn populated(path: &Path) {
+/// Makes a journal of many ids with events, snapshots and states, and [buries](bury) what is to be damaged.
+async fn populated(path: &Path, mark: &[u8]) {
     let journal = open(path).await;
     // Its tag gets the first number, so that what comes later lies nowhere near those of others.
     Writer::claim(&journal, last()).await.append(&journal, &["first"]).await;
@@ -72,17 +74,40 @@ async fn populated(path: &Path) {
         journal.snapshots().save(snapshot(&writer.id, start(number), payload)).await.unwrap();
         upsert(&journal.states(), &state(number), 1, &format!("state of {number}")).await;
     }
-    bury(journal, path).await;
+    bury(journal, path, mark).await;
 }
 
-/// Writes so much of another id that what was written before lies in other segments of the log than the last one.
-async fn bury(journal: SledJournal, path: &Path) {
-    let mut last = Writer::claim(&journal, last()).await;
-    for _ in 0..200 {
-        last.append(&journal, &[&"x".repeat(60 << 10)]).await;
+/// Writes so much of another id that no copy of `mark` lies in the part of the log that sled reads whole when it opens:
+/// damage there is no damaged page, but a torn end.
+///
+/// One round is enough on an idle machine. On a busy one sled finds the time to move pages out of old segments to the
+/// end of its log, once or twice each, so the function looks where the copies lie after each round.
+async fn bury(mut journal: SledJournal, path: &Path, mark: &[u8]) {
+    for _ in 0..10 {
+        let mut last = Writer::claim(&journal, last()).await;
+        for _ in 0..200 {
+            last.append(&journal, &[&"x".repeat(60 << 10)]).await;
+        }
+        journal.close().await.unwrap();
+        verify(path).await;
+        if is_buried(path, mark) {
+            return;
+        }
+        journal = open(path).await;
     }
-    journal.close().await.unwrap();
-    verify(path).await;
+    panic!("sled moves a page to the end of its log again and again");
+}
+
+/// Whether all copies of `mark` lie in segments before the one in which sled's index of its log ends. An opening reads
+/// that segment and all later ones whole.
+fn is_buried(path: &Path, mark: &[u8]) -> bool {
+    let index_end = std::fs::read_dir(path).unwrap().find_map(|entry| {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        name.strip_prefix("snap.").map(|end| u64::from_str_radix(end, 16).unwrap())
+    });
+    let read_whole = index_end.expect("an opening has written an index") / SEGMENT as u64;
+    let log = std::fs::read(path.join("db")).unwrap();
+    places_of(mark, &log).iter().all(|at| segment_number(&log, at / SEGMENT) < read_whole)
 }
 
 /// The id whose writer is to notice nothing of the damage.
@@ -90,15 +115,22 @@ fn last() -> PersistenceId {
     id("Last|one")
 }
 
-/// Flips a bit in every copy of `mark` in the log, and leaves the rest alone, since a journal may have it open.
+/// Flips a bit in every copy of `mark` in the log. No journal has the log open, since sled moves the pages of an open one.
 fn damage(path: &Path, mark: &[u8]) {
+    assert!(is_buried(path, mark));
     let path = path.join("db");
     let log = std::fs::read(&path).unwrap();
-    let found = log.windows(mark.len()).enumerate().filter(|(_, bytes)| *bytes == mark).map(|(at, _)| at);
-    let ends: Vec<_> = found.map(|at| at + mark.len() - 1).collect();
-    assert!(!ends.is_empty(), "the mark is in the log");
+    let places = places_of(mark, &log);
+    assert!(!places.is_empty(), "the mark is in the log");
     let file = File::options().write(true).open(path).unwrap();
-    ends.iter().for_each(|at| file.write_all_at(&[log[*at] ^ 1], *at as u64).unwrap());
+    let ends = places.iter().map(|at| at + mark.len() - 1);
+    ends.for_each(|at| file.write_all_at(&[log[at] ^ 1], at as u64).unwrap());
+}
+
+/// A journal as [`populated`] makes it, with damage in every copy of `mark`.
+async fn damaged(path: &Path, mark: &[u8]) {
+    populated(path, mark).await;
+    damage(path, mark);
 }
 
 /// Opens a journal that looks at no more than it must.
@@ -127,8 +159,7 @@ async fn is_sound(journal: SledJournal, path: &Path) {
 #[tokio::test]
 async fn an_append_to_a_damaged_page_is_refused() {
     let directory = common::in_memory();
-    populated(directory.path()).await;
-    damage(directory.path(), format!("event of {DAMAGED}").as_bytes());
+    damaged(directory.path(), format!("event of {DAMAGED}").as_bytes()).await;
     let journal = open_blindly(directory.path()).await;
     let (writer, mut other) = (Writer::claim(&journal, counter(DAMAGED)).await, Writer::claim(&journal, last()).await);
     let read = journal.read(&writer.id, ReadRange::all()).await;
@@ -152,8 +183,7 @@ async fn an_append_to_a_damaged_page_is_refused() {
 #[tokio::test]
 async fn an_event_with_the_first_of_its_tags_is_refused_if_their_page_is_damaged() {
     let directory = common::in_memory();
-    populated(directory.path()).await;
-    damage(directory.path(), &tag_row(IDS - 1, 2));
+    damaged(directory.path(), &tag_row(IDS - 1, 2)).await;
     let journal = open_blindly(directory.path()).await;
     let writer = Writer::claim(&journal, counter(0)).await;
     for round in 0..3 {
@@ -172,14 +202,15 @@ async fn an_event_with_the_first_of_its_tags_is_refused_if_their_page_is_damaged
 #[tokio::test]
 async fn a_large_state_beside_damaged_chunks_is_refused_and_a_small_one_is_not() {
     let directory = common::in_memory();
-    populated(directory.path()).await;
+    let mark = format!("chunk of state {DAMAGED}");
+    populated(directory.path(), mark.as_bytes()).await;
     let journal = open(directory.path()).await;
     let large = "x".repeat(LARGE);
     for number in 0..IDS {
         upsert(&journal.states(), &state(number), 2, &format!("{large}chunk of state {number}")).await;
     }
-    bury(journal, directory.path()).await;
-    damage(directory.path(), format!("chunk of state {DAMAGED}").as_bytes());
+    bury(journal, directory.path(), mark.as_bytes()).await;
+    damage(directory.path(), mark.as_bytes());
     let journal = open_blindly(directory.path()).await;
     let states = journal.states();
     for round in 0..3 {
@@ -196,8 +227,7 @@ async fn a_large_state_beside_damaged_chunks_is_refused_and_a_small_one_is_not()
 #[tokio::test]
 async fn a_journal_opens_although_its_last_page_is_damaged() {
     let directory = common::in_memory();
-    populated(directory.path()).await;
-    damage(directory.path(), &change_row(IDS - 1));
+    damaged(directory.path(), &change_row(IDS - 1)).await;
     let journal = open_blindly(directory.path()).await;
     assert_eq!(payloads(&common::read_all(&journal, &counter(0)).await)[0], "event of 0");
     // Its change would go there, too.
@@ -210,8 +240,7 @@ async fn a_journal_opens_although_its_last_page_is_damaged() {
 async fn deleted_events_on_damaged_pages_stay_and_stop_nobody() {
     for mark in ["event", "chunk"] {
         let directory = common::in_memory();
-        populated(directory.path()).await;
-        damage(directory.path(), format!("{mark} of {DAMAGED}").as_bytes());
+        damaged(directory.path(), format!("{mark} of {DAMAGED}").as_bytes()).await;
         let journal = open_blindly(directory.path()).await;
         for number in [DAMAGED, DAMAGED + 1, IDS - 1] {
             let writer = Writer::claim(&journal, counter(number)).await;
@@ -228,8 +257,7 @@ async fn deleted_events_on_damaged_pages_stay_and_stop_nobody() {
 #[tokio::test]
 async fn what_is_deleted_behind_a_damaged_page_takes_nobody_with_it() {
     let directory = common::in_memory();
-    populated(directory.path()).await;
-    damage(directory.path(), format!("event of {DAMAGED}").as_bytes());
+    damaged(directory.path(), format!("event of {DAMAGED}").as_bytes()).await;
     let journal = open_blindly(directory.path()).await;
     for number in DAMAGED + 1..IDS {
         let writer = Writer::claim(&journal, counter(number)).await;
@@ -252,8 +280,7 @@ async fn what_is_deleted_behind_a_damaged_page_takes_nobody_with_it() {
 #[tokio::test]
 async fn snapshots_on_a_damaged_page_are_corrupt_and_not_out_of_reach() {
     let directory = common::in_memory();
-    populated(directory.path()).await;
-    damage(directory.path(), format!("snapshot of {DAMAGED}").as_bytes());
+    damaged(directory.path(), format!("snapshot of {DAMAGED}").as_bytes()).await;
     let journal = open_blindly(directory.path()).await;
     let (snapshots, damaged) = (journal.snapshots(), counter(DAMAGED));
     let loaded = snapshots.load(&damaged, SnapshotCriteria::LATEST).await.map(drop);
@@ -272,11 +299,8 @@ async fn snapshots_on_a_damaged_page_are_corrupt_and_not_out_of_reach() {
 async fn a_change_that_was_written_over_stays_if_its_page_is_damaged() {
     for others_follow in [true, false] {
         let directory = common::in_memory();
-        populated(directory.path()).await;
+        damaged(directory.path(), &change_row(DAMAGED)).await;
         let journal = open_blindly(directory.path()).await;
-        // In memory from now on, as its change is not.
-        journal.states().get(&state(DAMAGED)).await.unwrap();
-        damage(directory.path(), &change_row(DAMAGED));
         upsert(&journal.states(), &state(DAMAGED), 2, "later").await;
         if others_follow {
             upsert(&journal.states(), &state(IDS - 1), 2, "later").await;
@@ -293,15 +317,22 @@ fn opening_ends_although_a_page_of_tags_is_damaged() {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let directory = common::in_memory();
-            populated(directory.path()).await;
-            let journal = open_blindly(directory.path()).await;
-            let writer = Writer::claim(&journal, counter(DAMAGED)).await;
-            let mut append = writer.next(&[]);
-            append.events = vec![tagged("a", "one more".into())];
-            journal.append(append).await.unwrap();
-            journal.close().await.unwrap();
-            damage(directory.path(), &tag_row(DAMAGED, 1));
+            let (directory, mark) = (common::in_memory(), tag_row(DAMAGED, 1));
+            populated(directory.path(), &mark).await;
+            loop {
+                let journal = open_blindly(directory.path()).await;
+                let writer = Writer::claim(&journal, counter(DAMAGED)).await;
+                let mut append = writer.next(&[]);
+                append.events = vec![tagged("a", "one more".into())];
+                journal.append(append).await.unwrap();
+                journal.close().await.unwrap();
+                // The row goes to the page of the damaged one, which sled may have moved or written anew with it.
+                if is_buried(directory.path(), &mark) {
+                    break;
+                }
+                bury(open(directory.path()).await, directory.path(), &mark).await;
+            }
+            damage(directory.path(), &mark);
             is_sound(open_blindly(directory.path()).await, directory.path()).await;
         });
         opened.send(()).unwrap();
