@@ -2,67 +2,19 @@
 //! What single bits and lost ends of files do is in `mutilation`.
 
 mod common;
+#[path = "common/rows.rs"]
+mod rows;
 
 use std::path::Path;
 
 use common::{Writer, copy, id, open, snapshot, upsert, verify};
-use greylag_journal_sled::{OpenError, SledJournal, SledJournalSettings, StoreError, StoreSettings};
+use greylag_journal_sled::{OpenError, SledJournal, SledJournalSettings, StoreError};
 use greylag_persistence::{
     Cursor, EventQueries, EventsOf, FoundEvent, Journal, OffsetStore, PageQuery, Position, Processed, SeqNr,
     SnapshotStore, Visible,
 };
-use greylag_store_sled::{Batch, GUARD_FILE, Planner, Reader, Request, Store};
-
-/// Changes rows behind the journal's back, as a hole in the log would.
-struct Rows;
-
-enum Do {
-    Get(Vec<u8>),
-    Put(Vec<u8>, Vec<u8>),
-    Remove(Vec<u8>),
-    /// How many there are in a space.
-    Count(u8),
-}
-
-impl Request for Do {
-    fn bytes(&self) -> usize {
-        0
-    }
-}
-
-impl Planner for Rows {
-    type Request = Do;
-    type Answer = Vec<u8>;
-
-    fn recover(&mut self, _: &Reader, _: &mut Batch) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    fn plan(&mut self, asked: Vec<Do>, reader: &Reader, batch: &mut Batch) -> Result<Vec<Vec<u8>>, StoreError> {
-        let found = |key: &[u8]| reader.get(key).unwrap().unwrap_or_else(|| panic!("nothing is under {key:02x?}"));
-        let mut answer = |asked| match asked {
-            Do::Get(key) => found(&key).to_vec(),
-            Do::Put(key, value) => {
-                batch.put(&key, &value);
-                Vec::new()
-            }
-            Do::Remove(key) => {
-                found(&key);
-                batch.remove(&key);
-                Vec::new()
-            }
-            Do::Count(space) => vec![0; reader.keys(&[space], &[space + 1]).count()],
-        };
-        Ok(asked.into_iter().map(&mut answer).collect())
-    }
-}
-
-fn on_row(path: &Path, what: Do) -> Vec<u8> {
-    let store = Store::open(path, StoreSettings::test(), Rows).unwrap();
-    let found = store.submit(what).unwrap().wait().unwrap();
-    store.close().unwrap();
-    found
-}
+use greylag_store_sled::GUARD_FILE;
+use rows::{Do, on_row};
 
 /// A journal of one id whose commits 1 to 11 are a claim and ten appends of one event.
 async fn ten_events(path: &Path) {
