@@ -10,6 +10,7 @@ mod common;
 mod known;
 mod load;
 
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -41,13 +42,18 @@ enum Kill {
 }
 
 impl Kill {
-    fn draw(rng: &mut ChaCha8Rng) -> Self {
+    const KINDS: usize = 5;
+
+    /// The kill of a cycle. The first ones are one of each kind, so that however few there are, none is left out.
+    fn draw(cycle: usize, rng: &mut ChaCha8Rng) -> Self {
         let acks = rng.random_range(1..MOST_ACKS);
-        match rng.random_range(0..10) {
-            0 | 1 => Self::WhileOpening(Duration::from_micros(rng.random_range(0..30_000))),
-            2 => Self::WhileDeleting(acks),
-            3 => Self::WhileSaving(acks),
-            4 => Self::Stopped(acks),
+        let drawn = rng.random_range(1..10);
+        match if cycle < Self::KINDS { cycle + 1 } else { drawn } {
+            1 => Self::WhileDeleting(acks),
+            2 => Self::WhileSaving(acks),
+            3 => Self::Stopped(acks),
+            4 => Self::UnderLoad(acks),
+            5 | 6 => Self::WhileOpening(Duration::from_micros(rng.random_range(0..30_000))),
             _ => Self::UnderLoad(acks),
         }
     }
@@ -145,13 +151,14 @@ async fn killed_under_load_it_loses_nothing_that_was_acknowledged() {
     let began_at = Instant::now();
     let mut rng = ChaCha8Rng::seed_from_u64(6);
     let (mut directory, mut known) = (tempfile::tempdir().unwrap(), Known::default());
-    let (mut acks, mut copies) = (0, 0);
+    let (mut acks, mut copies, mut kinds) = (0, 0, HashSet::new());
     for cycle in 0..cycles {
         if cycle % LIFE == 0 {
             acks += known.acks();
             (directory, known) = (tempfile::tempdir().unwrap(), Known::default());
         }
-        let kill = Kill::draw(&mut rng);
+        let kill = Kill::draw(cycle, &mut rng);
+        kinds.insert(std::mem::discriminant(&kill));
         if let Some((copy, mut known)) = run_and_kill(directory.path(), kill, &mut known) {
             known.compare(copy.path(), &format!("copy of cycle {cycle}")).await;
             copies += 1;
@@ -162,6 +169,8 @@ async fn killed_under_load_it_loses_nothing_that_was_acknowledged() {
         }
     }
     acks += known.acks();
+    assert_eq!(kinds.len(), Kill::KINDS, "each kind of kill happens");
+    assert!(acks > 0 && copies > 0, "{acks} acknowledgements, {copies} copies");
     load::say(&format!(
         "{cycles} kills, {acks} acknowledgements, {copies} copies of a stopped one: nothing lost, nothing torn, every \
          opening clean; {:.1?}",
