@@ -118,10 +118,9 @@ impl<B: EventSourced> EntityTestKit<B> {
     /// If it was not answered at all: the behaviour put it aside, or kept the token; and as
     /// [`EntityTestKit::run`].
     pub fn ask<R: Send + 'static>(&mut self, command: impl FnOnce(ReplyTo<R>) -> B::Command) -> Result<R, EntityError> {
-        let mut asks = std::mem::take(&mut self.asks);
-        let answer = asks.ask(command, |command| drop(self.run(command)));
-        self.asks = asks;
-        answer
+        let (command, question) = self.asks.put(command);
+        self.run(command);
+        question.answer()
     }
 
     /// As [`EntityTestKit::ask`], and writes the answer with its codec and reads it back, as the way to an asker on another

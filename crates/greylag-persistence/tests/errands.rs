@@ -163,6 +163,31 @@ trait Core: Sized {
 
 type Actions<C> = Vec<Action<Command, <C as Core>::Call>>;
 
+/// What both machines have under the same names. They share no trait outside of their crate.
+macro_rules! forward_to_the_machine {
+    ($phase:ident) => {
+        fn take(&mut self, now: Instant, input: Input<Command, Self::Answer>, out: &mut Actions<Self>) {
+            self.handle(now, input, out);
+        }
+
+        fn deadline(&self) -> Option<Instant> {
+            self.next_deadline()
+        }
+
+        fn work(&mut self, no: WorkNo) -> Option<Work<Command>> {
+            self.take_work(no)
+        }
+
+        fn give_way(&mut self) {
+            self.give_way(&mut Vec::new());
+        }
+
+        fn is_backing_off(&self) -> bool {
+            self.phase() == $phase::BackingOff
+        }
+    };
+}
+
 fn away() -> StoreFailure {
     StoreFailure::new("store", "away")
 }
@@ -183,25 +208,7 @@ impl Core for EntityCore<Worker> {
         EntityCore::start(Worker { log: log.clone(), on_signal }, init, now, out).unwrap()
     }
 
-    fn take(&mut self, now: Instant, input: Input<Command>, out: &mut Actions<Self>) {
-        self.handle(now, input, out);
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        self.next_deadline()
-    }
-
-    fn work(&mut self, no: WorkNo) -> Option<Work<Command>> {
-        self.take_work(no)
-    }
-
-    fn give_way(&mut self) {
-        self.give_way(&mut Vec::new());
-    }
-
-    fn is_backing_off(&self) -> bool {
-        self.phase() == PhaseName::BackingOff
-    }
+    forward_to_the_machine!(PhaseName);
 
     fn is_write(call: &StoreCall) -> bool {
         matches!(call, StoreCall::Append(_))
@@ -234,25 +241,7 @@ impl Core for StateEntityCore<Kept> {
         StateEntityCore::start(Kept { log: log.clone(), on_signal }, init, now, out).unwrap()
     }
 
-    fn take(&mut self, now: Instant, input: Input<Command, StateAnswer>, out: &mut Actions<Self>) {
-        self.handle(now, input, out);
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        self.next_deadline()
-    }
-
-    fn work(&mut self, no: WorkNo) -> Option<Work<Command>> {
-        self.take_work(no)
-    }
-
-    fn give_way(&mut self) {
-        self.give_way(&mut Vec::new());
-    }
-
-    fn is_backing_off(&self) -> bool {
-        self.phase() == StatePhase::BackingOff
-    }
+    forward_to_the_machine!(StatePhase);
 
     fn is_write(call: &StateCall) -> bool {
         !matches!(call, StateCall::Get { .. })

@@ -1,5 +1,6 @@
 //! Drives any entity machine over stores that never wait, until it comes to rest.
 
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake};
@@ -111,19 +112,29 @@ pub(crate) struct Asks {
 }
 
 impl Asks {
-    /// Makes a command with a token, has it handled by `run`, and returns what it was answered.
-    pub(crate) fn ask<C, R: Send + 'static>(
-        &mut self,
-        command: impl FnOnce(ReplyTo<R>) -> C,
-        run: impl FnOnce(C),
-    ) -> Result<R, EntityError> {
+    /// Makes a command with a token, and the question whose answer the token takes.
+    pub(crate) fn put<C, R: Send + 'static>(&mut self, command: impl FnOnce(ReplyTo<R>) -> C) -> (C, Question<R>) {
         self.count += 1;
         let answers = Arc::new(Answers::default());
         let node = "testkit:1#1".parse().expect("a fixed address parses");
-        // A command that is read back from its bytes answers where the one that was written would have.
-        let _scope = ReplyScope::enter(answers.clone());
-        run(command(ReplyTo::new(ReplyAddress { node, ask_id: self.count }, answers.clone())));
-        let answer = answers.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let scope = ReplyScope::enter(answers.clone());
+        let command = command(ReplyTo::new(ReplyAddress { node, ask_id: self.count }, answers.clone()));
+        (command, Question { answers, _scope: scope, of: PhantomData })
+    }
+}
+
+/// A question to a behaviour. While it lives, a command that is read back from its bytes answers where the one that
+/// was written would have.
+pub(crate) struct Question<R> {
+    answers: Arc<Answers>,
+    _scope: ReplyScope,
+    of: PhantomData<R>,
+}
+
+impl<R: Send + 'static> Question<R> {
+    /// What the command was answered, once it was handled.
+    pub(crate) fn answer(self) -> Result<R, EntityError> {
+        let answer = self.answers.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         match answer.expect("the command was not answered") {
             ReplyOutcome::Value { value, .. } => Ok(*value.downcast::<R>().expect("the token answers its own type")),
             ReplyOutcome::Failed(error) => Err(error),
