@@ -31,6 +31,9 @@ struct State<T> {
     sealed: bool,
     /// The reader, while it waits.
     reader: Option<Waker>,
+    /// Items so far, for tests that count hand-overs.
+    #[cfg(test)]
+    pushed: u64,
 }
 
 /// Past this many slots an emptied vector is given back to the allocator.
@@ -38,7 +41,20 @@ const KEPT_CAPACITY: usize = 4096;
 
 impl<T> Inbox<T> {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { state: Mutex::new(State { queue: VecDeque::new(), sealed: false, reader: None }), capacity }
+        let state = State {
+            queue: VecDeque::new(),
+            sealed: false,
+            reader: None,
+            #[cfg(test)]
+            pushed: 0,
+        };
+        Self { state: Mutex::new(state), capacity }
+    }
+
+    /// How many items were ever pushed.
+    #[cfg(test)]
+    pub(crate) fn pushed(&self) -> u64 {
+        self.lock().pushed
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
@@ -47,26 +63,28 @@ impl<T> Inbox<T> {
 
     /// Appends one item and wakes the reader if it waits.
     pub(crate) fn push(&self, item: T) -> Result<(), Refused<T>> {
-        let mut state = self.lock();
+        let state = self.lock();
         if state.sealed {
             return Err(Refused::Sealed(item));
         }
         if state.queue.len() >= self.capacity {
             return Err(Refused::Full(item));
         }
-        state.queue.push_back(item);
-        Self::wake(state);
+        Self::add(state, item);
         Ok(())
     }
 
     /// Appends one item, also if the inbox is full or sealed: for the task that seals it.
     pub(crate) fn push_anyway(&self, item: T) {
-        let mut state = self.lock();
-        state.queue.push_back(item);
-        Self::wake(state);
+        Self::add(self.lock(), item);
     }
 
-    fn wake(mut state: MutexGuard<'_, State<T>>) {
+    fn add(mut state: MutexGuard<'_, State<T>>, item: T) {
+        state.queue.push_back(item);
+        #[cfg(test)]
+        {
+            state.pushed += 1;
+        }
         let reader = state.reader.take();
         // Waking outside of the lock: the reader would otherwise run into it at once.
         drop(state);

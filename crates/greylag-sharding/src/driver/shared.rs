@@ -169,6 +169,14 @@ impl<M: Send + 'static> Shared<M> {
         self.guarded.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    /// How many items the shards of this node were handed so far: messages, and what came back by the control inboxes.
+    #[cfg(test)]
+    pub(crate) fn pushed(&self) -> (u64, u64) {
+        let guarded = self.lock();
+        let hosted = guarded.hosted.values();
+        hosted.fold((0, 0), |(to, back), shard| (to + shard.inbox.pushed(), back + shard.control.pushed()))
+    }
+
     // --- sending ---
 
     /// The hot path: one read of the table and one push.

@@ -1,5 +1,6 @@
 //! Real tasks and an in-process network; one node, so the whole path of a local message.
 
+mod append_path;
 mod counting;
 mod hosting;
 
