@@ -105,8 +105,10 @@ impl fmt::Debug for RecoveryPermits {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use futures::FutureExt;
+    use tokio::task::coop::{consume_budget, has_budget_remaining};
+
+    use super::*;
 
     /// Persistence §10.16: permits in use and entities waiting are counted, also when one gives up waiting.
     #[tokio::test]
@@ -142,6 +144,27 @@ mod tests {
         drop(held);
         assert!(second.as_mut().now_or_never().is_none(), "behind the first");
         drop(first.await);
+        drop(second.await);
+    }
+
+    /// persistence §2.5.1: who asks first is first, also from a task that has used up its turn: tokio's semaphore gives such
+    /// a task no place in its queue.
+    #[tokio::test]
+    async fn a_busy_task_has_its_place_from_its_first_poll() {
+        let permits = RecoveryPermits::new(1);
+        let held = permits.acquire().await;
+        while has_budget_remaining() {
+            consume_budget().await;
+        }
+        let mut first = Box::pin(permits.acquire());
+        assert!(first.as_mut().now_or_never().is_none());
+        let others = permits.clone();
+        let second = tokio::spawn(async move { others.acquire().await });
+        while permits.waiting() < 2 {
+            tokio::task::yield_now().await;
+        }
+        drop(held);
+        assert!(first.now_or_never().is_some(), "the permit went to who asked later");
         drop(second.await);
     }
 }
