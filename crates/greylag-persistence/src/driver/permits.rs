@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::coop::unconstrained;
 
 /// The recovery permits of a node, one set for all its stores, handed out first come first served. Cheap to clone.
 ///
@@ -44,10 +45,11 @@ impl RecoveryPermits {
         Self { wait_warn: permit_wait_warn, ..self }
     }
 
-    /// Waits for a permit. Dropping the future leaves the queue.
+    /// Waits for a permit, with a place in the queue from its first poll on. Dropping the future leaves the queue.
     pub async fn acquire(&self) -> RecoveryPermit {
         let _waiting = Waiting::new(&self.waiting);
-        let mut acquiring = std::pin::pin!(self.permits.clone().acquire_owned());
+        // Unconstrained: a task that has used up its turn would get no place at its first poll, and others went before it.
+        let mut acquiring = std::pin::pin!(unconstrained(self.permits.clone().acquire_owned()));
         let permit = match tokio::time::timeout(self.wait_warn, &mut acquiring).await {
             Ok(permit) => permit,
             Err(_) => {
