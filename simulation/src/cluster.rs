@@ -170,6 +170,7 @@ mod tests {
             places,
             strategy: Strategy::KeepMajority { role: None },
             resolver: true,
+            margin: None,
             leases: LeaseUse::default(),
             provable: false,
             stop_delay: Duration::from_millis(200),
@@ -190,6 +191,28 @@ mod tests {
             let pause = Fault::Pause { place: 0, time: Duration::from_secs(10) };
             let plan = plan(3, vec![(0, Fault::Cut(vec![0])), (second * 1_000, pause)], 90_000);
             assert_eq!(run(&plan, None).err(), None, "paused at {second} s");
+        }
+    }
+
+    /// Scenario 76: under `none` a member that is cut off runs its instance for as long as it lives. Where the move of
+    /// its name is its end, a second one runs beside it, whatever the margin; where it is not, the instance starts
+    /// elsewhere once its host is gone and an operator has said so, and the margin has passed.
+    #[test]
+    fn scenario_76_down_at_once_makes_two_instances_whatever_the_margin() {
+        for seconds in [20, 60, 120] {
+            let ended = (seconds + 60) * 1_000;
+            let faults = vec![
+                (0, Fault::Cut(vec![0])),
+                (2_000, Fault::Move { place: 0, beside: 1, told: true }),
+                (ended, Fault::EndOld(0)),
+                (ended + 5_000, Fault::DownOld(0)),
+            ];
+            let margin = Some(Duration::from_secs(seconds));
+            let promises = Promises { cluster_stays: true, ..Promises::default() };
+            let plan = Plan { resolver: false, margin, promises, ..plan(3, faults, ended + 6_000) };
+            assert_eq!(run(&plan, None).err(), None, "{seconds} s");
+            let broken = run(&plan, Some(Omission::MovedName)).expect_err("the old process runs on");
+            assert!(broken.promise.contains("two singletons"), "{seconds} s: {broken}");
         }
     }
 

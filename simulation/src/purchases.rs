@@ -46,6 +46,7 @@ pub(crate) fn run(seed: u64, without: Option<Omission>) -> Result<Outcome, Viola
     let sabotage = Sabotage {
         region: unchecked.then_some(region::Sabotage::GenerationCheck),
         coordinator: unchecked.then_some(coordinator::Sabotage::GenerationCheck),
+        ..Sabotage::default()
     };
     let mut market = World::with(seed, Faults::of(seed), sabotage, |rng, _| Purchases::draw(rng, unchecked, forgets));
     let tally = market.run(world::SAFETY, PATIENCE).map_err(|what| Violation {

@@ -14,10 +14,11 @@ use world::{Faults, Sabotage, World};
 
 pub(crate) fn run(seed: u64, without: Option<Omission>) -> Result<Outcome, Violation> {
     let sabotage = match without {
-        Some(Omission::FlushMark) => Sabotage { region: Some(region::Sabotage::FlushMark), coordinator: None },
+        Some(Omission::FlushMark) => Sabotage { region: Some(region::Sabotage::FlushMark), ..Sabotage::default() },
         Some(Omission::GenerationCheck) => Sabotage {
             region: Some(region::Sabotage::GenerationCheck),
             coordinator: Some(coordinator::Sabotage::GenerationCheck),
+            ..Sabotage::default()
         },
         _ => Sabotage::default(),
     };

@@ -220,6 +220,24 @@ async fn entities_that_slept_answer_only_once_their_node_is_confirmed() {
     assert_eq!(ended, ShutdownReason::Downed);
 }
 
+/// cluster 85: a shard reads the tick of its node once per run and not once per message, so that a flood of tells pays
+/// for less than one read in a hundred; a read costs no more than a tell (`cargo bench -p greylag-sharding --bench
+/// local`). On one thread, so that the tells have queued up when the shard runs.
+#[tokio::test]
+async fn scenario_85_a_flood_of_tells_reads_the_tick_less_than_once_in_a_hundred() {
+    const TELLS: u64 = 100_000;
+    let world = World::new();
+    let clock = Clock::for_test();
+    let a = world.node_by("a:1", clock.clone()).await;
+    assert_eq!(get(&a.volatile, 0).await, 0);
+    let before = clock.reads();
+    let counter = a.volatile.entity_ref("0");
+    (0..TELLS).for_each(|_| counter.tell(Command::Increment).expect("the inbox has room"));
+    assert_eq!(get(&a.volatile, 0).await, TELLS as i64);
+    let reads = clock.reads() - before;
+    assert!(reads >= 1 && reads <= TELLS / 100, "{reads} reads of the clock for {TELLS} tells");
+}
+
 /// cluster T33: the node's port is to outlive its shards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shards_count_as_running_until_they_have_stopped() {

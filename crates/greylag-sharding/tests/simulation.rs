@@ -15,6 +15,8 @@ mod letters;
 #[allow(dead_code, reason = "applications outside of this crate use the rest")]
 mod world;
 
+use std::time::Duration;
+
 use greylag_sharding::{coordinator, region};
 use world::{Faults, Sabotage, Tally, World};
 
@@ -39,6 +41,33 @@ fn promises_hold_under_drawn_faults() {
     }
     assert!(total.handled * 2 > total.sent, "the runs do something: {total:?}");
     assert!(total.moved > 100, "shards move: {total:?}");
+}
+
+fn run_moved(seed: u64, margin: Duration, moved_name: bool) -> Result<Tally, String> {
+    World::new(seed, Faults::MOVED, Sabotage { moved_name, ..Sabotage::default() })
+        .with_margin(margin)
+        .run(world::SAFETY, world::PATIENCE)
+        .map_err(|what| format!("seed {seed}, {margin:?}: {what}"))
+}
+
+/// cluster 76: never a shard twice while names of nodes move to other hosts, under all other faults.
+#[test]
+fn scenario_76_a_name_that_moves_never_makes_a_shard_live_twice() {
+    for seed in 0..seeds(100) {
+        run_moved(seed, world::MARGIN, false).unwrap_or_else(|violation| panic!("{violation}"));
+    }
+}
+
+/// cluster 76: a cluster that downs a member because its name has moved runs shards twice, whatever the margin.
+#[test]
+fn scenario_76_a_member_that_is_downed_for_its_name_is_noticed_whatever_the_margin() {
+    for times in [1_u32, 2, 4] {
+        let twice =
+            |seed| run_moved(seed, times * world::MARGIN, true).err().is_some_and(|what| what.contains("at once"));
+        assert!((0..500).any(twice), "{times} times the margin");
+        let margin = times * world::MARGIN;
+        (0..20).for_each(|seed| drop(run_moved(seed, margin, false).unwrap_or_else(|violation| panic!("{violation}"))));
+    }
 }
 
 #[test]
@@ -102,6 +131,7 @@ fn a_missing_generation_check_is_noticed() {
     let sabotage = Sabotage {
         region: Some(region::Sabotage::GenerationCheck),
         coordinator: Some(coordinator::Sabotage::GenerationCheck),
+        ..Sabotage::default()
     };
     assert!(noticed(sabotage).is_some());
 }

@@ -152,6 +152,8 @@ pub(crate) struct Plan {
     pub(crate) strategy: Strategy,
     /// A resolver decides; else an operator does, by hand.
     pub(crate) resolver: bool,
+    /// What stands between a removal without proof and the start elsewhere; `None`: what the settings derive.
+    pub(crate) margin: Option<Duration>,
     pub(crate) leases: LeaseUse,
     /// Deaths of processes can be proven: all share a host, or the operator vouches (cluster S20).
     pub(crate) provable: bool,
@@ -309,6 +311,7 @@ mod tests {
             places,
             strategy: Strategy::KeepMajority { role: None },
             resolver: true,
+            margin: None,
             leases: LeaseUse::default(),
             provable: false,
             stop_delay: Duration::ZERO,

@@ -88,6 +88,7 @@ impl Draw {
             places,
             strategy: Strategy::KeepMajority { role: None },
             resolver: true,
+            margin: None,
             leases: LeaseUse::default(),
             provable: false,
             stop_delay: MS * rng.random_range(1..3_000),

@@ -187,7 +187,7 @@ impl World {
         let proof_of_death = if plan.provable { ProofOfDeath::On } else { ProofOfDeath::Local };
         let settings = ClusterSettings {
             proof_of_death,
-            down_removal_margin: RemovalMargin::Derive,
+            down_removal_margin: plan.margin.map_or(RemovalMargin::Derive, RemovalMargin::Fixed),
             sabotage,
             ..ClusterSettings::default().with_roles(["worker"])
         };
@@ -299,7 +299,7 @@ impl World {
     fn come_to_rest(&mut self) -> Result<(), Violation> {
         // The lease of a process that is gone ends by itself.
         let patience = if self.plan.leases.singleton { 300 } else { 150 };
-        let patience = self.now + patience * SECOND;
+        let patience = self.now + patience * SECOND + micros(self.plan.margin.unwrap_or_default());
         // Late events (a silence not noticed yet, margins, notices) must not disturb it.
         let mut calm_since = None;
         loop {

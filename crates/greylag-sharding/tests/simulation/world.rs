@@ -110,19 +110,66 @@ pub(crate) enum Wire<M, B> {
 
 #[derive(Debug)]
 enum Timer<A: Application> {
-    Late { from: usize, to: usize, wire: Wire<A::Msg, A::Beside> },
-    View { node: usize, version: u64 },
-    StartCoordinator { node: usize },
-    StoreRead { node: usize, incarnation: u64 },
-    StoreWrite { node: usize, incarnation: u64, batch: u64, events: Vec<StateEvent> },
-    StoreFence { node: usize, incarnation: u64, batch: u64 },
-    Coordinate { node: usize, incarnation: u64, input: coordinator::Input },
-    Remove { node: usize, clean: bool },
-    Downed { node: usize },
-    Trust { node: usize },
-    Resume { node: usize },
-    Mend { a: usize, b: usize },
-    Left { node: usize },
+    Late {
+        from: usize,
+        to: usize,
+        wire: Wire<A::Msg, A::Beside>,
+    },
+    View {
+        node: usize,
+        version: u64,
+    },
+    StartCoordinator {
+        node: usize,
+    },
+    StoreRead {
+        node: usize,
+        incarnation: u64,
+    },
+    StoreWrite {
+        node: usize,
+        incarnation: u64,
+        batch: u64,
+        events: Vec<StateEvent>,
+    },
+    StoreFence {
+        node: usize,
+        incarnation: u64,
+        batch: u64,
+    },
+    Coordinate {
+        node: usize,
+        incarnation: u64,
+        input: coordinator::Input,
+    },
+    Remove {
+        node: usize,
+        clean: bool,
+    },
+    Downed {
+        node: usize,
+    },
+    Trust {
+        node: usize,
+    },
+    Resume {
+        node: usize,
+    },
+    Mend {
+        a: usize,
+        b: usize,
+    },
+    /// The process at the address of `old` that runs on another host joins, once it may.
+    Join {
+        old: usize,
+    },
+    /// The process is gone with its host, and an operator says so.
+    End {
+        node: usize,
+    },
+    Left {
+        node: usize,
+    },
     Fault,
     Application(A::Timer),
 }
@@ -145,6 +192,8 @@ pub(crate) struct Node<A: Application> {
     pub(crate) held: bool,
     pub(crate) resumes: Option<Duration>,
     pub(crate) leaving: bool,
+    /// No other node reaches this one any more, and its name leads to another process.
+    moved: bool,
 }
 
 /// What may happen in a run.
@@ -158,6 +207,8 @@ pub(crate) struct Faults {
     pub(crate) shard_failure: bool,
     pub(crate) late_copies: bool,
     pub(crate) lost_state: bool,
+    /// Names of nodes that are cut off lead to new processes on other hosts.
+    pub(crate) moved: bool,
 }
 
 impl Faults {
@@ -170,7 +221,11 @@ impl Faults {
         shard_failure: true,
         late_copies: true,
         lost_state: false,
+        moved: false,
     };
+
+    /// Everything, and names that move.
+    pub(crate) const MOVED: Self = Self { moved: true, ..Self::ALL };
 
     /// The faults of a seed: every fourth has healthy links, half of them without a failover; every
     /// fourth loses the state.
@@ -193,6 +248,8 @@ impl Faults {
 pub(crate) struct Sabotage {
     pub(crate) region: Option<region::Sabotage>,
     pub(crate) coordinator: Option<coordinator::Sabotage>,
+    /// The cluster takes a new process at a member's address for the end of the old one, whatever its host.
+    pub(crate) moved_name: bool,
 }
 
 /// What a run did; printed with a failure.
@@ -219,6 +276,8 @@ pub(crate) struct World<A: Application> {
     incarnations: u64,
     pub(crate) faults: Faults,
     pub(crate) faulty: bool,
+    /// What stands between a removal without proof and the start elsewhere.
+    margin: Duration,
     sabotage: Sabotage,
     pub(crate) tally: Tally,
     pub(crate) app: A,
@@ -253,6 +312,7 @@ impl<A: Application> World<A> {
             incarnations: 0,
             faults,
             faulty: true,
+            margin: MARGIN,
             sabotage,
             tally: Tally::default(),
             app,
@@ -267,6 +327,11 @@ impl<A: Application> World<A> {
         A::begin(&mut world);
         world.after(800 * MS, Timer::Fault);
         world
+    }
+
+    /// The same with another margin.
+    pub(crate) fn with_margin(self, margin: Duration) -> Self {
+        Self { margin, ..self }
     }
 
     /// Runs under faults for `safety`, then heals and waits until everything answers, `patience` at most.
@@ -372,9 +437,22 @@ impl<A: Application> World<A> {
     // --- the cluster ---
 
     fn add_node(&mut self) {
+        self.add_node_named(None);
+    }
+
+    /// `name`: the node whose address the process has; `None`: a new one.
+    fn add_node_named(&mut self, name: Option<usize>) {
         let net = self.net.add_node();
         let index = net.0;
-        let address: UniqueAddress = format!("n{index}:1#{}", index + 1).parse().expect("an address");
+        for node in self.nodes.iter().filter(|node| node.moved) {
+            self.net.cut(net, node.net);
+            self.net.cut(node.net, net);
+        }
+        let address = match name {
+            Some(name) => self.nodes[name].address.address().to_string(),
+            None => format!("n{index}:1"),
+        };
+        let address: UniqueAddress = format!("{address}#{}", index + 1).parse().expect("an address");
         let id = RegionId { node: address.clone(), incarnation: 1 };
         let proxy = index == 2 && self.chance(0.3);
         let config = RegionConfig {
@@ -406,6 +484,7 @@ impl<A: Application> World<A> {
             held: false,
             resumes: None,
             leaving: false,
+            moved: false,
         });
         let facts = MemberFacts {
             phase: Phase::Up,
@@ -505,6 +584,7 @@ impl<A: Application> World<A> {
                 self.clock_back = 100;
                 self.fail_coordinator();
             }
+            8 if faults.moved && enough => self.move_name(node),
             _ => {}
         }
         if self.living().len() < 4 && self.chance(0.5) && (faults.crash || faults.leave) {
@@ -624,6 +704,46 @@ impl<A: Application> World<A> {
         }
     }
 
+    /// A node is cut off for good, and its name leads to a process on another host. Both sides come to their verdict
+    /// later than the margin lasts, as by default settings; or no resolver decides (`none`), and the old process goes on
+    /// until its host is gone and an operator says so. Source: cluster 76, M25, S20 (a).
+    fn move_name(&mut self, node: usize) {
+        self.note(|| format!("n{node}: cut off, and its name moves"));
+        for peer in self.living().into_iter().filter(|peer| *peer != node) {
+            let (a, b) = (self.nodes[node].net, self.nodes[peer].net);
+            self.net.cut(a, b);
+            self.net.cut(b, a);
+        }
+        self.nodes[node].leaving = true;
+        self.nodes[node].moved = true;
+        if self.chance(0.5) {
+            let down = self.verdict_after();
+            let remove = self.verdict_after();
+            self.after(down, Timer::Downed { node });
+            self.after(remove, Timer::Remove { node, clean: false });
+        } else {
+            let end = self.margin + self.random(3_000, 5_000);
+            self.after(end, Timer::End { node });
+        }
+        let moves = self.random(0, 1_000);
+        self.after(moves, Timer::Join { old: node });
+    }
+
+    fn verdict_after(&mut self) -> Duration {
+        MARGIN + self.random(500, 1_000)
+    }
+
+    /// Source: cluster M25: the new process waits until the old one is removed.
+    fn on_join_elsewhere(&mut self, old: usize) {
+        let is_held = self.views.last().is_some_and(|view| view.contains(&self.nodes[old].address));
+        if is_held && self.sabotage.moved_name {
+            self.remove(old, false);
+        } else if is_held {
+            return self.after(100 * MS, Timer::Join { old });
+        }
+        self.add_node_named(Some(old));
+    }
+
     fn mend(&mut self, a: usize, b: usize) {
         let (na, nb) = (self.nodes[a].net, self.nodes[b].net);
         self.net.mend(na, nb);
@@ -676,7 +796,8 @@ impl<A: Application> World<A> {
             members.removed.insert(address, Removal { at: now, clean });
         });
         // A node removed while it was cut off, or stood still, finds out when it can hear again.
-        if self.nodes[node].alive && self.nodes[node].resumes.is_none() {
+        let hears = !self.nodes[node].moved && self.nodes[node].resumes.is_none();
+        if self.nodes[node].alive && hears {
             self.after(300 * MS, Timer::Downed { node });
         }
     }
@@ -792,10 +913,17 @@ impl<A: Application> World<A> {
         state.alive && !state.suspect && state.resumes.is_none() && is_member()
     }
 
-    /// I1, among the nodes that share the newest view and trust it.
+    /// Whether the node's name has moved and its process lives and trusts itself.
+    fn runs_on(&self, node: usize) -> bool {
+        let state = &self.nodes[node];
+        state.moved && state.alive && !state.suspect
+    }
+
+    /// I1, among the nodes that share the newest view and trust it, and those whose name moved: what they run has
+    /// to have ended before it starts elsewhere, whether they are members or not.
     pub(crate) fn check_exclusive(&mut self, node: usize, shard: &ShardId) {
         let hosts: Vec<_> = (0..self.nodes.len())
-            .filter(|n| self.shares_view(*n))
+            .filter(|n| self.shares_view(*n) || self.runs_on(*n))
             .filter(|n| self.nodes[*n].shards.get(shard).is_some_and(A::is_live))
             .collect();
         if hosts.len() > 1 {
@@ -913,7 +1041,7 @@ impl<A: Application> World<A> {
             fingerprint: Self::fingerprint(),
             role: String::new(),
             settings: Self::settings(),
-            down_removal_margin: MARGIN,
+            down_removal_margin: self.margin,
         };
         self.note(|| format!("n{node}: coordinator {incarnation} starts"));
         let mut effects = Vec::new();
@@ -1119,6 +1247,14 @@ impl<A: Application> World<A> {
             Timer::Trust { node } => self.trust(node),
             Timer::Resume { node } => self.on_resume(node),
             Timer::Mend { a, b } => self.mend(a, b),
+            Timer::Join { old } => self.on_join_elsewhere(old),
+            Timer::End { node } => {
+                if self.nodes[node].alive {
+                    self.note(|| format!("n{node}: gone with its host"));
+                    self.end_process(node);
+                }
+                self.remove(node, false);
+            }
             Timer::Left { node } => self.on_left(node),
             Timer::Fault => self.on_fault(),
             Timer::Application(timer) => A::on_timer(self, timer),
