@@ -35,6 +35,13 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         run: kills::on_one_host,
     },
     Scenario {
+        name: "restart-on-one-host",
+        about: "four processes on one host, default settings: one is paused for 15 s, then killed and started again at its address",
+        in_quick: true,
+        alone: false,
+        run: kills::paused_then_restarted,
+    },
+    Scenario {
         name: "kill-proof-on",
         about: "four hosts, `proof_of_death = on`: the singleton's host is killed",
         in_quick: true,
