@@ -58,13 +58,16 @@ mod tests {
     fn what_is_said_again_is_weighed_by_path_and_reason() {
         let (late, full) = (DeadLetterReason::NoSuchRecipient, DeadLetterReason::MailboxFull);
         let mut declared = Declared::default();
-        declared.chatter("control/gossip");
         for _ in 0..2 {
+            declared.chatter("control/gossip");
+            declared.chatter("control/heartbeat");
             declared.repeated("ddata/", &[late]);
             declared.repeated("delivery/", &[late, full]);
         }
-        assert_eq!(declared.repeated.len(), 3, "each is kept once");
-        assert_eq!(declared.weight("control/gossip", full), Weight::Chatter);
+        assert_eq!((declared.chatter.len(), declared.repeated.len()), (2, 3), "each is kept once");
+        for chatter in ["control/gossip", "control/heartbeat"] {
+            assert_eq!(declared.weight(chatter, full), Weight::Chatter);
+        }
         assert_eq!(declared.weight("ddata/votes", late), Weight::Repeated);
         assert_eq!(declared.weight("ddata/votes", full), Weight::Missed, "a full mailbox there is worth a look");
         assert_eq!(declared.weight("delivery/1", full), Weight::Repeated);

@@ -542,4 +542,32 @@ mod tests {
             ]
         );
     }
+
+    #[test]
+    fn a_message_that_its_layer_repeats_weighs_less() {
+        let endpoint = Endpoint::new("b:1#5".parse().unwrap(), Arc::new(Registry::new()), 10, [7; 32]);
+        let (late, full) = (DeadLetterReason::NoSuchRecipient, DeadLetterReason::MailboxFull);
+        endpoint.declare_repeated("delivery/", &[late]);
+        let weight = |reason| endpoint.declared.read().unwrap().weight("delivery/orders", reason);
+        assert_eq!((weight(late), weight(full)), (Weight::Repeated, Weight::Missed));
+    }
+
+    /// Cluster S20: proofs of death dial where a peer was reached last, so where it called from counts only until then,
+    /// and what was known of another incarnation counts for nothing.
+    #[test]
+    fn a_peer_is_where_it_was_reached_last() {
+        let endpoint = Endpoint::new("b:1#5".parse().unwrap(), Arc::new(Registry::new()), 10, [7; 32]);
+        let learn = |peer: &str, last: u8, reached| {
+            let ip = std::net::IpAddr::from([10, 0, 0, last]);
+            let info = PeerInfo { peer: peer.parse().unwrap(), ip, reached, host_id: None, cluster_id: None };
+            let learned = endpoint.learn_peer(info);
+            (learned.ip.to_string(), learned.reached)
+        };
+        let at = |last: u8, reached| (format!("10.0.0.{last}"), reached);
+        assert_eq!(learn("a:1#1", 1, false), at(1, false));
+        assert_eq!(learn("a:1#1", 2, true), at(2, true));
+        assert_eq!(learn("a:1#1", 3, false), at(2, true), "it only called from elsewhere");
+        assert_eq!(learn("a:1#1", 4, true), at(4, true), "it was reached elsewhere");
+        assert_eq!(learn("a:1#2", 5, false), at(5, false), "another incarnation was never reached");
+    }
 }
