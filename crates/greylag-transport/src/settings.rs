@@ -419,6 +419,15 @@ mod tests {
     }
 
     #[test]
+    fn a_time_of_nine_years_is_one_and_of_eleven_is_not() {
+        let year = Duration::from_secs(365 * 24 * 3600);
+        let checked = |give_up_reliable_after| {
+            TransportSettings { give_up_reliable_after, ..TransportSettings::new("shop") }.check().is_ok()
+        };
+        assert_eq!([9 * year, 11 * year].map(checked), [true, false]);
+    }
+
+    #[test]
     fn all_problems_are_reported_together() {
         let settings = TransportSettings {
             outbound_lanes: 0,
