@@ -17,7 +17,7 @@ pub enum IgnoredGossip {
     FromNonMember,
     /// This node finds the sender unreachable.
     FromUnreachable,
-    /// This node is not among the members of the state.
+    /// The received state has this node not among its members.
     WithoutUs,
     /// The state is that of another cluster.
     ForeignCluster,

@@ -28,7 +28,7 @@ pub struct DurableSettings {
     pub stale_store: StaleStore,
 }
 
-/// What the replicator does about a stored record that is damaged, or of a type that is unknown here. Source: ddata U5.
+/// Whether a stored record that is damaged, or of a type that is unknown here, stops the loading. Source: ddata U5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnBadRecord {
     /// The replicator stops; an operator should look at the store.
@@ -50,7 +50,7 @@ pub enum StaleStore {
     /// What was loaded is dropped, here and in the store; peers supply their state. A store that has lost its end is set
     /// aside under another name (ddata U5).
     Discard,
-    /// What was loaded is merged all the same.
+    /// The loaded entries are merged although the store is too old.
     Force,
 }
 

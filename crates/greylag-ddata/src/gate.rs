@@ -55,7 +55,7 @@ pub(crate) struct Moment {
     pub(crate) last_number: u64,
 }
 
-/// What the replicator has to do after an input to its gate, in this order.
+/// An effect of the gate, which the replicator carries out in the order of the effects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum GateNews {
     /// Ask a member how it stands.

@@ -112,7 +112,7 @@ impl Quorum {
         self.ask_next()
     }
 
-    /// This replica does not count after all: one more of the others is needed. Returns the replicas to ask now.
+    /// Takes this replica out of the quorum, so that one more of the others is needed. Returns the replicas to ask now.
     pub(crate) fn lose_own(&mut self) -> Vec<UniqueAddress> {
         if !std::mem::replace(&mut self.own, false) {
             return Vec::new();

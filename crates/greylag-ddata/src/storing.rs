@@ -67,7 +67,7 @@ struct Flight {
     ticket: u64,
     keys: BTreeSet<KeyId>,
     asides: Vec<KeyId>,
-    /// What the store is told of the replicator's own state, if it is told.
+    /// The replicator's own times, starts and removed set as the batch stores them; `None` if it stores none.
     meta: Option<StoreMeta>,
     meta_goes_first: bool,
     waiting: Vec<Waiting>,

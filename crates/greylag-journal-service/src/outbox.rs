@@ -41,7 +41,7 @@ pub(crate) enum Outcome {
     Unanswered { cause: String },
 }
 
-/// What the driver is to tell which caller.
+/// A call that has ended: the handle of its caller, and the outcome that the driver sends there.
 pub(crate) type Done<R> = (R, Outcome);
 
 /// All calls that are not answered. `R` is how their callers are reached.

@@ -19,7 +19,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The clock by which a node counts time. Clones are the same clock. Default [`Clock::system`].
 #[derive(Debug, Clone, Default)]
 pub struct Clock {
-    /// What a test does with this clock; `None` is the system's own.
+    /// How far a test set this clock ahead of the system's, and how often it was read; `None` outside tests.
     test: Option<Arc<Tested>>,
 }
 

@@ -39,7 +39,7 @@ impl Retimings {
         self.at = Some(now);
     }
 
-    /// What the step that is due goes through.
+    /// Takes the step that is due: the change of times and the stretch of entries that it goes through.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<(Retiming, Stretch)> {
         self.at.take_if(|at| *at <= now)?;
         (!self.waiting.is_empty()).then(|| self.waiting.remove(0))

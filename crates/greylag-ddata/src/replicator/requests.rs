@@ -64,7 +64,7 @@ impl WriteRequest {
 /// A local request that waits for nothing but the store fails after this, however long the store takes.
 const STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a quorum does about a replica that does not help; it returns the one to ask instead.
+/// Takes a replica that does not help out of a quorum, and returns the replica to ask in its place.
 type Replacement = fn(&mut Quorum, &UniqueAddress) -> Option<UniqueAddress>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

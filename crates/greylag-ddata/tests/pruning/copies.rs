@@ -114,7 +114,7 @@ fn scenario_68_what_is_new_in_a_late_copy_is_performed_again() {
     world.add('r', "s", "x");
     world.count('r', "c", 5);
     world.advance(SOON);
-    // What r does now reaches no other node, and lies in its store.
+    // The updates of r from here on reach no other node, and lie in the store of r.
     world.cut('r', 'a');
     world.cut('r', 'b');
     world.add('r', "s", "x");

@@ -123,7 +123,7 @@ pub enum Input {
     Tick,
 }
 
-/// What the driver is asked to do, in this order.
+/// An effect of the association, which its driver carries out in the order of the effects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Connect and say Hello with this `stream_seq`.
