@@ -11,6 +11,7 @@ mod conflicts;
 mod deadlines;
 mod expiry;
 mod gate;
+mod held;
 mod invariants;
 mod left_alone;
 mod observed;
@@ -83,7 +84,7 @@ pub struct Stats {
     pub gaps: u64,
     /// Answers to requests that are over.
     pub late_replies: u64,
-    /// Messages that the transport did not take.
+    /// Messages that the transport did not take, and those of a first exchange that waited for a store that failed.
     pub unsent: u64,
     /// Messages that were lost because too many waited here; only a driver knows.
     pub overrun: u64,
@@ -692,6 +693,9 @@ impl ReplicatorCore {
                 return;
             }
             self.note_contact(&to);
+            if !self.entries.storing.says_met_others() {
+                return self.hold(to, message);
+            }
         }
         self.stats.full_states_sent += message.full_states();
         let bytes = message.size_hint();

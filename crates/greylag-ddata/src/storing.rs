@@ -89,6 +89,8 @@ struct Saying {
     has_failed: bool,
     /// The last time in touch that the store speaks of, with all that was known until then.
     synced_at: Option<i64>,
+    /// Whether the store says for certain that this replicator has met others.
+    has_met_others: bool,
 }
 
 impl Saying {
@@ -156,6 +158,7 @@ impl Storing {
         self.is_on = true;
         self.meta_is_due = true;
         self.saying.synced_at = stored.and_then(|meta| meta.synced_at);
+        self.saying.has_met_others = stored.is_some_and(|meta| meta.has_met_others);
     }
 
     /// What the store holds was found to be too old and is removed from it: until all of that is, the store says that it is
@@ -194,6 +197,11 @@ impl Storing {
     pub(crate) fn meta_is_first(&mut self) {
         self.saying.goes_first = true;
         self.meta_is_due = true;
+    }
+
+    /// Whether the store says that this replicator has met others, or nothing is ever stored.
+    pub(crate) fn says_met_others(&self) -> bool {
+        self.saying.has_met_others || !self.settings.is_used()
     }
 
     /// What is stored for an entry was read and is this large.
@@ -236,6 +244,7 @@ impl Storing {
         if is_ok {
             if let Some(meta) = &flight.meta {
                 self.saying.synced_at = meta.synced_at;
+                self.saying.has_met_others = meta.has_met_others;
             }
             told.safe = flight.waiting.into_iter().map(|waiting| waiting.waiter).collect();
             return Some(told);
@@ -339,6 +348,8 @@ impl Entries {
         let meta = has_meta.then(meta);
         let first = meta.clone().filter(|_| meta_goes_first).map(|meta| saying.of_before(meta));
         let meta = meta.map(|meta| if storing.failed.is_empty() { meta } else { saying.of_before(meta) });
+        // From now on the store may say what this batch makes it say.
+        saying.has_met_others &= meta.as_ref().is_none_or(|meta| meta.has_met_others);
         storing.flight = Some(Flight {
             ticket: storing.tickets,
             keys: changes.keys().cloned().collect(),

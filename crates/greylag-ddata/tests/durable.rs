@@ -964,3 +964,68 @@ fn what_is_remembered_is_written_last_and_until_it_is_written() {
     node.settle_disk(true);
     assert!(node.disk.meta.is_some());
 }
+
+/// The kinds of messages that this replicator sent since it was asked last, but for those by which it says how it stands.
+fn exchanged(node: &mut Node) -> Vec<&'static str> {
+    let sent = std::mem::take(&mut node.sent).into_iter();
+    let is_standing = |message: &Message| {
+        matches!(message, Message::SyncOpen { .. } | Message::SyncSame { .. } | Message::SyncDiffers { .. })
+    };
+    sent.filter(|(_, message)| !is_standing(message)).map(|(_, message)| message.kind()).collect()
+}
+
+/// ddata Z11: a store that says that it never met others is taken without a judgement. So nothing of an entry leaves before
+/// the store says that there was an exchange, whichever side begins, and also where changes are written behind.
+#[test]
+fn no_entry_leaves_before_the_store_says_that_there_was_an_exchange() {
+    let says_so = |node: &Node| node.disk.meta.as_ref().is_some_and(|meta| meta.has_met_others);
+    let behind = DurableSettings { write_behind_interval: Some(TIMEOUT), ..DurableSettings::of(["*"]) };
+    for durable in [DurableSettings::of(["*"]), DurableSettings::of(["other"]), behind] {
+        let is_behind = durable.write_behind_interval.is_some();
+        let mut node = Node::new("b", durable, StoreImage::default());
+        node.load();
+        node.meets(&["w"]);
+        node.advance(TIMEOUT);
+        node.settle_disk(true);
+        node.hears_of("w");
+        node.sent.clear();
+        node.count(WriteLevel::majority(TIMEOUT));
+        assert_eq!((exchanged(&mut node), says_so(&node)), (vec![], false));
+        // The word comes first: wherever the store loses its end, an entry of this batch is behind it.
+        let ops = node.pending.clone().expect("the store is told at once").1;
+        assert!(matches!(&ops[0], StoreOp::Meta(meta) if meta.has_met_others), "{ops:?}");
+        // What a store that failed kept waiting counts as lost: it is sent again by what repeats it.
+        node.answer_disk(false);
+        assert_eq!((exchanged(&mut node), node.core.stats().unsent), (vec![], 1));
+        node.advance(TIMEOUT + Duration::from_secs(1));
+        node.settle_disk(true);
+        assert!(says_so(&node), "the store was told again");
+        node.count(WriteLevel::majority(TIMEOUT));
+        assert!(exchanged(&mut node).contains(&"DeltaWrite"), "behind {is_behind}");
+    }
+}
+
+/// ddata Z11: what waited for the store leaves in the order in which it was sent, and so does what a peer asked for.
+#[test]
+fn what_waited_for_the_first_exchange_leaves_in_order() {
+    let mut node = Node::new("b", DurableSettings::of(["*"]), StoreImage::default());
+    node.load();
+    node.meets(&["w"]);
+    node.advance(Duration::from_secs(31));
+    node.settle_disk(true);
+    node.count(WriteLevel::Local);
+    node.answer_disk(true);
+    node.hears_of("w");
+    node.sent.clear();
+    let tag: Arc<str> = GCounter::TAG.to_string().into();
+    node.receive("w", Message::Read { request: 5, key: "c".into(), tag, digest: None });
+    node.receive("w", Message::Write { request: 6, key: "s".into(), envelope: from_writer(&[1]).1 });
+    assert_eq!(exchanged(&mut node), Vec::<&str>::new());
+    assert!(node.stored::<GSet<u64>>("s").is_none());
+    node.answer_disk(true);
+    assert_eq!(exchanged(&mut node), ["ReadReply"]);
+    node.answer_disk(true);
+    assert_eq!(exchanged(&mut node), ["WriteReply"]);
+    assert!(node.stored::<GSet<u64>>("s").is_some());
+    assert_eq!(node.core.stats().unsent, 0);
+}

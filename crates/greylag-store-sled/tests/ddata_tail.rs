@@ -13,7 +13,8 @@ use greylag_core::Registry;
 use greylag_crdt::{GCounter, Markers, UpdateCx};
 use greylag_ddata::{
     DurableSettings, DurableStore, Key, KeyId, Lifecycle, LoadedRecord, Membership, ReadLevel, Replicator,
-    ReplicatorSettings, StaleStore, StopReason, StoreError, StoreMeta, StoreOp, TypeTable, WriteLevel, tck,
+    ReplicatorSettings, StaleStore, StopReason, StoreError, StoreMeta, StoreOp, TypeTable, UpdateError, WriteLevel,
+    tck,
 };
 use greylag_store_sled::{DdataStore, DdataStoreSettings, GUARD_FILE};
 use greylag_testkit::small_disk::{self, SmallDisk};
@@ -134,6 +135,14 @@ async fn scenario_88_a_store_without_its_tail_is_refused_or_complete() {
     assert!(refused >= 6, "{refused}: the damage did nothing");
 }
 
+/// A replicator of one node, all of whose entries are durable.
+fn alone(store: DdataStore, stale_store: StaleStore) -> Replicator {
+    let remoting = MemoryNetwork::new().node("solo.tail:1#7".parse().unwrap(), Arc::new(Registry::new()));
+    let durable = DurableSettings { stale_store, ..DurableSettings::of(["*"]) };
+    let settings = ReplicatorSettings { durable, ..ReplicatorSettings::test() };
+    Replicator::start_durable(settings, TypeTable::new(), remoting, Membership::fixed([]), Arc::new(store)).unwrap()
+}
+
 /// ddata 88, U5: a replicator stops and names both numbers, or sets the store aside and starts without it.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_88_a_replicator_stops_or_sets_the_store_aside() {
@@ -144,13 +153,7 @@ async fn scenario_88_a_replicator_stops_or_sets_the_store_aside() {
     copy_files(killed.path(), &path);
     cut(&path, of_log - 65_536);
 
-    let start = |stale_store: StaleStore| {
-        let remoting = MemoryNetwork::new().node("solo.tail:1#7".parse().unwrap(), Arc::new(Registry::new()));
-        let durable = DurableSettings { stale_store, ..DurableSettings::of(["*"]) };
-        let settings = ReplicatorSettings { durable, ..ReplicatorSettings::test() };
-        let store = Arc::new(DdataStore::new(&path, DdataStoreSettings::test()));
-        Replicator::start_durable(settings, TypeTable::new(), remoting, Membership::fixed([]), store).unwrap()
-    };
+    let start = |stale_store| alone(DdataStore::new(&path, DdataStoreSettings::test()), stale_store);
     let refusing = start(StaleStore::Refuse);
     let stopped = |lifecycle: &Lifecycle| matches!(lifecycle, Lifecycle::Stopped(_));
     let mut lifecycle = refusing.lifecycle();
@@ -256,8 +259,50 @@ async fn child_with_a_watermark() {
     disk.done();
 }
 
-/// ddata 88, the second half.
+/// ddata 88: what the store itself does, removals among it.
 #[test]
 fn scenario_88_what_only_adds_is_refused_before_the_disk_is_full() {
     small_disk::run("child_with_a_watermark", 96);
+}
+
+/// Not a test of its own: runs on a disk of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn child_with_a_replicator() {
+    let Some(disk) = SmallDisk::mounted() else { return };
+    let settings =
+        DdataStoreSettings { min_free_bytes: 12 << 20, ballast_bytes: 4 << 20, ..DdataStoreSettings::test() };
+    let path = disk.path().join("store");
+    let start = || alone(DdataStore::new(&path, settings.clone()), StaleStore::Refuse);
+    let visits = Key::<GCounter>::new("visits").unwrap();
+    let visit = async |replicator: &Replicator| {
+        let visit = |visits: &mut GCounter, cx: &mut UpdateCx<'_>| visits.increment(cx, 1);
+        replicator.update(&visits, WriteLevel::Local, GCounter::new, visit).await
+    };
+    let count = async |replicator: &Replicator| {
+        replicator.get(&visits, ReadLevel::Local).await.unwrap().found().unwrap().value()
+    };
+    let replicator = start();
+    visit(&replicator).await.unwrap();
+    let filler = disk.fill(1 << 20);
+    for _ in 0..50 {
+        let refused = visit(&replicator).await.unwrap_err();
+        assert!(matches!(refused, UpdateError::StoreFailed { .. }), "{refused:?}");
+    }
+    let free = greylag_store_sled::free_bytes(disk.path()).unwrap();
+    assert!(free > 1 << 19, "{free} bytes are free: the file system is not full");
+    // The value stays in memory, and the next update stores all of it once there is room.
+    assert_eq!(count(&replicator).await, 51);
+    fs::remove_file(filler).unwrap();
+    visit(&replicator).await.unwrap();
+    replicator.shutdown().await;
+    let again = start();
+    assert_eq!(count(&again).await, 52);
+    again.shutdown().await;
+    disk.done();
+}
+
+/// ddata 88: with 1 MiB left, updates end with `StoreFailed` before the file system is full, and go on once there is room.
+#[test]
+fn scenario_88_updates_fail_before_the_disk_is_full_and_go_on_once_there_is_room() {
+    small_disk::run("child_with_a_replicator", 96);
 }

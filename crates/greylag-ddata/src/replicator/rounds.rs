@@ -89,6 +89,11 @@ impl Rounds {
         answered.chain(opened)
     }
 
+    /// Whether a round with this peer is under way, whichever side opened it.
+    fn is_running(&self, peer: &UniqueAddress) -> bool {
+        self.opened.contains_key(peer) || self.answered.contains_key(peer)
+    }
+
     /// Whether a round with this peer is under way that says what differs.
     pub(super) fn is_exchanging(&self, peer: &UniqueAddress) -> bool {
         self.answered.contains_key(peer) || self.opened.get(peer).is_some_and(|round| round.answered)
@@ -284,7 +289,7 @@ impl ReplicatorCore {
                 && (replica.status.is_peer() || own_joins || self.rounds.owed.contains(&replica.address))
         });
         let free: Vec<&UniqueAddress> =
-            peers.map(|r| &r.address).filter(|peer| !self.rounds.opened.contains_key(peer)).collect();
+            peers.map(|r| &r.address).filter(|peer| !self.rounds.is_running(peer)).collect();
         if let Some(owed) = free.iter().find(|peer| self.rounds.owed.contains(**peer)) {
             return Some((**owed).clone());
         }

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::ReplicatorCore;
+use super::held::Held;
 use super::peers::rules;
 use crate::durable::{OnBadRecord, StaleStore};
 use crate::effect::Effect;
@@ -39,6 +40,8 @@ pub(super) struct Storage {
     meta_at: Option<Instant>,
     /// Whether a round was completed since everything was loaded.
     pub(super) has_completed_a_round: bool,
+    /// Messages that leave once the store says that this replicator has met others.
+    pub(super) held: Held,
 }
 
 impl Storage {
@@ -49,6 +52,7 @@ impl Storage {
             loaded: BTreeSet::new(),
             meta_at: None,
             has_completed_a_round: false,
+            held: Held::default(),
         }
     }
 
@@ -210,7 +214,8 @@ impl ReplicatorCore {
             self.entries.storing.meta_is_due = true;
         }
         let meta = self.meta(now);
-        let at_once = self.stopping.is_some();
+        // Messages that wait for the store do not wait for the interval of writing behind.
+        let at_once = self.stopping.is_some() || !self.storage.held.is_empty();
         if let Some((ticket, ops)) = self.entries.next_store(now, &self.types, || meta, at_once) {
             self.stats.stores += 1;
             out.push(Effect::Store { ticket, ops });
@@ -224,7 +229,9 @@ impl ReplicatorCore {
         result: Result<(), StoreError>,
         out: &mut Vec<Effect>,
     ) {
-        let Some(told) = self.entries.storing.on_stored(now, ticket, result.is_ok()) else { return };
+        let is_stored = result.is_ok();
+        let Some(told) = self.entries.storing.on_stored(now, ticket, is_stored) else { return };
+        self.release_sent(is_stored, out);
         if let Err(error) = result {
             self.stats.store_errors += 1;
             let unstored = self.entries.storing.unstored();
