@@ -294,6 +294,37 @@ fn who_was_away_gets_the_deltas_it_missed() {
     assert_eq!(world.said.iter().filter(full_states).count(), 0);
 }
 
+/// ddata G10: a node opens no round with a peer whose own round it is answering, and opens one once that has ended or
+/// stands still.
+#[test]
+fn a_peer_whose_round_is_answered_gets_no_other_round() {
+    let mut world = agreed(10);
+    world.count(0, "new");
+    world.flights.clear();
+    world.said.clear();
+    let interval = settings().gossip_interval;
+    // Node 1 opens a round; the sums that node 0 answers with stay under way.
+    world.tick(1, interval * 2);
+    let opens = |world: &World, node: usize| {
+        let of = |(from, _, message): &&(usize, usize, Message)| {
+            *from == node && matches!(message, Message::SyncOpen { .. })
+        };
+        world.said.iter().filter(of).count()
+    };
+    assert_eq!(opens(&world, 1), 1);
+    world.turn();
+    let answers =
+        |(from, _, message): &(usize, usize, Message)| *from == 0 && matches!(message, Message::SyncDiffers { .. });
+    assert!(world.said.iter().any(answers), "they differ");
+    world.flights.clear();
+    world.tick(0, interval * 3 / 2);
+    assert_eq!(opens(&world, 0), 0, "the round of node 1 is under way");
+    world.tick(0, interval * 3 / 2);
+    assert_eq!(opens(&world, 0), 1, "the round of node 1 has stood still for two intervals");
+    world.settle();
+    assert!(world.are_equal());
+}
+
 /// ddata G10, H2: two nodes that agree say two messages of less than 128 bytes, however many keys they hold.
 #[test]
 fn idling_costs_one_pair_of_messages() {
