@@ -322,14 +322,18 @@ mod tests {
         let mut old = MembershipView::empty("a:1#1".parse().unwrap());
         old.members = [("a", Up), ("b", Exiting), ("c", Up), ("d", Up)].map(|(n, s)| member(n, s)).to_vec().into();
         old.leader = Some(old.members[1].address.clone());
+        old.role_leaders.insert("worker".to_owned(), old.members[1].address.clone());
+        old.unreachable.insert(old.members[1].address.clone());
         old.unreachable.insert(old.members[3].address.clone());
+        old.tombstones.insert("y:1#1".parse().unwrap(), Tombstone::default());
         let mut new = MembershipView::empty("a:1#1".parse().unwrap());
         new.members = [("a", Up), ("c", Leaving), ("d", Up), ("e", Joining)].map(|(n, s)| member(n, s)).to_vec().into();
         new.leader = Some(new.members[0].address.clone());
         new.unreachable.insert(new.members[1].address.clone());
         new.seen_by.insert(new.self_address.clone());
         let clean = Tombstone { clean: true, ..Tombstone::default() };
-        new.tombstones.insert(old.members[1].address.clone(), clean);
+        new.tombstones.insert(old.members[1].address.clone(), clean.clone());
+        new.tombstones.insert("y:1#1".parse().unwrap(), clean);
         new.tombstones.insert("z:1#1".parse().unwrap(), Tombstone::default());
         let names: Vec<String> = diff(&old, &new)
             .iter()
@@ -338,16 +342,19 @@ mod tests {
                     format!("removed {} {previous_status} {clean}", member.address.address().host())
                 }
                 ClusterEvent::TombstoneAdded { address, .. } => format!("tombstone {}", address.address().host()),
+                ClusterEvent::TombstoneClean(address) => format!("clean {}", address.address().host()),
                 ClusterEvent::MemberLeft(m) => format!("left {}", m.address.address().host()),
                 ClusterEvent::MemberJoined(m) => format!("joined {}", m.address.address().host()),
                 ClusterEvent::UnreachableMember(m) => format!("unreachable {}", m.address.address().host()),
                 ClusterEvent::ReachableMember(m) => format!("reachable {}", m.address.address().host()),
                 ClusterEvent::LeaderChanged(_) => "leader".to_owned(),
+                ClusterEvent::RoleLeaderChanged { role, leader: None } => format!("no leader of {role}"),
                 ClusterEvent::SeenChanged { .. } => "seen".to_owned(),
                 other => format!("{other:?}"),
             })
             .collect();
         let expected = [
+            "clean y",
             "tombstone z",
             "removed b Exiting true",
             "left c",
@@ -355,6 +362,7 @@ mod tests {
             "unreachable c",
             "reachable d",
             "leader",
+            "no leader of worker",
             "seen",
         ];
         assert_eq!(names, expected);

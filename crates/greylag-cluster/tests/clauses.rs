@@ -1029,6 +1029,11 @@ fn scenario_35_this_node_is_never_told_as_unreachable() {
         _ => None,
     });
     assert!(told.eq([ua("b")]) && a.core.view().unreachable.iter().eq([&ua("b")]));
+    let published =
+        out.iter().filter_map(|effect| if let Effect::Publish(event) = effect { Some(event) } else { None });
+    let published: Vec<&ClusterEvent> = published.collect();
+    let is_last = matches!(published[..], [.., ClusterEvent::SeenChanged { .. }, ClusterEvent::ReachabilityChanged]);
+    assert!(is_last, "cluster M33: {published:?}");
 }
 
 /// cluster F12, M11: what only others find unreachable is heard and may be gossiped to.

@@ -147,6 +147,8 @@ async fn scenario_61_a_killed_process_is_removed_clean_within_seconds() {
         assert!(took < Duration::from_secs(8), "took {took:?}");
         within("the others agree", parent.cluster.wait_for(all_up(left))).await.unwrap();
         eprintln_time(left, took);
+        let proofs = parent.cluster.view().tombstones.values().filter(|tombstone| tombstone.dead).count();
+        assert_eq!(proofs, 4 - left, "each was proven dead");
     }
     parent.cluster.shutdown().await;
     parent.transport.shutdown().await;
