@@ -19,10 +19,10 @@ use greylag_persistence::driver::{self, Ended};
 use greylag_persistence::{
     Action, Append, AppendError, AppendFault, Caps, Claim, ClaimError, CommandContext, Effect, EntityCore, EntityInit,
     EntityTestKit, EventKind, EventMeta, EventSourced, EventSourcedSettings, Failure, FaultyJournal, Head,
-    InMemoryJournal, Incarnation, Input, Journal, JournalOp, NewEvent, OnUnknownEvent, Page, PersistenceId, PhaseName,
-    ReadError, RecoveryFailure, RecoveryPermits, ReplayFilterMode, ReplayFilterSettings, Scope, SeqNr, SettingsError,
-    Signal, SnapshotCaps, SnapshotCriteria, SnapshotError, StashOverflow, StoreAnswer, StoreCall, StoreFailure,
-    StoreFault, StoreProbe, StoredCodec, StoredEvent, Stores, Timestamp, WriterEpoch, WriterUuid,
+    InMemoryJournal, Incarnation, Input, Journal, JournalOp, NewEvent, OnFailure, OnUnknownEvent, Page, PersistenceId,
+    PhaseName, ReadError, RecoveryFailure, RecoveryPermits, ReplayFilterMode, ReplayFilterSettings, Scope, SeqNr,
+    SettingsError, Signal, SnapshotCaps, SnapshotCriteria, SnapshotError, StashOverflow, StoreAnswer, StoreCall,
+    StoreFailure, StoreFault, StoreProbe, StoredCodec, StoredEvent, Stores, Timestamp, WriterEpoch, WriterUuid,
 };
 use log::Log;
 use panics::quiet;
@@ -760,6 +760,25 @@ fn a_full_stash_that_fails_the_entity_leaves_nothing_unanswered() {
     assert_eq!(steps.core.phase(), PhaseName::Failed);
     assert!(steps.out.contains(&Action::Failed(Failure::StashFull)));
     assert_eq!(steps.core.waiting_count(), 1);
+}
+
+/// Scenario persistence 23, §2.6: an entity whose recovery fails at the first call of its journal, and that is not started
+/// again, is told why, and then of its end.
+#[tokio::test(start_paused = true)]
+async fn scenario_23_a_failed_recovery_is_told_and_then_the_end() {
+    let journal = FaultyJournal::new(Arc::new(InMemoryJournal::default()));
+    journal.plan(Some("Counter|1".parse().unwrap()), JournalOp::Head, 0, StoreFault::Unavailable);
+    let stores = Stores::new(Arc::new(journal), Stores::in_memory().snapshots);
+    let settings = EventSourcedSettings { on_failure: OnFailure::Stop, ..EventSourcedSettings::test() };
+    let log = Log::default();
+    let counter = Counter::new("Counter|1", settings, log.clone());
+    let (_handle, end) = driver::spawn(counter, stores, RecoveryPermits::default()).unwrap();
+    let ended = end.await.unwrap();
+    assert!(matches!(ended, Ended::Failed(Failure::Recovery(RecoveryFailure::Read(_)))), "{ended:?}");
+    let told = log.take();
+    let [failed, stopped] = &told[..] else { panic!("{told:?}") };
+    assert!(failed.starts_with("  signal RecoveryFailed(Read(Unavailable("), "{failed}");
+    assert_eq!(stopped, "  signal PostStop with 0");
 }
 
 /// Scenario persistence 23 and 26, over a journal that fails as told.
