@@ -257,6 +257,18 @@ impl World {
         node
     }
 
+    /// A world of its own for a process that is cut off from all others for good, and has removed them; its disk goes with
+    /// it.
+    pub(crate) fn apart(&mut self, name: char, node: Node) -> Self {
+        let mut apart = Self::with("", self.settings.clone());
+        (apart.base, apart.now) = (self.base, self.now);
+        apart.removed = self.nodes.values().map(|other| other.address.clone()).collect();
+        apart.disks.extend(self.disks.get(&name).cloned().map(|disk| (name, disk)));
+        apart.go_on(name, node);
+        apart.publish();
+        apart
+    }
+
     pub(crate) fn cut(&mut self, one: char, other: char) {
         self.cut.extend([(one, other), (other, one)]);
     }

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use greylag_crdt::{
-    Digest, DotSource, GSet, KeyRange, LwwMap, LwwRegister, Markers, OrSet, Part, Performed, PnCounterMap, RangeSum,
-    ReplicaId, ReplicatedData, UpdateCx, WriterKey,
+    Digest, DotSource, GSet, KeyRange, LwwMap, LwwRegister, MAX_NUMBER, Markers, OrSet, Part, Performed, PnCounterMap,
+    Range, RangeSum, ReplicaId, ReplicatedData, UpdateCx, WriterKey,
 };
 use greylag_ddata::{
-    BatchItem, Content, DeltaItem, Envelope, GateState, Input, Key, KeyId, Listed, Message, Notice, Offer, Prefix,
-    PruningNews, PruningRound, ReadReply, Refusal, ReplicatorEvent, ReplicatorSettings, RoundId, Sixteenths, Standing,
-    Start, Starts, Sum, ToldStarts, Wanted, WriteLevel, WriteReply,
+    BatchItem, Content, DeltaItem, Envelope, GateState, Input, Key, KeyId, Listed, Message, Nacked, Notice, Offer,
+    Prefix, PruningNews, PruningRound, ReadReply, Refusal, ReplicatorEvent, ReplicatorSettings, RoundId, Sixteenths,
+    Standing, Start, Starts, Sum, ToldStarts, Wanted, WriteLevel, WriteReply,
 };
 
 use crate::levels::{MAJORITY, TWO, add, count, counter_key, set_key};
@@ -174,6 +174,9 @@ fn scenario_89_every_number_at_its_largest_value() {
     let before = world.core('b').digests();
     let mut marker = Performed::new(ReplicaId(u64::MAX), ReplicaId(u64::MAX - 1));
     (marker.performed_at, marker.obsolete_at) = (i64::MAX, Some(i64::MAX));
+    marker.moved.set_amount(u64::MAX, u64::MAX, u128::MAX);
+    // No range with larger numbers is decoded.
+    marker.add_ranges(&[Range { lo: 0, hi: MAX_NUMBER, offset: 0 }, Range { lo: 1, hi: 2, offset: MAX_NUMBER - 1 }]);
     let mut markers = Markers::new();
     markers.add(&marker);
     let value = world.held('a', &set_key("s"));
@@ -205,6 +208,10 @@ fn scenario_89_every_number_at_its_largest_value() {
         let standing = Standing { number: most, forget_horizon, synced_at, starts, state, is_current };
         PruningNews { rounds, standing }
     };
+    let known = || {
+        let standing = Standing { starts: ToldStarts::Known(most), ..news().standing };
+        PruningNews { standing, ..news() }
+    };
     let listed = Listed { hash: most, digest: Digest(u128::MAX), used_ms: Some(i64::MAX) };
     let messages = [
         Message::Write { request: most, key: "s".into(), envelope: full(&[(1, most)], None) },
@@ -225,9 +232,12 @@ fn scenario_89_every_number_at_its_largest_value() {
             ],
         },
         Message::DeltaAck { from_seq: most, to_seq: most, nacked: Vec::new() },
+        Message::DeltaAck { from_seq: 1, to_seq: 2, nacked: vec![Nacked { key: "s".into(), have: most, full: true }] },
         Message::SyncOpen { round: most, part: Sixteenths::ALL, root: sum(), pruning: news() },
         Message::SyncOpen { round: 7, part: Sixteenths::ALL, root: sum(), pruning: news() },
+        Message::SyncOpen { round: 8, part: Sixteenths::ALL, root: sum(), pruning: known() },
         Message::SyncSame { round: most, pruning: news() },
+        Message::SyncSame { round: 7, pruning: known() },
         Message::SyncDiffers { round: 7, pruning: news() },
         Message::SyncNodes { round: round(), number: most, parents: vec![(Prefix::ROOT, vec![sum(); 16])] },
         Message::SyncList { round: round(), number: most, prefixes: vec![Prefix::ROOT], keys: vec![listed] },
@@ -244,8 +254,10 @@ fn scenario_89_every_number_at_its_largest_value() {
     assert_eq!(core.digests(), before, "no data changed");
     assert_eq!(core.pruning_news().standing.forget_horizon, None);
     assert_eq!(core.pruning_news().rounds, []);
-    let kept = core.markers("s");
-    assert!(kept.iter().all(|marker| marker.obsolete_at < Some(i64::MAX / 2)), "{kept:?}");
+    let (kept, latest) = (core.markers("s"), i64::try_from(world.now.as_millis()).unwrap());
+    let ends = |end: i64| end < latest + 20 * 86_400_000;
+    let is_bounded = |marker: &Performed| marker.performed_at <= latest && marker.obsolete_at.is_some_and(ends);
+    assert!(kept.iter().all(is_bounded), "{kept:?}");
     assert!(core.stats().implausible_times > 0 && core.stats().malformed > 0);
     let told = |event: &&ReplicatorEvent| matches!(event, ReplicatorEvent::ImplausibleHorizon { .. });
     assert!(world.events.iter().any(|event| told(&event)));
