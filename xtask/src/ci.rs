@@ -23,6 +23,7 @@ pub(crate) fn ci() -> Result<(), Failure> {
     run("cargo", &["clippy", "--workspace", "--all-targets", "--all-features", "--quiet", "--", "--deny", "warnings"])?;
     let test = readme_test_command()?;
     unskipped(&test)?;
+    benchmark()?;
     command_line()?;
     run_with("cargo", &["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     laws(GATE_HISTORIES, "")?;
@@ -41,6 +42,12 @@ pub(crate) fn ci() -> Result<(), Failure> {
 fn unskipped(test: &str) -> Result<(), Failure> {
     let skipped = run_and_read("bash", &["-c", test], |line| line.starts_with("SKIPPED:"))?;
     if skipped.is_empty() { Ok(()) } else { Err(format!("tests were skipped:\n  {}", skipped.join("\n  "))) }
+}
+
+/// The replicator's benchmark in its short form: `cargo test` compiles and runs a benchmark only where it is named, so one
+/// that no longer works would be noticed when figures are wanted.
+fn benchmark() -> Result<(), Failure> {
+    run("cargo", &["test", "--quiet", "--workspace", "--all-features", "--bench", "replicator"])
 }
 
 /// The command line with fewer features than the tests of the workspace give it: with each alone it compiles, and with

@@ -1,10 +1,24 @@
 //! Which core threads run on.
 
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-/// Keeps all threads of this process whose names begin so on one core. `false` where `taskset` or `/proc` is missing.
-pub(crate) fn keep(threads: &str, core: usize) -> bool {
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return false };
+/// Keeps all threads of this process whose names begin so on one core, once there are as many as that. `false` where
+/// `taskset` or `/proc` is missing.
+pub(crate) fn keep(threads: &str, count: usize, core: usize) -> bool {
+    // A thread gets its name a moment after it began.
+    (0..100).any(|_| {
+        let is_done = keep_named(threads, core) >= count;
+        if !is_done {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        is_done
+    })
+}
+
+/// Answers how many there are.
+fn keep_named(threads: &str, core: usize) -> usize {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
     let named = tasks
         .filter_map(Result::ok)
         .filter(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.starts_with(threads)));
@@ -15,5 +29,5 @@ pub(crate) fn keep(threads: &str, core: usize) -> bool {
         told.is_ok_and(|status| status.success())
     };
     // A thread may end meanwhile.
-    ids.into_iter().filter(|id| kept(id)).count() > 0
+    ids.into_iter().filter(|id| kept(id)).count()
 }

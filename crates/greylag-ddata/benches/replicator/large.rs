@@ -84,7 +84,8 @@ pub(crate) fn large(elements: usize) {
         elements * (ELEMENT_BYTES + 4) / 1_000_000,
         begun.elapsed().as_secs_f64()
     );
-    assert!(other.runtime.block_on(other.replicator.wait_synced(PATIENCE)) || elements < 10_000);
+    // Few elements are there at once; the wait is for the third node, which comes later.
+    assert!(elements < 10_000 || other.runtime.block_on(other.replicator.wait_synced(PATIENCE)));
     let before = measure([&holder, &other]);
     std::thread::sleep(Duration::from_secs(3));
     report("before", &holder, before);

@@ -1,6 +1,5 @@
 //! The machine alone, in one thread.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -99,42 +98,31 @@ pub(crate) fn keys(count: u32) {
     );
 }
 
-/// A machine that holds so many entries and has nothing to do: what a gossip interval costs it, with the round that it
-/// opens and the one that it answers.
+/// Two machines that hold the same entries and are asked for nothing: what a gossip interval costs each of them, with the
+/// round that it opens and the one that it answers.
 pub(crate) fn idle(count: u32) {
-    let mut now = Instant::now();
-    let mut machine = Machine::new(1, now);
-    machine.meet(now, &[], true);
-    for n in 0..count {
-        machine.increment(now, &Key::new(format!("key-{n:08}")).expect("a key"));
-        machine.out.clear();
-    }
-    machine.meet(now, &[2], true);
-    let (root, rounds) = (machine.core.root_sum(), 10_000);
-    let mut opened = 0;
-    let start = processor_time();
-    for round in 0..rounds {
+    let (mut now, mut machines, _) = alike(count);
+    let (mut opened, mut answered) = (0, 0);
+    let mut interval = |machines: &mut [Machine; 2]| {
         now += Duration::from_secs(3);
-        let Machine { core, out, .. } = &mut machine;
-        core.handle(now, Input::Wall(0), out);
-        core.handle(now, Input::Tick, out);
-        for effect in std::mem::take(out) {
-            if let Effect::Send { message: Message::SyncOpen { round: number, part, pruning, .. }, .. } = effect {
-                opened += 1;
-                let same = Message::SyncSame { round: number, pruning: pruning.clone() };
-                core.handle(now, Input::Received { from: address(2), message: same }, out);
-                let open = Message::SyncOpen { round, part, root, pruning };
-                core.handle(now, Input::Received { from: address(2), message: open }, out);
-            }
-        }
-        assert!(out.iter().all(|effect| !matches!(effect, Effect::Send { message: Message::SyncDiffers { .. }, .. })));
-        out.clear();
+        tick_both(now, machines);
+        deliver(now, machines, |message| match message {
+            Message::SyncOpen { .. } => opened += 1,
+            Message::SyncSame { .. } => answered += 1,
+            other => panic!("replicators that hold the same have nothing to exchange: {other:?}"),
+        });
+    };
+    let rounds = 10_000;
+    let start = processor_time();
+    for _ in 0..rounds {
+        interval(&mut machines);
     }
     let took = processor_time() - start;
+    assert_eq!(opened, answered);
     println!(
-        "idle: {count:>8} entries, machine alone: {:.2} us of processor per gossip interval ({opened} rounds opened and \
-         as many answered)",
-        took.as_secs_f64() * 1e6 / rounds as f64
+        "idle: {count:>8} entries, machines alone: {:.2} us of processor of each per gossip interval ({opened} rounds \
+         opened and answered by both)",
+        took.as_secs_f64() * 1e6 / (2 * rounds) as f64
     );
 }
 
@@ -150,40 +138,55 @@ struct Talk {
     messages: usize,
 }
 
-/// Delivers what the machines send, all of it at once, until nothing is sent. A half turn is everything that is under
-/// way at one time.
-fn exchange(now: Instant, machines: &mut [Machine; 2]) -> Talk {
-    let (mut talk, mut half_turns) = (Talk::default(), 0_usize);
-    let mut flights: VecDeque<(usize, Message)> = VecDeque::new();
-    loop {
+/// A moment at which both may begin rounds of their own.
+fn tick_both(now: Instant, machines: &mut [Machine; 2]) {
+    for Machine { core, out, .. } in machines {
+        core.handle(now, Input::Wall(0), out);
+        core.handle(now, Input::Tick, out);
+    }
+}
+
+/// Delivers what the machines send, all of it at once, until nothing is sent; `see` is shown each message. Returns the half
+/// turns that this took: one is everything that is under way at one time.
+fn deliver(now: Instant, machines: &mut [Machine; 2], mut see: impl FnMut(&Message)) -> usize {
+    let mut flights: Vec<(usize, Message)> = Vec::new();
+    for half_turns in 0.. {
         for (index, machine) in machines.iter_mut().enumerate() {
             for effect in machine.out.drain(..) {
                 if let Effect::Send { message, .. } = effect {
-                    flights.push_back((index, message));
+                    flights.push((index, message));
                 }
             }
         }
         if flights.is_empty() {
-            talk.trips = half_turns.div_ceil(2);
-            return talk;
+            return half_turns;
         }
-        half_turns += 1;
-        for (from, message) in std::mem::take(&mut flights) {
-            let size = message.encoded_len();
-            talk.messages += 1;
-            match &message {
-                Message::Gossip { entries, .. } => {
-                    talk.entries += size;
-                    talk.full_states += entries.len();
-                }
-                Message::DeltaBatch { .. } => talk.deltas += size,
-                _ => talk.comparing += size,
-            }
+        for (from, message) in flights.drain(..) {
+            see(&message);
             let (own, to) = (machines[from].own.clone(), 1 - from);
             let Machine { core, out, .. } = &mut machines[to];
             core.handle(now, Input::Received { from: own, message }, out);
         }
     }
+    unreachable!("the half turns have no end")
+}
+
+fn exchange(now: Instant, machines: &mut [Machine; 2]) -> Talk {
+    let mut talk = Talk::default();
+    let half_turns = deliver(now, machines, |message| {
+        let size = message.encoded_len();
+        talk.messages += 1;
+        match message {
+            Message::Gossip { entries, .. } => {
+                talk.entries += size;
+                talk.full_states += entries.len();
+            }
+            Message::DeltaBatch { .. } => talk.deltas += size,
+            _ => talk.comparing += size,
+        }
+    });
+    talk.trips = half_turns.div_ceil(2);
+    talk
 }
 
 /// One round, which the first machine opens.
@@ -195,8 +198,8 @@ fn round(now: Instant, machines: &mut [Machine; 2]) -> Talk {
     exchange(now, machines)
 }
 
-/// Two replicas with the same keys, of which a hundred differ.
-pub(crate) fn differ(count: u32) {
+/// Two replicas that hold the same entries and know each other, with the time and the keys.
+fn alike(count: u32) -> (Instant, [Machine; 2], Vec<Key<LwwRegister<String>>>) {
     let mut now = Instant::now();
     let mut machines = [Machine::new(1, now), Machine::new(2, now)];
     for machine in &mut machines {
@@ -210,9 +213,19 @@ pub(crate) fn differ(count: u32) {
     }
     machines[0].meet(now, &[2], true);
     machines[1].meet(now, &[1], true);
-    now += Duration::from_secs(10);
-    round(now, &mut machines);
+    // Replicas that meet first ask each other how they stand (ddata Z11), and exchange nothing until both have answered.
+    for _ in 0..5 {
+        now += Duration::from_secs(10);
+        tick_both(now, &mut machines);
+        exchange(now, &mut machines);
+    }
     assert_eq!(machines[0].core.root_sum(), machines[1].core.root_sum());
+    (now, machines, keys)
+}
+
+/// Two replicas with the same keys, of which a hundred differ.
+pub(crate) fn differ(count: u32) {
+    let (mut now, mut machines, keys) = alike(count);
     // Apart from each other, so that nothing is logged for a peer.
     machines[0].meet(now, &[], true);
     machines[1].meet(now, &[], true);

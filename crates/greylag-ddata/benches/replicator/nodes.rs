@@ -94,6 +94,9 @@ pub(crate) struct Node {
     transport: Arc<GrpcTransport>,
 }
 
+/// Threads of a node that run its tasks.
+const WORKERS: usize = 2;
+
 /// Free ports of this machine.
 pub(crate) fn addresses(count: usize) -> Vec<NodeAddress> {
     let listen = || std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -105,7 +108,7 @@ pub(crate) fn addresses(count: usize) -> Vec<NodeAddress> {
 impl Node {
     pub(crate) fn start(settings: ReplicatorSettings, own: &NodeAddress, all: &[NodeAddress]) -> Self {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(2).thread_name(thread_name(own)).enable_all().build();
+        let runtime = runtime.worker_threads(WORKERS).thread_name(thread_name(own)).enable_all().build();
         let runtime = runtime.expect("a runtime starts");
         let (transport, replicator) = runtime.block_on(async {
             let of_transport = TransportSettings {
@@ -159,7 +162,7 @@ pub(crate) fn catch_up(count: u32, sources: usize, apart: bool) {
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     });
-    if apart && !all[..sources].iter().all(|own| cores::keep(&thread_name(own), 0)) {
+    if apart && !all[..sources].iter().all(|own| cores::keep(&thread_name(own), WORKERS, 0)) {
         return println!("apart: skipped, threads cannot be kept on their cores here");
     }
     let measure = || {
@@ -174,7 +177,7 @@ pub(crate) fn catch_up(count: u32, sources: usize, apart: bool) {
     let (stop, during) = measure();
     let begun = Instant::now();
     let new = Node::start(settings(), &all[sources], &all);
-    assert!(!apart || cores::keep(&thread_name(&all[sources]), 1), "a core of its own");
+    assert!(!apart || cores::keep(&thread_name(&all[sources]), WORKERS, 1), "a core of its own");
     new.runtime.block_on(has(&new.replicator, count));
     let took = begun.elapsed();
     stop.send_replace(true);
