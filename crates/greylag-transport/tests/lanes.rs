@@ -1,6 +1,8 @@
 //! Lanes over real sockets: which one a message takes, what fills it, what passes what.
 
 mod common;
+#[path = "common/logs.rs"]
+mod logs;
 
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
@@ -184,4 +186,79 @@ async fn saturated_workers_hold_the_sender_back_but_no_control_message() {
         assert!(last[(n % 4) as usize] < Some(n), "in order per recipient");
         last[(n % 4) as usize] = Some(n);
     }
+}
+
+/// Cluster T39: lane key and origin say which worker a message meets. While one of two workers is blocked, its recipients
+/// get nothing, and those of the other get everything, in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blocked_worker_keeps_back_its_own_keys_and_no_others() {
+    let (a, b) = (node(settings()).await, node(TransportSettings { inbound_lanes: 2, ..settings() }).await);
+    let (gate, (through, _passed)) = (Gate::default(), mpsc::channel());
+    b.transport.register("stuck", Arc::new(Stuck { gate: gate.clone(), through }));
+    let paths: Vec<String> = (0..40).map(|n| format!("path-{n}")).collect();
+    let mut inboxes: Vec<_> = paths.iter().map(|path| b.register(path)).collect();
+    let mut got = vec![Vec::new(); paths.len()];
+    let mut look = |got: &mut Vec<Vec<u32>>| {
+        for (inbox, got) in inboxes.iter_mut().zip(got) {
+            got.extend(std::iter::from_fn(|| inbox.try_recv().ok()).map(|message| read(&message)));
+        }
+    };
+    *gate.0.lock().unwrap() = true;
+    a.transport.send(&b.here(), to("stuck", 0)).unwrap();
+    for n in 0..3 {
+        paths.iter().for_each(|path| a.transport.send(&b.here(), to(path, n)).unwrap());
+    }
+    let mut free = None;
+    until(|| {
+        look(&mut got);
+        free = got.iter().position(|got| !got.is_empty());
+        free.is_some()
+    })
+    .await;
+    let free = free.unwrap();
+    // Its worker has delivered everything before this.
+    a.transport.send(&b.here(), to(&paths[free], 3)).unwrap();
+    until(|| {
+        look(&mut got);
+        got[free].last() == Some(&3)
+    })
+    .await;
+    assert_eq!(got[free], [0, 1, 2, 3]);
+    got[free].pop();
+    assert!(got.iter().all(|got| got.is_empty() || got[..] == [0, 1, 2]), "{got:?}");
+    assert!(got.iter().any(Vec::is_empty), "each worker has some of so many");
+    *gate.0.lock().unwrap() = false;
+    gate.1.notify_all();
+    until(|| {
+        look(&mut got);
+        got.iter().all(|got| got[..] == [0, 1, 2])
+    })
+    .await;
+}
+
+/// Cluster T41 (`log_frame_size_exceeding`): the largest message of its kind is logged, and again once one is larger by
+/// more than a tenth.
+#[tokio::test]
+async fn the_largest_message_of_each_kind_is_logged_where_that_is_wanted() {
+    logs::keep();
+    let a = node(TransportSettings { log_frame_size_exceeding: Some(1000), ..settings() }).await;
+    let (b, mut quiet) = (node(settings()).await, node(settings()).await);
+    let mut inbox = b.register("x");
+    let named = |manifest: &str, size| Envelope { manifest: manifest.to_owned().into(), ..sized("x", size) };
+    for (manifest, size) in
+        [("picture", 1000), ("picture", 2000), ("picture", 2200), ("picture", 2201), ("icon", 1500), ("picture", 1800)]
+    {
+        a.transport.send(&b.here(), named(manifest, size)).unwrap();
+        next(&mut inbox).await;
+    }
+    let is_logged = |manifest: &str, size: usize| {
+        let (manifest, size) = (format!("manifest=\"{manifest}\""), format!("size={size} "));
+        logs::has(&["the largest message of its kind", &manifest, &size, "limit=1000"])
+    };
+    assert!(is_logged("picture", 2000) && is_logged("picture", 2201) && is_logged("icon", 1500));
+    assert!([1000, 2200, 1800].iter().all(|size| !is_logged("picture", *size)));
+    // Off, as by default.
+    b.transport.send(&quiet.here(), Envelope { recipient: Recipient::new("inbox"), ..named("film", 9000) }).unwrap();
+    next(&mut quiet.inbox).await;
+    assert!(!is_logged("film", 9000) && !logs::has(&["film"]));
 }

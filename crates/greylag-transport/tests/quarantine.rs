@@ -138,6 +138,29 @@ async fn a_harmless_quarantine_is_silent_and_a_graver_one_is_not() {
     assert_eq!(told(&mut b).await.1, QuarantineReason::RemovedFromMembership);
 }
 
+/// Cluster T20, T41: what a quarantined process goes on sending is accounted for message by message. Its chatter, such as
+/// the heartbeats of a member that was removed and does not know it, is counted and not told.
+#[tokio::test]
+async fn what_a_quarantined_process_sends_is_told_by_message_and_its_chatter_is_counted() {
+    let (mut a, mut b) = (node(settings()).await, node(settings()).await);
+    a.transport.declare_chatter("chatter");
+    b.tell(&a.here(), 1);
+    a.next().await;
+    a.transport.quarantine(b.transport.self_address(), QuarantineReason::Manual, false);
+    told(&mut b).await;
+    let mut letters = a.transport.dead_letters(10);
+    b.transport.send(&a.here(), Envelope { recipient: Recipient::new("chatter"), ..number(2) }).unwrap();
+    common::until(|| a.dropped(DeadLetterReason::Quarantined) == 1).await;
+    b.tell(&a.here(), 333);
+    let letter = tokio::time::timeout(LONG, letters.next()).await.unwrap();
+    assert_eq!((letter.reason, letter.lane, letter.count), (DeadLetterReason::Quarantined, Some(Lane::ordinary(0)), 1));
+    assert_eq!(letter.from.as_ref(), Some(b.transport.self_address().address()));
+    assert_eq!(letter.to.as_ref(), Some(a.transport.self_address().address()));
+    assert_eq!((letter.recipient.as_str(), letter.manifest.as_str(), letter.size), ("inbox", "number", 3));
+    assert!(letters.try_next().is_none());
+    assert_eq!(a.dropped(DeadLetterReason::Quarantined), 2);
+}
+
 /// Cluster T19 (d): a process that announced its end is quarantined shortly after, silently.
 #[tokio::test]
 async fn a_peer_that_terminated_is_quarantined_without_a_word() {

@@ -230,10 +230,7 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
     let now = Instant::now();
     let waited = now.saturating_duration_since(read_at);
     if shared.is_blocked(&from) {
-        let count = arrived.len() as u64;
-        let reason = DeadLetterReason::Quarantined;
-        let what = || format!("what quarantined {from} sent");
-        shared.endpoint.count_dead_letter(now, reason, Some(lane), Some(from.address()), count, what);
+        arrived.into_iter().for_each(|arrived| refuse_of_quarantined(shared, now, &from, lane, arrived.content));
         shared.peer(from.address()).input(shared, Input::Intruded { uid: from.uid() });
         return;
     }
@@ -271,6 +268,21 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
             }
         }
     });
+}
+
+/// Counts what a quarantined process sent, each message as what it is: heartbeats, which such a process may go on sending
+/// for as long as it runs, are neither told nor logged (cluster T41). An ask is not answered (cluster T18).
+fn refuse_of_quarantined(shared: &Shared, now: Instant, from: &UniqueAddress, lane: Lane, content: ArrivedContent) {
+    let reason = DeadLetterReason::Quarantined;
+    match content {
+        ArrivedContent::Message(message) => {
+            let _unanswered = shared.endpoint.refuse(now, Some(lane), &message, reason);
+        }
+        ArrivedContent::Reply { ask_id, .. } => {
+            let what = || format!("the answer of quarantined {from} to question {ask_id}");
+            shared.endpoint.count_dead_letter(now, reason, Some(lane), Some(from.address()), 1, what);
+        }
+    }
 }
 
 #[cfg(test)]
