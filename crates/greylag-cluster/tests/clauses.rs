@@ -230,6 +230,11 @@ fn the_first_seed_needs_a_majority_of_nacks_and_says_what_it_waits_for() {
     assert_eq!(out.len(), 4, "all others are asked");
     a.message("b", Message::InitJoinNack);
     let out = a.run(16 * SECOND, &[]);
+    assert_eq!(
+        ["b", "c", "d", "e"].map(|name| sent(&out, name).len()),
+        [16; 4],
+        "each second, all that did not let it in"
+    );
     let mut warnings = logs(&out);
     warnings.retain(|line| line.contains("other seed nodes answered"));
     assert_eq!(warnings.len(), 3, "{warnings:?}");
@@ -243,6 +248,63 @@ fn the_first_seed_needs_a_majority_of_nacks_and_says_what_it_waits_for() {
     assert!(quick.core.view().members.is_empty(), "a majority, but the other may still answer");
     quick.message("c", Message::InitJoinNack);
     assert_eq!(quick.core.view().members.len(), 1);
+}
+
+/// cluster M24: whoever is not the first of the list asks all others, again and again, and forms no cluster.
+#[test]
+fn whoever_is_not_the_first_seed_asks_on_and_never_forms_a_cluster() {
+    let settings = ClusterSettings { self_join_alone: true, ..ClusterSettings::default() };
+    let mut b = Machine::new("b", settings);
+    let asked = |out: &[Effect]| ["a", "c"].map(|name| sent(out, name).len());
+    let out = b.command(Command::JoinSeeds(["a", "b", "c"].map(address).to_vec()));
+    assert_eq!((asked(&out), out.len()), ([1; 2], 2));
+    for _ in 0..5 {
+        assert!(b.message("a", Message::InitJoinNack).is_empty() && b.message("c", Message::InitJoinNack).is_empty());
+        assert_eq!(asked(&b.run(5 * SECOND, &[])), [1; 2], "once in seed_node_timeout");
+    }
+    assert!(b.core.view().members.is_empty());
+}
+
+/// cluster M24: the first Ack is followed by a Join, later ones by nothing; and an Ack that came to nothing is remembered
+/// as long as the process runs.
+#[test]
+fn the_first_ack_wins_and_keeps_this_process_from_forming_a_cluster() {
+    let seeds = ["a", "b", "c"].map(address).to_vec();
+    let settings = ClusterSettings { self_join_alone: true, ..ClusterSettings::default() };
+    let mut a = Machine::new("a", settings);
+    let out = a.command(Command::JoinSeeds(seeds.clone()));
+    let Some(Message::InitJoin { config, .. }) = sent(&out, "b").pop() else { panic!("{out:?}") };
+    let ack = || Message::InitJoinAck { cluster_id: 9, config: config.clone() };
+    let out = a.message("b", ack());
+    assert!(matches!(sent(&out, "b")[..], [Message::Join { cluster_id: 9, .. }]), "{out:?}");
+    assert!(a.message("c", ack()).is_empty());
+    for _ in 0..2 {
+        a.message("b", Message::InitJoinNack);
+        a.message("c", Message::InitJoinNack);
+        let out = a.run(30 * SECOND, &[]);
+        assert!(!sent(&out, "b").is_empty(), "without a Welcome it asks again");
+        assert!(a.core.view().members.is_empty());
+        // The same process once more, from the start.
+        a.command(Command::JoinSeeds(seeds.clone()));
+    }
+}
+
+/// cluster M24: only a member that stays acknowledges; one that is on its way out says nothing.
+#[test]
+fn no_member_acknowledges_once_it_is_exiting_or_down() {
+    let answers = |a: &mut Machine| sent(&a.message("x", init_join(&[])), "x");
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    a.command(Command::Leave(ua("a")));
+    assert_eq!(a.status("a"), Some(MemberStatus::Leaving));
+    assert!(matches!(answers(&mut a)[..], [Message::InitJoinAck { .. }]));
+    a.agree(&["b", "c"]);
+    a.run(2 * SECOND, &["b", "c"]);
+    assert_eq!(a.status("a"), Some(MemberStatus::Exiting));
+    assert!(answers(&mut a).is_empty());
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+    a.command(Command::Down(ua("a")));
+    assert_eq!(a.status("a"), Some(MemberStatus::Down));
+    assert!(answers(&mut a).is_empty());
 }
 
 /// cluster M24: an Ack, or a Hello that names a cluster, whenever it came.
