@@ -7,7 +7,7 @@ use std::time::Duration;
 use greylag_cluster::{BoxFuture, Discovery, DiscoveryError};
 use greylag_core::NodeAddress;
 use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig, ResolverOpts};
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError, NoRecords};
 use hickory_resolver::proto::op::ResponseCode;
@@ -135,8 +135,10 @@ fn parse(name: &str) -> Result<Name, InvalidName> {
     Name::from_utf8(name).map_err(|error| invalid(error.to_string()))
 }
 
-/// Makes the resolver cache nothing, since what is looked up may change. The hosts file still comes before servers.
+/// Makes the resolver cache nothing, since what is looked up may change, and ask servers only: a hosts file says something
+/// else on each machine, and often names this machine alone, so a node would found a cluster of its own.
 fn tune(options: &mut ResolverOpts) {
+    options.use_hosts_file = ResolveHosts::Never;
     options.cache_size = 0;
     options.positive_max_ttl = Some(Duration::ZERO);
     options.negative_max_ttl = Some(Duration::ZERO);

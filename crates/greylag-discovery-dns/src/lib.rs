@@ -21,8 +21,8 @@
 //!   known by exactly that name.
 //!
 //! Discovery caches nothing, whatever the records' time to live: a cluster is founded on answers that
-//! stay the same, and an answer from a cache would always do so. That there are no nodes (`NXDOMAIN`, no
-//! record) is an answer; that the server is silent or fails is not.
+//! stay the same, and an answer from a cache would always do so. The machine's hosts file is not read. That there
+//! are no nodes (`NXDOMAIN`, no record) is an answer; that the server is silent or fails is not.
 //!
 //! This crate knows nothing of how clusters are founded: that is `Cluster::bootstrap`'s.
 

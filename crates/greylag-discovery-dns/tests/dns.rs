@@ -105,6 +105,25 @@ async fn addresses_of_a_name_are_nodes_at_one_port_and_nothing_is_cached() {
     assert_eq!(found(&dns).await.unwrap(), ["10.0.0.3:17355"], "the answer of now, not of before");
 }
 
+/// A hosts file knows some of the nodes at best, so the server answers for a name that stands there, too.
+#[tokio::test]
+async fn the_hosts_file_of_the_machine_does_not_answer_in_the_servers_place() {
+    let server = Server::start().await;
+    server.say(Says::Records(vec![ip(1), ip(2)]));
+    for name in names_in_the_hosts_file() {
+        let dns = DnsDiscovery::addresses(&name, 17355).unwrap().asking(server.address).unwrap();
+        assert_eq!(found(&dns).await.unwrap(), ["10.0.0.1:17355", "10.0.0.2:17355"], "{name}");
+    }
+}
+
+/// Such as the machine's own. `localhost` is left out, which no resolver asks a server for.
+fn names_in_the_hosts_file() -> Vec<String> {
+    let hosts = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
+    let lines = hosts.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let names = lines.flat_map(|line| line.split_whitespace().skip(1));
+    names.filter(|name| !name.contains("localhost")).map(|name| format!("{name}.")).collect()
+}
+
 #[tokio::test]
 async fn targets_of_a_service_are_nodes_by_name_and_port() {
     let server = Server::start().await;
