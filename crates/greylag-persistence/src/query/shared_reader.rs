@@ -171,11 +171,6 @@ impl SharedReader {
         [feed_at, idle_at, dismiss_at, self.newest_at].into_iter().flatten().min()
     }
 
-    /// Envelopes that are kept for consumers.
-    pub fn buffered(&self) -> usize {
-        self.slots.len() + self.staged.len()
-    }
-
     fn on_newest(
         &mut self,
         now: Instant,

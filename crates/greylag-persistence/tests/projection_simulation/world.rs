@@ -505,7 +505,7 @@ impl fmt::Display for World {
         }
         if let Some((number, reader)) = &self.reader {
             let due = reader.next_deadline().map(|at| at.saturating_duration_since(self.now));
-            writeln!(f, "reader {number}: due in {due:?}, holds {}", reader.buffered())?;
+            writeln!(f, "reader {number}: due in {due:?}")?;
         }
         for ((at, _), letter) in self.mail.iter().take(5) {
             writeln!(f, "in {:?}: {letter:?}", at.saturating_duration_since(self.now))?;
