@@ -2,8 +2,8 @@
 //! the test kit, and an entity that runs as a task.
 //!
 //! In transcripts store calls are performed at once, in their order, unless `hold append` keeps
-//! appends back until `answer WHAT`. Time stands still but for `advance`. What leaves is lost unless
-//! the transcript confirms it.
+//! appends back until `answer WHAT`. Time stands still but for `advance`, which ticks at every
+//! deadline, and `sleep`, which leaves that to `tick`. What leaves is lost unless the transcript confirms it.
 
 #[path = "support/log.rs"]
 mod log;
@@ -89,6 +89,8 @@ impl World {
             "hold" => self.hold = true,
             "answer" => self.answer(case.positional(0).unwrap()),
             "advance" => self.advance(transcript::duration(case.positional(0).unwrap()).unwrap()),
+            "sleep" => self.now += transcript::duration(case.positional(0).unwrap()).unwrap(),
+            "tick" => self.input(Input::Tick),
             "stop" => self.input(Input::Stop),
             "restart" => {
                 let (behavior, mut out) = (self.behavior(), Vec::new());

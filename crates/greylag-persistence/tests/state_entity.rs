@@ -452,6 +452,18 @@ fn a_state_is_seen_only_after_it_is_stored() {
     assert_eq!(steps.core.revision(), Revision::FIRST);
 }
 
+/// A command that waits for the state is a reason to read it before the entity stops; one that was put aside is none,
+/// since only another command takes it up again.
+#[test]
+fn an_entity_is_idle_while_no_command_waits_to_be_handled() {
+    let mut steps = in_phase(StatePhase::Loading);
+    assert!(steps.core.is_idle(), "nothing came yet");
+    steps.input(Input::Command("active? 1".to_owned()));
+    assert!(!steps.core.is_idle(), "a command waits for the state");
+    steps.answer(StateAnswer::Loaded(Ok(StoredState::absent(id()))));
+    assert_eq!((steps.core.is_idle(), steps.core.waiting_count()), (true, 1), "the command was put aside");
+}
+
 // ---- Kit and host -------------------------------------------------------------------------------
 
 fn cell(log: &Log) -> impl FnMut() -> Cell + 'static {
