@@ -284,3 +284,32 @@ impl PartialEq for CustomDowning {
         self.name == other.name && self.removal_margin == other.removal_margin && Arc::ptr_eq(&self.make, &other.make)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A provider that never downs anything.
+    struct Never;
+
+    impl DowningProvider for Never {
+        fn handle(&mut self, _: Instant, _: DowningInput<'_>, _: &DowningContext<'_>, _: &mut Vec<DownCommand>) {}
+
+        fn next_deadline(&self) -> Option<Instant> {
+            None
+        }
+    }
+
+    /// cluster S15: two settings are the same by the provider itself, its name and its margin.
+    #[test]
+    fn custom_providers_are_the_same_by_all_that_they_are() {
+        let never = || CustomDowning::new("never", Duration::from_secs(9), |_| Never);
+        let custom = never();
+        assert_eq!(custom, custom.clone());
+        let renamed = CustomDowning { name: "other".into(), ..custom.clone() };
+        let sooner = CustomDowning { removal_margin: Duration::from_secs(8), ..custom.clone() };
+        for other in [renamed, sooner, never()] {
+            assert_ne!(custom, other);
+        }
+    }
+}

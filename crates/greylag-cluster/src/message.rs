@@ -203,3 +203,18 @@ impl Message {
         crate::wire::decode(manifest, bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// cluster M25b: of two clusters just one yields, and none to itself.
+    #[test]
+    fn of_two_clusters_just_one_yields() {
+        let island = |cluster_id, size| Island { cluster_id, size };
+        for (ends, stays) in [(island(1, 2), island(9, 3)), (island(9, 3), island(1, 3))] {
+            assert!(ends.yields_to(stays) && !stays.yields_to(ends), "{ends:?} {stays:?}");
+        }
+        assert!(!island(1, 2).yields_to(island(1, 2)));
+    }
+}

@@ -123,9 +123,15 @@ mod tests {
     /// cluster F5.
     #[test]
     fn scenario_39_check_values() {
-        for (silence, expected) in
-            [(500.0, 0.0), (1000.0, 0.301), (1200.0, 1.64), (1400.0, 4.74), (1600.0, 10.8), (1700.0, 15.4)]
-        {
+        for (silence, expected) in [
+            (500.0, 0.0),
+            (1000.0, 0.301),
+            (1100.0, 0.80),
+            (1200.0, 1.64),
+            (1400.0, 4.74),
+            (1600.0, 10.8),
+            (1700.0, 15.4),
+        ] {
             let value = phi(silence, 1000.0, 100.0);
             assert!(close(value, expected), "phi({silence}) = {value}, not {expected}");
         }

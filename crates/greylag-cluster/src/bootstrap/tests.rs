@@ -113,6 +113,24 @@ fn a_founder_gives_no_vote_back_and_a_returned_one_is_never_used() {
     assert!(a.hear(9, "b:1#2", BootstrapMessage::Withdraw { ballot: 2 }).is_empty());
 }
 
+/// cluster M24: a vote that was taken back counts no more, and taking back an older ballot takes nothing from a newer vote.
+#[test]
+fn a_vote_that_is_taken_back_counts_no_more() {
+    let mut a = One::new("a:1#1", 3);
+    a.answer(0, &THREE);
+    a.answer(5, &THREE);
+    a.hear(6, "b:1#2", BootstrapMessage::Vote { ballot: 2 });
+    a.hear(6, "b:1#2", BootstrapMessage::Withdraw { ballot: 2 });
+    assert!(!founds(&a.hear(7, "c:1#3", BootstrapMessage::Vote { ballot: 1 })), "b has taken its vote back");
+    assert!(founds(&a.hear(8, "b:1#2", BootstrapMessage::Vote { ballot: 3 })));
+    let mut a = One::new("a:1#1", 3);
+    a.answer(0, &THREE);
+    a.answer(5, &THREE);
+    a.hear(6, "b:1#2", BootstrapMessage::Vote { ballot: 3 });
+    a.hear(6, "b:1#2", BootstrapMessage::Withdraw { ballot: 2 });
+    assert!(founds(&a.hear(7, "c:1#3", BootstrapMessage::Vote { ballot: 1 })), "b's newer vote stands");
+}
+
 #[test]
 fn a_member_neither_votes_nor_looks_up_but_gives_votes_back() {
     let mut c = One::new("c:1#3", 2);

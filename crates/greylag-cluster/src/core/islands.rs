@@ -318,3 +318,20 @@ impl ClusterCore {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The memory for Hellos is bounded: just so many addresses are remembered, the newest always.
+    #[test]
+    fn hellos_are_remembered_up_to_a_number() {
+        let mut islands = Islands::default();
+        let peer = |number: usize| format!("n{number}:1#1").parse::<UniqueAddress>().unwrap();
+        (0..MOST_HELLOS).for_each(|number| islands.note_hello(&peer(number), Some(7)));
+        assert_eq!(islands.hellos.len(), MOST_HELLOS);
+        islands.note_hello(&peer(MOST_HELLOS), Some(7));
+        assert_eq!(islands.hellos.len(), MOST_HELLOS);
+        assert!(islands.hellos.contains_key(peer(MOST_HELLOS).address()));
+    }
+}

@@ -128,6 +128,29 @@ fn a_newer_state_shares_what_it_does_not_change() {
     assert!(Shared::is(&bench.core.view().unreachable, after.reachability.unreachable()), "derived once");
 }
 
+/// cluster M6: each state that arrives counts by how its knowledge relates to that of this node.
+#[test]
+fn states_that_arrive_are_counted_by_what_they_know() {
+    let mut bench = Bench::new();
+    let older = Gossip::clone(bench.core.gossip());
+    let counts = |bench: &Bench| {
+        let stats = bench.core.gossip_stats();
+        [stats.same, stats.newer, stats.older, stats.merged]
+    };
+    let [same, newer, older_ones, merged] = counts(&bench);
+    bench.gossip(|_| {});
+    assert_eq!(counts(&bench), [same + 1, newer, older_ones, merged]);
+    bench.gossip(|gossip| gossip.version.increment(&node(1)));
+    assert_eq!(counts(&bench), [same + 1, newer + 1, older_ones, merged]);
+    bench.gossip(|gossip| *gossip = older.clone());
+    assert_eq!(counts(&bench), [same + 1, newer + 1, older_ones + 1, merged]);
+    bench.gossip(|gossip| {
+        *gossip = older.clone();
+        gossip.version.increment(&node(2));
+    });
+    assert_eq!(counts(&bench), [same + 1, newer + 1, older_ones + 1, merged + 1]);
+}
+
 /// cluster M11, C5: a target is drawn by places, and no address is copied.
 #[test]
 fn a_gossip_at_rest_is_a_status_with_the_shared_version() {
