@@ -283,6 +283,62 @@ async fn an_answer_that_is_too_large_is_said_to_be() {
     assert_eq!(queries.newest().await, Ok(None));
 }
 
+/// The bytes by which a client opens a session and says its whole Hello.
+fn spoken_hello() -> Vec<u8> {
+    const METHOD: &[u8] = b"/greylag.journal.v1.JournalService/Session";
+    let hello = proto::Hello {
+        oldest_version: VERSION,
+        newest_version: VERSION,
+        client: "spoken".into(),
+        client_id: Bytes::copy_from_slice(&9_u128.to_be_bytes()),
+    };
+    let message = proto::ClientFrame { frame: Some(client_frame::Frame::Hello(hello)) }.encode_to_vec();
+    let message = [&[0][..], &(message.len() as u32).to_be_bytes(), &message].concat();
+    let mut head = vec![0x83, 0x86, 0x04, METHOD.len() as u8];
+    head.extend(METHOD);
+    head.extend(b"\x01\x01x\x0f\x10\x10application/grpc\x00\x02te\x08trailers");
+    let (settings, session, said) = (frame(4, 0, 0, &[]), frame(1, 4, 1, &head), frame(0, 0, 1, &message));
+    [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &settings, &session, &said].concat()
+}
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// A client's connection on which so many of these bytes were said, and no more.
+async fn said(server: &JournalServer, bytes: &[u8]) -> TcpStream {
+    let mut connection = TcpStream::connect(server.local_address()).await.unwrap();
+    connection.write_all(bytes).await.unwrap();
+    connection
+}
+
+/// Reads up to a message of the session, and fails if the connection ends before it.
+async fn hears_a_message(connection: &mut TcpStream) {
+    loop {
+        let mut head = [0; 9];
+        connection.read_exact(&mut head).await.expect("it is welcomed");
+        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        connection.read_exact(&mut payload).await.unwrap();
+        // Data, of the one stream.
+        if head[3] == 0 && head[5..] == [0, 0, 0, 1] {
+            return;
+        }
+    }
+}
+
+/// How far clients come that do not say who they are: nothing at all, half the preface of HTTP/2, a Hello but for its last
+/// byte.
+fn silences() -> [Vec<u8>; 3] {
+    let mut hello = spoken_hello();
+    hello.pop();
+    [Vec::new(), b"PRI * HTTP/2.0\r\n".to_vec(), hello]
+}
+
+/// Less than it takes the server to find that a client answers no pings.
+const KEEP_ALIVE_ENDS: Duration = Duration::from_secs(8);
+
 /// Scenario persistence 72: a client that connects and does not say who it is is cut off, however far it comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_72_a_session_that_says_nothing_is_closed() {
@@ -290,17 +346,20 @@ async fn scenario_72_a_session_that_says_nothing_is_closed() {
     let settings = ServerSettings { hello_timeout: Duration::from_millis(200), ..ServerSettings::test() };
     let (server, _) = serve(Gated::new(), settings).await;
     let began = std::time::Instant::now();
-    // One says nothing at all, one the first half of the preface of HTTP/2, one opens a session and leaves it at that.
-    let mut silent = TcpStream::connect(server.local_address()).await.unwrap();
-    let mut halting = TcpStream::connect(server.local_address()).await.unwrap();
-    halting.write_all(b"PRI * HTTP/2.0\r\n").await.unwrap();
+    let mut silent = Vec::new();
+    for bytes in silences() {
+        silent.push(said(&server, &bytes).await);
+    }
+    // This one opens a session and leaves it at that.
     let mut raw = Raw::silent(&server).await;
-    for connection in [&mut silent, &mut halting] {
+    for (number, connection) in silent.iter_mut().enumerate() {
         let mut rest = Vec::new();
-        // Closed, in whatever way.
-        let closed = tokio::time::timeout(Duration::from_secs(30), connection.read_to_end(&mut rest)).await;
-        assert!(closed.is_ok(), "it is still open");
-        assert!(began.elapsed() >= Duration::from_millis(200), "it had no time to say hello");
+        // Closed, in whatever way, and before the keep-alive finds that these clients answer no pings.
+        let closed =
+            tokio::time::timeout(KEEP_ALIVE_ENDS.saturating_sub(began.elapsed()), connection.read_to_end(&mut rest))
+                .await;
+        assert!(closed.is_ok(), "{number} is still open");
+        assert!(began.elapsed() >= Duration::from_millis(200), "{number} had no time to say hello");
     }
     let ended = tokio::time::timeout(Duration::from_secs(30), raw.incoming.message()).await;
     let status = ended.expect("it is still open").unwrap_err();
@@ -313,30 +372,41 @@ async fn scenario_72_a_session_that_says_nothing_is_closed() {
     tokio::time::timeout(Duration::from_millis(600), known.incoming.message()).await.unwrap_err();
 }
 
+/// Scenario persistence 72: what is said after half a Hello makes it a whole one, so it was the half that was waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hello_that_comes_in_two_halves_is_one() {
+    let settings = ServerSettings { hello_timeout: Duration::from_secs(3600), ..ServerSettings::test() };
+    let (server, _) = serve(Gated::new(), settings).await;
+    let [_, _, half] = silences();
+    let mut connection = said(&server, &half).await;
+    connection.write_all(&spoken_hello()[half.len()..]).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(60), hears_a_message(&mut connection)).await.expect("it is welcomed");
+}
+
 /// Scenario persistence 72: a stop does not wait for those that have said nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_72_a_stop_does_not_wait_for_those_that_say_nothing() {
     let ever = Duration::from_secs(3600);
     let settings = ServerSettings { hello_timeout: ever, shutdown_timeout: ever, ..ServerSettings::test() };
     let (server, _) = serve(Gated::new(), settings).await;
-    let _silent = TcpStream::connect(server.local_address()).await.unwrap();
+    let mut silent = Vec::new();
+    for bytes in silences() {
+        silent.push(said(&server, &bytes).await);
+    }
     let raw = Raw::silent(&server).await;
     let stopped = tokio::time::timeout(Duration::from_secs(60), server.shutdown()).await;
     assert!(stopped.is_ok(), "the stop waits for a client that says nothing");
-    drop(raw);
+    drop((silent, raw));
 }
 
-/// Scenario persistence 72: a thousand clients that say nothing leave room for one that says hello.
+/// Scenario persistence 72: a thousand clients that say nothing, or not all of a Hello, leave room for one that says hello.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_72_a_thousand_that_say_nothing_leave_room_for_others() {
     let settings = ServerSettings { hello_timeout: Duration::from_secs(3600), ..ServerSettings::test() };
     let (server, _) = serve(Gated::new(), settings).await;
-    let mut crowd = Vec::new();
+    let (silences, mut crowd) = (silences(), Vec::new());
     for number in 0..1000 {
-        crowd.push(TcpStream::connect(server.local_address()).await.unwrap());
-        if number % 100 == 0 {
-            crowd.last_mut().unwrap().write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
-        }
+        crowd.push(said(&server, &silences[number % silences.len()]).await);
     }
     let served = tokio::time::timeout(Duration::from_secs(60), Raw::welcomed(&server, 1)).await;
     assert!(served.is_ok(), "an honest client finds no room");
