@@ -81,7 +81,7 @@ mod tests {
     fn codes_mean_what_the_specification_says() {
         let of = |code| Failure::of_state(&SqlState::from_code(code), String::new());
         let none = String::new;
-        for code in ["40001", "40P01", "57014", "55P03"] {
+        for code in ["40001", "40P01", "57014", "55P03", "53200", "53300"] {
             assert_eq!(of(code), Failure::RolledBack(none()), "{code}");
         }
         for code in ["57P01", "57P02", "57P03", "08006", "08007", "40003"] {

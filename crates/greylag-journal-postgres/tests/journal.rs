@@ -12,9 +12,9 @@ use greylag_journal_postgres::{
     MIGRATIONS, Migrate, OpenError, PostgresJournal, PostgresJournalSettings, SCHEMA_TABLE,
 };
 use greylag_persistence::{
-    AppendError, ChangesOf, ClaimError, EncodedValue, Health, Journal, NewEvent, Offset, OffsetError, OffsetStore,
-    Position, Processed, ReadError, ReadRange, RejectReason, Revision, SeqNr, SnapshotStore, StateStore, StateWrite,
-    Timestamp, WriterUuid,
+    AppendError, ChangesOf, ClaimError, EncodedValue, Health, Journal, NewEvent, NewSnapshot, Offset, OffsetError,
+    OffsetStore, PersistenceId, Position, Processed, ReadError, ReadRange, RejectReason, Revision, SeqNr,
+    SnapshotCriteria, SnapshotStore, StateStore, StateWrite, Timestamp, Under, WriterUuid,
 };
 use greylag_postgres::Database;
 use greylag_testkit::certificates::Authority;
@@ -314,6 +314,65 @@ fn a_locked_row_stops_its_own_lane_and_no_reader() {
         appending.await.unwrap().unwrap();
         assert_eq!(claiming.await.unwrap().highest, SeqNr::FIRST, "the claim waited for the append");
     });
+}
+
+/// Persistence §4.4: each kind of work has connections of its own. While one kind waits on all that it has, the others
+/// go on.
+#[test]
+fn work_that_waits_on_all_its_connections_holds_up_no_other_kind() {
+    with_server(async |server| {
+        let limit = Duration::from_secs(60);
+        let (statement_timeout, call_timeout, snapshot_timeout) = (limit, limit, limit);
+        let patient = PostgresJournalSettings { statement_timeout, call_timeout, snapshot_timeout, ..settings() };
+        let journal = PostgresJournal::open(&server.config(), patient).await.unwrap();
+        let mut writer = Writer::claim(&journal, id("a|1")).await;
+        let (client, _) = Database::parse(&server.config()).unwrap().connect("test").await.unwrap();
+        for (kind, table) in [("writes", "snapshot"), ("replay", "snapshot"), ("queries", "projection_owner")] {
+            client.batch_execute(&format!("begin; lock table {table} in access exclusive mode")).await.unwrap();
+            let wait = async |journal: PostgresJournal| match kind {
+                "writes" => journal.snapshots().save(snapshot(id("a|1"))).await.map(drop).unwrap(),
+                "replay" => {
+                    journal.snapshots().load(&id("a|1"), SnapshotCriteria::up_to(SeqNr::MAX)).await.map(drop).unwrap()
+                }
+                _ => journal.offsets().claim("waits", 0..=1).await.map(drop).unwrap(),
+            };
+            // As many as each pool has connections.
+            let waiting = futures::future::join(wait(journal.clone()), wait(journal.clone()));
+            let others = async {
+                let sql = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'";
+                until(|| server.psql(sql).unwrap().trim() == "2").await;
+                writer.append(&journal, &["x"]).await.unwrap();
+                if kind != "writes" {
+                    journal.claim(&writer.id, writer.uuid, Under::Seen(writer.epoch)).await.unwrap();
+                }
+                if kind != "replay" {
+                    read_all(&journal, &writer.id).await;
+                }
+                if kind != "queries" {
+                    journal.offsets().claim("goes on", 0..=1).await.unwrap();
+                }
+                assert_eq!(server.psql(sql).unwrap().trim(), "2", "{kind} wait still");
+                client.batch_execute("commit").await.unwrap();
+            };
+            let others = async {
+                tokio::time::timeout(limit / 2, others).await.unwrap_or_else(|_| panic!("{kind} hold up other work"));
+            };
+            futures::future::join(waiting, others).await;
+        }
+        assert_eq!(read_all(&journal, &writer.id).await.len(), 3);
+    });
+}
+
+fn snapshot(id: PersistenceId) -> NewSnapshot {
+    NewSnapshot {
+        id,
+        seq_nr: SeqNr::FIRST,
+        codec_id: CodecId::JSON,
+        manifest: "s".into(),
+        schema_version: 1,
+        payload: "v".into(),
+        metadata: Default::default(),
+    }
 }
 
 /// Calls whose caller waits no longer leave no connection behind on which others would wait.
