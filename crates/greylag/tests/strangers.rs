@@ -4,11 +4,11 @@
 #[path = "../../../attack/src/schema.rs"]
 mod schema;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use greylag::cluster::{Cluster, ClusterEvent, ClusterSettings, Downing, MemberStatus, SbrSettings};
+use greylag::cluster::{self, Cluster, ClusterEvent, ClusterSettings, Downing, MemberStatus, SbrSettings};
 use greylag::codec::json;
 use greylag::crdt::GCounter;
 use greylag::ddata::{Key, ReadLevel, Replicator, TypeTable, WriteLevel};
@@ -118,15 +118,15 @@ async fn outsider() -> Arc<GrpcTransport> {
     GrpcTransport::bind(settings, Arc::new(Registry::new())).await.expect("it listens")
 }
 
-/// Says everything to `to`, in order, and waits until all of it has been taken there; how many of each path were sent.
-async fn say_everything(from: &Arc<GrpcTransport>, to: &UniqueAddress) -> BTreeMap<String, u64> {
-    let mut sent = BTreeMap::new();
+/// Says everything to `to`, in order, and waits until all of it has been taken there; what was sent.
+async fn say_everything(from: &Arc<GrpcTransport>, to: &UniqueAddress) -> Vec<schema::Message> {
+    let mut sent = Vec::new();
     let destination = Destination::Incarnation(to.clone());
     for message in schema::messages(to, from.self_address()) {
         let recipient = Recipient::new(message.path.clone());
         let envelope = Envelope::new(recipient, CodecId::INTERNAL, message.manifest, message.payload.clone());
         match from.send_async(&destination, envelope, Some(LONG)).await {
-            Ok(()) => *sent.entry(message.path).or_default() += 1,
+            Ok(()) => sent.push(message),
             // Too large for the lane: it does not leave the process that says it.
             Err(rejected) => assert!(matches!(rejected.error, SendError::TooLarge { .. }), "{}", rejected.error),
         }
@@ -135,6 +135,30 @@ async fn say_everything(from: &Arc<GrpcTransport>, to: &UniqueAddress) -> BTreeM
     from.flush(to, Box::new(move || done.send(()).unwrap_or_default()));
     tokio::time::timeout(LONG, taken).await.expect("all of it is taken").expect("it is said once");
     sent
+}
+
+/// Why the membership of `target` drops what a process said to the recipient that is open to strangers, if it does.
+fn refusal(target: &UniqueAddress, said: &schema::Message, is_member: bool) -> Option<DeadLetterReason> {
+    use cluster::Message::{ExitingConfirmed, GossipStatus, HeartbeatRsp};
+    match cluster::Message::from_bytes(said.manifest, said.payload.clone()) {
+        Err(_) => Some(DeadLetterReason::Undecodable),
+        Ok(ExitingConfirmed { .. } | HeartbeatRsp { .. }) if !is_member => Some(DeadLetterReason::NotAMember),
+        Ok(GossipStatus { to, .. }) if to == *target && !is_member => Some(DeadLetterReason::NotAMember),
+        Ok(GossipStatus { to, version, .. }) if to == *target && version.iter().any(|(_, count)| count == u64::MAX) => {
+            Some(DeadLetterReason::BeyondReach)
+        }
+        // Questions of those who join, probes, heartbeats; and gossip, which here is always that of another cluster.
+        Ok(_) => None,
+    }
+}
+
+/// How much of what was said the membership drops, by reason.
+fn refusals(target: &UniqueAddress, said: &[schema::Message], is_member: bool) -> BTreeMap<DeadLetterReason, u64> {
+    let mut counts = BTreeMap::new();
+    for reason in said.iter().filter(|said| is_open(&said.path)).filter_map(|said| refusal(target, said, is_member)) {
+        *counts.entry(reason).or_default() += 1;
+    }
+    counts
 }
 
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -163,15 +187,24 @@ async fn scenario_77_every_message_of_every_layer() {
     let stranger = outsider().await;
     let before = shop.dropped();
     let sent = say_everything(&stranger, &target).await;
-    let closed: u64 = sent.iter().filter(|(path, _)| !is_open(path)).map(|(_, count)| count).sum();
-    assert!(sent.len() > 12 && closed > 5_000, "{sent:?}");
+    let closed = sent.iter().filter(|said| !is_open(&said.path)).count() as u64;
+    let paths: BTreeSet<&str> = sent.iter().map(|said| said.path.as_str()).collect();
+    assert!(paths.len() > 12 && closed > 5_000, "{closed} to {paths:?}");
     let refused = || shop.dropped_of(stranger.self_address(), DeadLetterReason::NotAMember);
     until("the last refusal", || refused() >= closed).await;
-    assert_eq!(refused(), closed, "{sent:?}: {:?}", shop.dropped());
+    assert_eq!(refused(), closed, "{:?}", shop.dropped());
     // What the machine refused of the rest is told under its own name.
-    let by_machine =
-        |reason| shop.dropped().get(&reason).copied().unwrap_or(0) - before.get(&reason).copied().unwrap_or(0);
-    until("what the membership refused", || by_machine(DeadLetterReason::NotAMember) > closed).await;
+    let dropped = |before: &BTreeMap<_, u64>, reason| {
+        shop.dropped().get(&reason).unwrap_or(&0) - before.get(&reason).unwrap_or(&0)
+    };
+    let by_machine = refusals(&target, &sent, false);
+    assert!(by_machine[&DeadLetterReason::NotAMember] > 100, "{by_machine:?}");
+    for (reason, count) in &by_machine {
+        let all = if *reason == DeadLetterReason::NotAMember { closed + count } else { *count };
+        until("what the membership refused", || dropped(&before, *reason) >= all).await;
+        assert_eq!(dropped(&before, *reason), all, "{reason:?}: {:?}", shop.dropped());
+    }
+    assert_eq!(dropped(&before, DeadLetterReason::MailboxFull), 0);
     assert_eq!(shop.facts().await, facts);
     assert_eq!(shop.replicator.stats().await.expect("it runs").from_strangers, 0, "none came so far");
     assert_eq!(shop.node.transport().stats().malformed_frames, 0);
@@ -187,9 +220,11 @@ async fn scenario_77_every_message_of_every_layer() {
         |shop: &Shop| shop.node.cluster().view().members.iter().filter(|m| m.status == MemberStatus::Up).count() == 2;
     until("both are up", || is_known(&shop)).await;
     let mut events = shop.node.cluster().subscribe();
-    let facts = shop.facts().await;
-    say_everything(&outsider, &target).await;
-    until("numbers beyond reach", || by_machine(DeadLetterReason::BeyondReach) > 0).await;
+    let (facts, before) = (shop.facts().await, shop.dropped());
+    let sent = say_everything(&outsider, &target).await;
+    let beyond = refusals(&target, &sent, true)[&DeadLetterReason::BeyondReach];
+    until("numbers beyond reach", || dropped(&before, DeadLetterReason::BeyondReach) >= beyond).await;
+    assert_eq!(dropped(&before, DeadLetterReason::BeyondReach), beyond, "{:?}", shop.dropped());
     assert_eq!(shop.facts().await, facts);
     // It goes on: customers that there were, and the counter.
     assert_eq!((shop.add("a", 2).await, shop.add("b", 4).await), (7, 7));
