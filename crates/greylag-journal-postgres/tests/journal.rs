@@ -330,11 +330,15 @@ fn work_that_waits_on_all_its_connections_holds_up_no_other_kind() {
         for (kind, table) in [("writes", "snapshot"), ("replay", "snapshot"), ("queries", "projection_owner")] {
             client.batch_execute(&format!("begin; lock table {table} in access exclusive mode")).await.unwrap();
             let wait = async |journal: PostgresJournal| match kind {
-                "writes" => journal.snapshots().save(snapshot(id("a|1"))).await.map(drop).unwrap(),
-                "replay" => {
-                    journal.snapshots().load(&id("a|1"), SnapshotCriteria::up_to(SeqNr::MAX)).await.map(drop).unwrap()
+                "writes" => {
+                    journal.snapshots().save(snapshot(id("a|1"))).await.unwrap();
                 }
-                _ => journal.offsets().claim("waits", 0..=1).await.map(drop).unwrap(),
+                "replay" => {
+                    journal.snapshots().load(&id("a|1"), SnapshotCriteria::up_to(SeqNr::MAX)).await.unwrap();
+                }
+                _ => {
+                    journal.offsets().claim("waits", 0..=1).await.unwrap();
+                }
             };
             // As many as each pool has connections.
             let waiting = futures::future::join(wait(journal.clone()), wait(journal.clone()));
@@ -433,7 +437,7 @@ fn appends_wait_for_room_and_close_answers_what_waits() {
         journal.close().await.unwrap();
         let after = journal.append(last.next(&["y"])).await;
         assert!(matches!(after, Err(AppendError::NotStored(_))), "{after:?}");
-        let claim = journal.claim(&last.id, last.uuid, greylag_persistence::Under::Seen(last.epoch)).await;
+        let claim = journal.claim(&last.id, last.uuid, Under::Seen(last.epoch)).await;
         assert!(matches!(claim, Err(ClaimError::Unavailable(_))), "{claim:?}");
         assert!(SnapshotStore::health(&journal.snapshots()) == Health::Down("closed".to_owned()));
         let connections = "select count(*) from pg_stat_activity where backend_type = 'client backend' and \

@@ -503,11 +503,11 @@ async fn scenario_80_sixty_four_admin_clients() {
     }
     let exhausted = Some(Code::ResourceExhausted as i32);
     assert_eq!(outcomes.keys().copied().collect::<Vec<_>>(), [None, exhausted], "{outcomes:?}");
-    // It answered all that came in its turn: a hundred in a second.
-    assert!(outcomes[&None] >= 500, "{outcomes:?}");
     // Of ten heartbeats nine: what the machine does beside this test may hold up any one of them.
     let nine = |took: &[Duration]| took[took.len() * 9 / 10];
     assert!(nine(&asked) < nine(&spared) + LATE, "{asked:?} of the member that was asked, {spared:?} of the other one");
+    // It answered all that came in its turn: a hundred in a second.
+    assert!(outcomes[&None] >= 500, "{outcomes:?}");
 
     drop(clients);
     let again = || async {
