@@ -198,7 +198,7 @@ async fn scenario_77_every_message_of_every_layer() {
         shop.dropped().get(&reason).unwrap_or(&0) - before.get(&reason).unwrap_or(&0)
     };
     let by_machine = refusals(&target, &sent, false);
-    assert!(by_machine[&DeadLetterReason::NotAMember] > 100, "{by_machine:?}");
+    assert!(by_machine[&DeadLetterReason::NotAMember] > 50, "{by_machine:?}");
     for (reason, count) in &by_machine {
         let all = if *reason == DeadLetterReason::NotAMember { closed + count } else { *count };
         until("what the membership refused", || dropped(&before, *reason) >= all).await;
@@ -222,7 +222,10 @@ async fn scenario_77_every_message_of_every_layer() {
     let mut events = shop.node.cluster().subscribe();
     let (facts, before) = (shop.facts().await, shop.dropped());
     let sent = say_everything(&outsider, &target).await;
-    let beyond = refusals(&target, &sent, true)[&DeadLetterReason::BeyondReach];
+    // A member's gossip is taken on the lane of chatter, too, which is closed to strangers.
+    let is_beyond = |said: &&schema::Message| refusal(&target, said, true) == Some(DeadLetterReason::BeyondReach);
+    let beyond = sent.iter().filter(is_beyond).count() as u64;
+    assert!(beyond > 0);
     until("numbers beyond reach", || dropped(&before, DeadLetterReason::BeyondReach) >= beyond).await;
     assert_eq!(dropped(&before, DeadLetterReason::BeyondReach), beyond, "{:?}", shop.dropped());
     assert_eq!(shop.facts().await, facts);
