@@ -159,3 +159,55 @@ impl Bounds {
         time.saturating_sub(self.now_ms)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Nacked;
+
+    /// ddata §9: a message is refused for one number beyond all that can be drawn, wherever it stands, and for none below.
+    #[test]
+    fn one_impossible_number_is_enough() {
+        let item = |prev, version| DeltaItem {
+            key: "k".into(),
+            tag: "t".into(),
+            prev,
+            version,
+            delta: Vec::new().into(),
+            markers: Markers::new(),
+            used_ms: None,
+        };
+        let envelope = |version| Envelope {
+            content: Content::Unreadable,
+            versions: [(greylag_crdt::ReplicaId(1), version)].into(),
+            markers: Markers::new(),
+            used_ms: None,
+        };
+        let nack = |have| Nacked { key: "k".into(), have, full: false };
+        let batch = |from_seq, to_seq, item| Message::DeltaBatch { from_seq, to_seq, items: vec![item] };
+        let nacked = |from_seq, to_seq, have| Message::DeltaAck { from_seq, to_seq, nacked: vec![nack(have)] };
+        type Of<'a> = &'a dyn Fn(u64) -> Message;
+        let messages: [Of<'_>; 13] = [
+            &|number| Message::Write { request: 1, key: "k".into(), envelope: envelope(number) },
+            &|number| Message::ReadReply { request: 1, reply: ReadReply::Value(envelope(number)) },
+            &|number| Message::DeltaWrite { request: 1, item: item(number, 1) },
+            &|number| Message::DeltaWrite { request: 1, item: item(1, number) },
+            &|have| Message::WriteReply { request: 1, reply: WriteReply::DeltaNack { have, full: true } },
+            &|number| batch(number, 1, BatchItem::Hint { hash: 1 }),
+            &|number| batch(1, number, BatchItem::Hint { hash: 1 }),
+            &|number| batch(1, 1, BatchItem::Delta(item(1, number))),
+            &|number| batch(1, 1, BatchItem::Full { key: "k".into(), envelope: envelope(number) }),
+            &|number| nacked(number, 1, 1),
+            &|number| nacked(1, number, 1),
+            &|number| nacked(1, 1, number),
+            &|number| {
+                let entries = vec![("k".into(), envelope(number))];
+                Message::Gossip { round: None, number: 1, send_back: false, entries }
+            },
+        ];
+        for message in messages {
+            assert!(has_impossible_numbers(&message(MAX_NUMBER + 1)), "{:?}", message(MAX_NUMBER + 1));
+            assert!(!has_impossible_numbers(&message(MAX_NUMBER)), "{:?}", message(MAX_NUMBER));
+        }
+    }
+}

@@ -115,3 +115,24 @@ impl fmt::Debug for Snapshot {
         fmt::Debug::fmt(&self.0, f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use greylag_crdt::GSet;
+
+    use super::*;
+
+    /// Snapshots are equal where the values are: of one type, with the same content.
+    #[test]
+    fn snapshots_are_equal_by_type_and_content() {
+        let set = |elements: &[u64]| {
+            let mut set = GSet::new();
+            elements.iter().for_each(|element| set.add(*element));
+            Snapshot::new(&set)
+        };
+        assert_eq!(set(&[1, 2]), set(&[2, 1]));
+        assert_ne!(set(&[1]), set(&[2]));
+        // Two empty sets: only the types tell them apart.
+        assert_ne!(set(&[]), Snapshot::new(&GSet::<u32>::new()));
+    }
+}

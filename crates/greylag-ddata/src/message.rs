@@ -536,3 +536,30 @@ impl BatchItem {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Windows and lanes go by the reckoned size: it is at least half of the encoded one, and not twice as much.
+    #[test]
+    fn the_reckoned_size_of_a_round_is_near_the_encoded_one() {
+        let round = RoundId { opened_by_sender: true, number: 1 << 40 };
+        let sum = Sum { count: 1 << 20, total: Digest(u128::MAX) };
+        let parents = |count: u64| {
+            let part = |at: u64| Prefix::ROOT.children().nth(at as usize % 16).expect("it has sixteen");
+            (0..count).map(|at| (part(at), vec![sum; 16])).collect::<Vec<_>>()
+        };
+        let key = |hash: u64| Listed { hash: hash << 32, digest: Digest(u128::MAX), used_ms: None };
+        let messages = [
+            Message::SyncNodes { round, number: 1, parents: parents(16) },
+            Message::SyncNodes { round, number: 1, parents: parents(1) },
+            Message::SyncList { round, number: 1, prefixes: vec![Prefix::ROOT; 4], keys: (1..200).map(key).collect() },
+            Message::SyncWant { round: Some(round), number: 1, hashes: (1..200).map(|hash| hash << 48).collect() },
+        ];
+        for message in messages {
+            let (reckoned, encoded) = (message.size_hint(), message.encoded_len());
+            assert!(reckoned * 2 >= encoded && reckoned <= encoded * 2, "{}: {reckoned}, {encoded}", message.kind());
+        }
+    }
+}

@@ -323,6 +323,14 @@ impl ReplicatorSettings {
 mod tests {
     use super::*;
 
+    /// ddata K2: a floor from the clock leaves a million numbers to each millisecond, and never wraps round.
+    #[test]
+    fn a_floor_from_the_clock_grows_with_it() {
+        let floors = [-5, 0, 1, 1_700_000_000_000, i64::MAX].map(DotFloor::from_wall_ms);
+        let expected = [0, 0, 1 << 20, 1_700_000_000_000 << 20, u64::MAX].map(DotFloor);
+        assert_eq!(floors, expected);
+    }
+
     #[test]
     fn settings_that_exclude_each_other_are_named() {
         assert_eq!(ReplicatorSettings::default().validate(), Ok(()));

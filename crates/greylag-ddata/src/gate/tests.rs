@@ -447,6 +447,23 @@ fn alone_a_closed_gate_waits() {
     assert_eq!((world.is_current(), world.states()), ("a".into(), "o".into()));
 }
 
+/// ddata Z9: alone an open gate lets markers be forgotten, a closed one does not; among others it takes a current one, and
+/// that all are.
+#[test]
+fn markers_are_forgotten_where_nothing_brings_back_what_they_removed() {
+    let may_forget = |world: &World| world.gates.values().map(Gate::may_forget).collect::<Vec<_>>();
+    let mut alone = World::new(&[('a', None)]);
+    alone.publish();
+    assert_eq!(may_forget(&alone), [true]);
+    let mut closed = World::new(&[('a', Some(meta(90, None, &[])))]);
+    closed.publish();
+    assert_eq!(may_forget(&closed), [false]);
+    let mut three = World::new(&[('a', None), ('b', None), ('c', None)]);
+    three.publish();
+    assert_eq!(three.is_current(), "a");
+    assert_eq!(may_forget(&three), [false; 3], "only one is current");
+}
+
 /// ddata Z9: a horizon further ahead than clocks may differ counts for nothing; one that is not is taken.
 #[test]
 fn implausible_horizons_count_for_nothing() {
