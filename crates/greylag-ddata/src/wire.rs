@@ -755,6 +755,56 @@ mod tests {
         }
     }
 
+    /// ddata §9: a message with more items than a step takes is none, whichever list is too long; one with as many is taken.
+    #[test]
+    fn no_list_of_a_message_is_longer_than_a_step_takes() {
+        let ack = |nacked| Message::DeltaAck { from_seq: 1, to_seq: 1, nacked };
+        let batch = |items| Message::DeltaBatch { from_seq: 1, to_seq: 1, items };
+        let round = RoundId { number: 4, opened_by_sender: true };
+        let listed = Listed { hash: 7, digest: Digest(8), used_ms: None };
+        let listed = |keys, prefixes| Message::SyncList {
+            round,
+            number: 1,
+            prefixes: vec![Prefix::ROOT; prefixes],
+            keys: vec![listed; keys],
+        };
+        let (range, sum) = (KeyRange::ALL, RangeSum::default());
+        type Of<'a> = &'a dyn Fn(usize) -> Message;
+        let messages: [Of<'_>; 8] = [
+            &|count| ack(vec![Nacked { key: "k".into(), have: 1, full: false }; count]),
+            &|count| batch(vec![BatchItem::Hint { hash: 7 }; count]),
+            &|count| listed(count, 1),
+            &|count| listed(1, count),
+            &|count| Message::SyncWant { round: None, number: 1, hashes: vec![7; count] },
+            &|count| {
+                let entries = vec![("k".into(), Envelope::of(Content::Tombstone { deleted_at: 7 })); count];
+                Message::Gossip { round: None, number: 1, send_back: false, entries }
+            },
+            &|count| {
+                let nodes = vec![(range.clone(), sum); count];
+                Message::InnerNodes { round, number: 1, key: "k".into(), snapshot: Digest(5), offer: None, nodes }
+            },
+            &|count| {
+                let ranges = vec![Wanted { range: range.clone(), split: true }; count];
+                Message::InnerWant { round, number: 1, key: "k".into(), snapshot: Digest(5), ranges }
+            },
+        ];
+        let read = |message: &Message| {
+            let mut buffer = BytesMut::new();
+            encode(message, &mut buffer).unwrap();
+            decode(buffer.freeze())
+        };
+        for message in messages {
+            let fits = message(MAX_ITEMS);
+            assert_eq!(read(&fits), Ok(fits.clone()), "{}", fits.kind());
+            assert_eq!(read(&message(MAX_ITEMS + 1)), Err(WireError::TooMany(MAX_ITEMS + 1)), "{}", fits.kind());
+        }
+        let parents = |count| vec![(Prefix::ROOT, vec![Sum::default(); 16]); count];
+        let nodes = |count| Message::SyncNodes { round, number: 1, parents: parents(count) };
+        assert_eq!(read(&nodes(MAX_ITEMS / 16)), Ok(nodes(MAX_ITEMS / 16)));
+        assert!(matches!(read(&nodes(MAX_ITEMS / 16 + 1)), Err(WireError::TooMany(_))));
+    }
+
     /// ddata §9, Y4: an entry whose markers or content a newer version wrote is refused by itself; the rest of its message
     /// is read.
     #[test]
