@@ -105,6 +105,13 @@ pub enum DeadLetterReason {
     UnexpectedMessage,
 }
 
+impl DeadLetterReason {
+    /// Reasons that belong to every start and every end of a node: nodes begin and end one by one, and hear of each other's
+    /// membership one by one. A protocol that says again what is dropped so need not warn of it.
+    pub const OF_STARTS_AND_ENDS: [Self; 4] =
+        [Self::NoSuchRecipient, Self::NotAMember, Self::Quarantined, Self::ShuttingDown];
+}
+
 impl fmt::Display for DeadLetterReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)

@@ -152,8 +152,7 @@ impl Sharding {
         cluster.register_join_key("sharding.number_of_shards", settings.number_of_shards);
         cluster.register_join_key("sharding.state_store_mode", format!("{:?}", settings.state_store_mode));
         // Regions and coordinators begin one by one and end one by one, and what finds none is said again.
-        let said_again = [DeadLetterReason::NoSuchRecipient, DeadLetterReason::Quarantined];
-        cluster.remoting().declare_repeated("control/sharding/", &said_again);
+        cluster.remoting().declare_repeated("control/sharding/", &DeadLetterReason::OF_STARTS_AND_ENDS);
         greylag_ddata::expect_replicators(&**cluster.remoting());
         let events = cluster.subscribe();
         let inner =
