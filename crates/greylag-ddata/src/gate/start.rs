@@ -64,6 +64,7 @@ impl Gate {
     }
 
     pub(super) fn make_start(&mut self, at: Moment, base: Option<i64>, out: &mut Vec<GateNews>) {
+        let base = base.map(|base| self.starts.unused_base(self.own, base));
         self.starts.push(Start { maker: self.own, base });
         self.is_current = true;
         if self.is_closed() {

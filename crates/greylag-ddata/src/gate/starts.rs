@@ -52,6 +52,16 @@ impl Starts {
         self.0.drain(..self.0.len().saturating_sub(KEPT));
     }
 
+    /// The base for a further start of a maker: as it is, or some milliseconds earlier where the maker made a start with that
+    /// base before. A replicator that starts anew in its process is the same maker, and what it had exchanged last may be
+    /// as long ago; two starts that look alike would be taken for one.
+    pub(crate) fn unused_base(&self, maker: ReplicaId, base: i64) -> i64 {
+        let is_unused = |base: &i64| !self.contains(&Start { maker, base: Some(*base) });
+        let near = (0..=KEPT as i64).map(|by| base.saturating_sub(by));
+        // Nothing is earlier than the least time.
+        near.chain((1..=KEPT as i64).map(|by| base.saturating_add(by))).find(is_unused).unwrap_or(base)
+    }
+
     /// Stands for the list towards a peer that knows it.
     pub(crate) fn digest(&self) -> u64 {
         let bytes = self.0.iter().flat_map(|start| {

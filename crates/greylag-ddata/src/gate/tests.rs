@@ -447,6 +447,21 @@ fn alone_a_closed_gate_waits() {
     assert_eq!((world.is_current(), world.states()), ("a".into(), "o".into()));
 }
 
+/// ddata Z11: a replicator that starts anew in its process makes a start that no member takes for the one it made before,
+/// although its store was in touch at the same time.
+#[test]
+fn starts_of_one_maker_differ() {
+    for (synced_at, again) in [(90, 89), (i64::MIN, i64::MIN + 1)] {
+        let mut world = World::new(&[('a', Some(meta(synced_at, None, &[(1, Some(synced_at))])))]);
+        world.publish();
+        world.now_ms = AT + 10 * DAY;
+        let (at, mut news) = (world.moment(), Vec::new());
+        world.gates.get_mut(&'a').unwrap().on_tick(at, &mut news);
+        let starts = [synced_at, again].map(|base| Start { maker: ReplicaId(1), base: Some(base) });
+        assert_eq!(world.gates[&'a'].starts, Starts::of(starts));
+    }
+}
+
 /// ddata Z9: alone an open gate lets markers be forgotten, a closed one does not; among others it takes a current one, and
 /// that all are.
 #[test]
