@@ -540,6 +540,34 @@ impl BatchItem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::envelope::Content;
+
+    /// ddata Z11: a closed gate takes bare replies of any member, so nothing that carries data is one.
+    #[test]
+    fn bare_replies_carry_no_data() {
+        let value = || Envelope::of(Content::Unreadable);
+        let write = |reply| Message::WriteReply { request: 1, reply };
+        let read = |reply| Message::ReadReply { request: 1, reply };
+        let bare = [
+            write(WriteReply::Ack),
+            write(WriteReply::DeltaNack { have: 1, full: true }),
+            write(WriteReply::Nack(Refusal::Store)),
+            read(ReadReply::NotReady),
+            read(ReadReply::Nack(Refusal::NotReady)),
+        ];
+        let others = [
+            write(WriteReply::Deleted { deleted_at: 1 }),
+            read(ReadReply::Value(value())),
+            read(ReadReply::Absent),
+            read(ReadReply::Same),
+            Message::Write { request: 1, key: "k".into(), envelope: value() },
+            Message::DeltaBatch { from_seq: 1, to_seq: 1, items: Vec::new() },
+            Message::Gossip { round: None, number: 1, send_back: false, entries: Vec::new() },
+            Message::SyncDone { round: 1 },
+        ];
+        assert!(bare.iter().all(|message| message.is_bare_reply() && !message.carries_data()));
+        assert!(others.iter().all(|message| !message.is_bare_reply()));
+    }
 
     /// Windows and lanes go by the reckoned size: it is at least half of the encoded one, and not twice as much.
     #[test]
