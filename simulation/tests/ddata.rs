@@ -69,11 +69,11 @@ fn nobody_hears_of_two_decisions() {
     keeps(Some("fence"), 0..4);
 }
 
-/// What a replica shows is not what was done.
+/// The promise that the operations done explain every value that a replica shows.
 const EXPLAINED: &str = "what is shown is what was done (ddata L7, Z8)";
-/// What was seen is gone.
+/// The promise that a replica goes on showing each operation that it has shown.
 const GROWS: &str = "what was seen stays seen (ddata C3, C7)";
-/// A store is refused without a reason.
+/// The promise that a store is refused only where it is too old.
 const ACCEPTED: &str = "a store that is not too old is not refused (ddata Z9, 87)";
 
 /// Whether a seed, or one of the first few hundred, breaks just this promise in this way without a clause. Another promise

@@ -250,7 +250,8 @@ fn the_first_seed_needs_a_majority_of_nacks_and_says_what_it_waits_for() {
     assert_eq!(quick.core.view().members.len(), 1);
 }
 
-/// cluster M24: whoever is not the first of the list asks all others, again and again, and forms no cluster.
+/// cluster M24: a node that is not the first of its list asks all others once in each `seed_node_timeout`, and forms no
+/// cluster.
 #[test]
 fn whoever_is_not_the_first_seed_asks_on_and_never_forms_a_cluster() {
     let settings = ClusterSettings { self_join_alone: true, ..ClusterSettings::default() };

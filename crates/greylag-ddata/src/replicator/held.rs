@@ -1,8 +1,9 @@
 //! Messages of entries wait here until the store says that this replicator has met others.
 //!
 //! A store that says that it never met others is taken after a restart without a judgement, however old it is. So the
-//! store has to know of the first exchange before any entry, or any sum over entries, leaves. The wait is one flush,
-//! once in the life of a store. Source: ddata Z11.
+//! store has to know of the first exchange before anything of an entry leaves; the one sum over all entries that opens a
+//! round changes nothing at its receiver and does not wait. The wait is one flush, once in the life of a store. Source:
+//! ddata Z11.
 
 use greylag_core::UniqueAddress;
 
