@@ -217,14 +217,17 @@ async fn a_store_of_the_first_format_is_guarded_once_it_was_opened() {
     assert!(lost.contains("tail guard") && lost.contains("restore the directory"), "{lost}");
 }
 
+/// Settings for a disk of 96 MiB.
+fn with_a_watermark() -> DdataStoreSettings {
+    DdataStoreSettings { min_free_bytes: 12 << 20, ballast_bytes: 4 << 20, ..DdataStoreSettings::test() }
+}
+
 /// Not a test of its own: runs on a disk of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child_with_a_watermark() {
     let Some(disk) = SmallDisk::mounted() else { return };
-    let settings =
-        DdataStoreSettings { min_free_bytes: 12 << 20, ballast_bytes: 4 << 20, ..DdataStoreSettings::test() };
     let path = disk.path().join("store");
-    let store = DdataStore::new(&path, settings);
+    let store = DdataStore::new(&path, with_a_watermark());
     tck::load(&store).await.unwrap();
     assert!(path.join("greylag.ballast").exists());
     tck::store(&store, vec![put("a", vec![1]), put("b", vec![1])]).await.unwrap();
@@ -269,10 +272,8 @@ fn scenario_88_what_only_adds_is_refused_before_the_disk_is_full() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child_with_a_replicator() {
     let Some(disk) = SmallDisk::mounted() else { return };
-    let settings =
-        DdataStoreSettings { min_free_bytes: 12 << 20, ballast_bytes: 4 << 20, ..DdataStoreSettings::test() };
     let path = disk.path().join("store");
-    let start = || alone(DdataStore::new(&path, settings.clone()), StaleStore::Refuse);
+    let start = || alone(DdataStore::new(&path, with_a_watermark()), StaleStore::Refuse);
     let visits = Key::<GCounter>::new("visits").unwrap();
     let visit = async |replicator: &Replicator| {
         let visit = |visits: &mut GCounter, cx: &mut UpdateCx<'_>| visits.increment(cx, 1);
