@@ -231,7 +231,7 @@ impl ClusterCore {
             }
             Input::DialOther { peer, host_id } => self.on_dial_other(now, &peer, host_id.as_deref(), out),
             Input::AddressHeld { holder, claimant } => self.on_address_held(now, holder, claimant, out),
-            Input::PeerQuarantined { peer, .. } => self.on_peer_quarantined(now, &peer, out),
+            Input::PeerQuarantined { peer, harmless, .. } => self.on_peer_quarantined(now, &peer, harmless, out),
             Input::LinkLost(peer) => self.on_link_lost(now, peer, out),
             Input::DialRefused(peer) => self.on_proof(now, ProofInput::Refused(peer), out),
             Input::DialAnswered(peer) => self.on_proof(now, ProofInput::Answered(peer), out),
@@ -455,13 +455,19 @@ impl ClusterCore {
 
     /// Marks a quarantined peer Terminated: the transport will never again carry anything from or to it.
     /// Source: cluster F11.
-    fn on_peer_quarantined(&mut self, now: Instant, peer: &UniqueAddress, out: &mut Vec<Effect>) {
+    fn on_peer_quarantined(&mut self, now: Instant, peer: &UniqueAddress, harmless: bool, out: &mut Vec<Effect>) {
         if *peer == self.node || !self.gossip.members.contains_key(peer) || self.accuses_nobody() {
             return;
         }
         let mut gossip = Gossip::clone(&self.gossip);
         if gossip.reachability.set(&self.node, peer, Status::Terminated) {
-            out.push(Effect::Log(LogLevel::Warn, format!("{peer} is quarantined; it stays unreachable")));
+            // A process that announced its end belongs to a normal stop, also where its removal comes later.
+            out.push(match harmless {
+                true => {
+                    Effect::Log(LogLevel::Info, format!("{peer} has ended; it stays unreachable until it is removed"))
+                }
+                false => Effect::Log(LogLevel::Warn, format!("{peer} is quarantined; it stays unreachable")),
+            });
             self.change(now, gossip, out);
         }
     }

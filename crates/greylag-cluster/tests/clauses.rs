@@ -1078,6 +1078,22 @@ fn a_quarantined_member_stays_unreachable_and_is_not_downed() {
     assert!(a.input(Input::PeerQuarantined { peer: ua("x"), reason, harmless: false }).is_empty());
 }
 
+/// cluster F11: a member that is quarantined because it announced its end is no warning; one that is cut off is.
+#[test]
+fn a_member_that_announced_its_end_is_quarantined_without_a_warning() {
+    let levels = |harmless| {
+        let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+        let reason = QuarantineReason::RemovedFromMembership;
+        let out = a.input(Input::PeerQuarantined { peer: ua("b"), reason, harmless });
+        let level = |effect: &Effect| match effect {
+            Effect::Log(level, _) => Some(*level),
+            _ => None,
+        };
+        out.iter().filter_map(level).collect::<Vec<_>>()
+    };
+    assert_eq!((levels(true), levels(false)), (vec![LogLevel::Info], vec![LogLevel::Warn]));
+}
+
 /// cluster M32, scenario 35: listeners never hear that this node is unreachable, whichever member accuses it.
 #[test]
 fn scenario_35_this_node_is_never_told_as_unreachable() {

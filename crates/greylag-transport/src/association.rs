@@ -602,6 +602,12 @@ impl Association {
         self.terminating.is_some()
     }
 
+    /// Whether this incarnation has said that it ends, or has left in order.
+    pub fn has_taken_leave(&self, uid: Uid) -> bool {
+        self.terminating.is_some_and(|(terminating, _)| terminating == uid)
+            || self.quarantined.get(&uid).is_some_and(|entry| entry.harmless)
+    }
+
     fn on_terminating(&mut self, now: Instant, uid: Uid, out: &mut Vec<Effect>) {
         if self.peer == Some(uid) && self.terminating.is_none_or(|(known, _)| known != uid) && !self.is_dead(uid) {
             self.terminating = Some((uid, now + self.settings.shutdown_flush_timeout));

@@ -325,6 +325,35 @@ impl Endpoint {
         count: u64,
         what: impl FnOnce() -> String,
     ) {
+        let key = self.publish_unknown(reason, lane, peer, count);
+        if let Some(line) = self.dead_letters.count(now, key, count) {
+            let (what, suppressed) = (what(), line.suppressed);
+            tracing::warn!(%reason, ?lane, ?peer, count, suppressed, "dead letter: {what}");
+        }
+    }
+
+    /// The same for messages whose loss belongs to an end in order: counted and published, and no warning.
+    pub(crate) fn count_expected(
+        &self,
+        reason: DeadLetterReason,
+        lane: Option<Lane>,
+        peer: Option<&NodeAddress>,
+        count: u64,
+        what: impl FnOnce() -> String,
+    ) {
+        let key = self.publish_unknown(reason, lane, peer, count);
+        self.dead_letters.count_chatter(key, count);
+        tracing::debug!(%reason, ?lane, ?peer, count, "dropped at an end in order: {}", what());
+    }
+
+    /// Tells the subscribers of messages whose content is not known; returns the key of their counter.
+    fn publish_unknown(
+        &self,
+        reason: DeadLetterReason,
+        lane: Option<Lane>,
+        peer: Option<&NodeAddress>,
+        count: u64,
+    ) -> DeadLetterKey {
         self.dead_letters.publish(|| DeadLetter {
             reason,
             lane,
@@ -335,11 +364,7 @@ impl Endpoint {
             size: 0,
             count,
         });
-        let line = self.dead_letters.count(now, DeadLetterKey { reason, lane, peer: peer.cloned() }, count);
-        if let Some(line) = line {
-            let (what, suppressed) = (what(), line.suppressed);
-            tracing::warn!(%reason, ?lane, ?peer, count, suppressed, "dead letter: {what}");
-        }
+        DeadLetterKey { reason, lane, peer: peer.cloned() }
     }
 
     /// What an answer looks like on its way out.

@@ -55,3 +55,9 @@ pub fn keep() {
 pub fn has(words: &[&str]) -> bool {
     LINES.lock().unwrap().iter().any(|line| words.iter().all(|word| line.contains(word)))
 }
+
+/// The warnings and errors.
+pub fn loud() -> Vec<String> {
+    let is_loud = |line: &&String| line.starts_with("WARN") || line.starts_with("ERROR");
+    LINES.lock().unwrap().iter().filter(is_loud).cloned().collect()
+}

@@ -31,7 +31,7 @@ use crate::endpoint::shortened;
 use crate::hello::{Accepted, Features, Hello, HelloReply, MIN_SUPPORTED, PROTOCOL_VERSION, Rejected};
 use crate::lane::Lane;
 use crate::reliable::SenderInput;
-use crate::remoting::{PeerInfo, TransportEvent};
+use crate::remoting::{PeerInfo, RejectCode, TransportEvent};
 use crate::wire::{self, Frame};
 
 /// The one method of the service.
@@ -67,6 +67,9 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
         HelloReply::Rejected(rejected) => {
             let by = rejected.from.as_ref().map(UniqueAddress::uid);
             let Rejected { code, reason, holder, detail, .. } = rejected;
+            if code == RejectCode::Terminating {
+                shared.farewell_ended(&peer.address, lane);
+            }
             if code.is_retryable() && holder.is_none() {
                 tell_failure(&shared, &peer, lane, DialFailure::NotNow(shortened(detail.clone())));
             }
@@ -90,14 +93,29 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
             }
             let received = listen(&shared, &peer, lane, &from, replies, &end).await;
             let lost = line.written.load(Ordering::Relaxed).saturating_sub(received);
-            if lost > 0 {
-                let reason = DeadLetterReason::LostInFlight;
-                let (lane, to) = (Some(lane), Some(from.address()));
-                let what = || "written, and not known to have been read".to_owned();
-                shared.endpoint.count_dead_letter(Instant::now(), reason, lane, to, lost, what);
-            }
+            count_lost(&shared, &peer, lane, &from, lost);
             peer.input(&shared, Input::Failed { lane, seq });
+            // After the machine has closed the lane: a last word that comes later finds it closed.
+            if peer.has_taken_leave(from.uid()) {
+                shared.farewell_ended(&peer.address, lane);
+            }
         }
+    }
+}
+
+/// Counts messages that were written, and are not known to have been read. Messages to a peer that had announced its end
+/// are no warning: it ends at a moment of its own, and says itself what it has got and does not take.
+fn count_lost(shared: &Shared, peer: &Peer, lane: Lane, from: &UniqueAddress, lost: u64) {
+    if lost == 0 {
+        return;
+    }
+    let reason = DeadLetterReason::LostInFlight;
+    let (lane, to) = (Some(lane), Some(from.address()));
+    let what = || "written, and not known to have been read".to_owned();
+    if peer.has_taken_leave(from.uid()) {
+        shared.endpoint.count_expected(reason, lane, to, lost, what);
+    } else {
+        shared.endpoint.count_dead_letter(Instant::now(), reason, lane, to, lost, what);
     }
 }
 
@@ -114,7 +132,7 @@ fn failed(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, failure:
     }
     if failure == DialFailure::Refused && shared.is_shutting_down.load(Ordering::Acquire) {
         // Nothing listens there any more, so the last word is not read.
-        shared.farewell_ended(&peer.address, Some(lane));
+        shared.farewell_ended(&peer.address, lane);
     }
     tell_failure(shared, peer, lane, failure);
     peer.queue(lane).end(seq);
@@ -257,7 +275,7 @@ async fn listen(
             Ok(Frame::Ack(seq)) => peer.numbered_input(shared, SenderInput::Ack { from: from.uid(), seq }),
             Ok(Frame::Nack(seq)) => peer.numbered_input(shared, SenderInput::Nack { from: from.uid(), seq }),
             Ok(Frame::FlushAck(id)) => shared.flushes.acked(from, lane, id),
-            Ok(Frame::TerminatingAck) => shared.farewell_ended(&peer.address, Some(lane)),
+            Ok(Frame::TerminatingAck) => shared.farewell_ended(&peer.address, lane),
             Ok(Frame::Quarantined { from, to, reason }) => {
                 // Only a process at the peer's address speaks for the peer; the machine judges which incarnation.
                 if to == shared.endpoint.self_address && from.address() == &peer.address {

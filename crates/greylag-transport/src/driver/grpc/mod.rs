@@ -331,19 +331,20 @@ impl GrpcTransport {
         drop(port);
     }
 
-    /// Puts the last word behind the queued items of every lane that is in use, but not to a peer that ends itself.
+    /// Puts the last word behind the queued items of every lane that is in use. A peer that ends itself gets it on
+    /// the lanes that are open, and accepts no stream for the others.
     fn say_farewell(&self) {
         for peer in self.shared.peers() {
             for lane in peer.lanes() {
                 let queue = peer.queue(lane);
-                if queue.is_open() || !queue.is_empty() {
+                if queue.is_open() || !(queue.is_empty() || peer.is_terminating()) {
                     self.shared.farewell_said(&peer.address, lane);
                     peer.push(&self.shared, lane, Item::Terminating, true).ok();
+                    // The stream, or the peer, may have ended before the last word counted as said.
+                    if peer.is_terminating() && !queue.is_open() {
+                        self.shared.farewell_ended(&peer.address, lane);
+                    }
                 }
-            }
-            // The peer's own last word may have come before ours was said.
-            if peer.is_terminating() {
-                self.shared.farewell_ended(&peer.address, None);
             }
         }
     }

@@ -438,16 +438,24 @@ impl Peer {
                 TransportEvent::Quarantined { peer, reason, harmless }
             }
             Event::PeerTerminating { uid } => {
-                shared.farewell_ended(&address, None);
+                // The peer opens no stream any more; it still answers what it reads on those that are open.
+                for lane in self.lanes().filter(|lane| !self.queue(*lane).is_open()) {
+                    shared.farewell_ended(&address, lane);
+                }
                 TransportEvent::PeerTerminating(self.incarnation(uid))
             }
         };
         shared.announce(Announcement::Event(event));
     }
 
-    /// Whether the peer has announced its own end; it reads no last word of ours then.
+    /// Whether the peer has announced its own end: it accepts no stream any more.
     pub(super) fn is_terminating(&self) -> bool {
         self.machine.lock().expect(NO_PANIC).is_terminating()
+    }
+
+    /// Whether this incarnation has announced its end, or has left in order.
+    pub(super) fn has_taken_leave(&self, uid: Uid) -> bool {
+        self.machine.lock().expect(NO_PANIC).has_taken_leave(uid)
     }
 
     fn incarnation(&self, uid: Uid) -> UniqueAddress {

@@ -25,7 +25,7 @@ use super::shared::{Announcement, Shared};
 use super::sorting::Sorting;
 use super::streams::{NoTurn, Turn};
 use super::visit::OpenStream;
-use super::workers::Delivery;
+use super::workers::{Delivery, drop_arrived};
 use crate::association::Input;
 use crate::doorkeeper::Intrusion;
 use crate::envelope::Letter;
@@ -347,7 +347,7 @@ impl Reader {
             let frame = tokio::select! {
                 biased;
                 () = &mut superseded => {
-                    self.count_discarded(frames).await;
+                    self.drop_unread(frames).await;
                     return End::Superseded;
                 }
                 // Before the frames, which under load never pause.
@@ -473,7 +473,7 @@ impl Reader {
                     let (arrived, read_at) = (vec![Arrived::of(from.clone(), message)], Instant::now());
                     let delivery = Delivery { from, lane, arrived, read_at, mark: None };
                     let untaken = self.shared.workers.deliver(0, delivery).await;
-                    self.count_untaken(untaken);
+                    self.drop_all(untaken, DeadLetterReason::ShuttingDown);
                 }
                 ReceiverEffect::Ack { seq } => self.acknowledgement = Some(Frame::Ack(seq)),
                 ReceiverEffect::Nack { seq } => self.acknowledgement = Some(Frame::Nack(seq)),
@@ -511,7 +511,7 @@ impl Reader {
                 if !arrived.is_empty() && !peer_is_deaf {
                     let delivery = Delivery { from: from.clone(), lane, arrived, read_at, mark: None };
                     let untaken = self.shared.workers.deliver(index, delivery).await;
-                    self.count_untaken(untaken);
+                    self.drop_all(untaken, DeadLetterReason::ShuttingDown);
                 }
             }
             if end? == Progress::AtEnd {
@@ -554,13 +554,10 @@ impl Reader {
         (sorting.into_bins(), end)
     }
 
-    /// Counts messages that no worker takes any more, because this node is ending.
-    fn count_untaken(&self, count: u64) {
-        if count > 0 {
-            let (lane, peer) = (Some(self.hello.lane), Some(self.hello.from.address()));
-            let (reason, what) = (DeadLetterReason::ShuttingDown, || "read, and taken by no worker".to_owned());
-            self.shared.endpoint.count_dead_letter(Instant::now(), reason, lane, peer, count, what);
-        }
+    /// Counts messages that are delivered to no receiver any more.
+    fn drop_all(&self, arrived: impl IntoIterator<Item = Arrived>, reason: DeadLetterReason) {
+        let (now, of) = (Instant::now(), (&self.hello.from, self.hello.lane));
+        arrived.into_iter().for_each(|arrived| drop_arrived(&self.shared, now, of, arrived.content, reason));
     }
 
     /// Announces what the peer said of itself last, unless it was announced a moment ago.
@@ -587,20 +584,16 @@ impl Reader {
         }
     }
 
-    /// Counts messages that had arrived on a superseded stream and are not delivered any more.
-    async fn count_discarded(&mut self, mut frames: Streaming<Bytes>) {
-        let mut count = 0;
+    /// Counts messages that had arrived and are not delivered any more, because a newer stream took over or this node
+    /// ends.
+    async fn drop_unread(&mut self, mut frames: Streaming<Bytes>) {
+        let is_end = self.shared.is_shutting_down.load(Ordering::Acquire);
+        let reason = if is_end { DeadLetterReason::ShuttingDown } else { DeadLetterReason::SupersededStream };
         while let Ok(Ok(Some(bytes))) = tokio::time::timeout(Duration::ZERO, frames.message()).await {
             if let Ok(Frame::Batch(batch)) = self.read_frame(bytes) {
-                count +=
-                    BatchReader::new(&self.hello.from, batch, &mut self.names).filter(Result::is_ok).count() as u64;
+                let arrived = BatchReader::new(&self.hello.from, batch, &mut self.names).flatten().collect::<Vec<_>>();
+                self.drop_all(arrived, reason);
             }
-        }
-        if count > 0 {
-            let (lane, peer) = (Some(self.hello.lane), Some(self.hello.from.address()));
-            let reason = DeadLetterReason::SupersededStream;
-            let what = || "read from an older stream".to_owned();
-            self.shared.endpoint.count_dead_letter(Instant::now(), reason, lane, peer, count, what);
         }
     }
 }

@@ -487,9 +487,9 @@ impl Shared {
         self.farewells().insert((peer.clone(), lane));
     }
 
-    /// A peer has read everything on a lane, or on all of them if `lane` is `None`: it ends itself, and reads no more.
-    pub(super) fn farewell_ended(&self, peer: &NodeAddress, lane: Option<Lane>) {
-        self.farewells().retain(|(to, said)| to != peer || lane.is_some_and(|lane| lane != *said));
+    /// A peer has read everything on a lane, or reads no more of it.
+    pub(super) fn farewell_ended(&self, peer: &NodeAddress, lane: Lane) {
+        self.farewells().remove(&(peer.clone(), lane));
         self.farewell_ended.notify_one();
     }
 

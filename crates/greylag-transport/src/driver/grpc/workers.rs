@@ -102,11 +102,11 @@ impl Workers {
         self.data.len()
     }
 
-    /// Hands over the messages of a frame for worker `index`; waits while that one is behind. Returns how
-    /// many messages were not taken, because that worker has ended.
-    pub(super) async fn deliver(&self, index: usize, delivery: Delivery) -> u64 {
+    /// Hands over the messages of a frame for worker `index`; waits while that one is behind. Returns the
+    /// messages that were not taken, because that worker has ended.
+    pub(super) async fn deliver(&self, index: usize, delivery: Delivery) -> Vec<Arrived> {
         let worker = if delivery.lane.kind() == LaneKind::Control { &self.control } else { &self.data[index] };
-        worker.remote.send(delivery).await.map_or_else(|unsent| unsent.0.arrived.len() as u64, |()| 0)
+        worker.remote.send(delivery).await.map_or_else(|unsent| unsent.0.arrived, |()| Vec::new())
     }
 
     /// Queues a message to the own node, or returns it if there is no room.
@@ -230,7 +230,10 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
     let now = Instant::now();
     let waited = now.saturating_duration_since(read_at);
     if shared.is_blocked(&from) {
-        arrived.into_iter().for_each(|arrived| refuse_of_quarantined(shared, now, &from, lane, arrived.content));
+        // Heartbeats, which such a process may go on sending for as long as it runs, are neither told nor logged.
+        for arrived in arrived {
+            drop_arrived(shared, now, (&from, lane), arrived.content, DeadLetterReason::Quarantined);
+        }
         shared.peer(from.address()).input(shared, Input::Intruded { uid: from.uid() });
         return;
     }
@@ -270,16 +273,22 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
     });
 }
 
-/// Counts what a quarantined process sent, each message as what it is: heartbeats, which such a process may go on sending
-/// for as long as it runs, are neither told nor logged (cluster T41). An ask is not answered (cluster T18).
-fn refuse_of_quarantined(shared: &Shared, now: Instant, from: &UniqueAddress, lane: Lane, content: ArrivedContent) {
-    let reason = DeadLetterReason::Quarantined;
+/// Counts a message that arrived and is not delivered, as what it is, so that what its protocol says again is no warning
+/// (cluster T41). An ask is not answered: its asker is quarantined (cluster T18), has a newer stream, or knows by its
+/// link that this node ends.
+pub(super) fn drop_arrived(
+    shared: &Shared,
+    now: Instant,
+    (from, lane): (&UniqueAddress, Lane),
+    content: ArrivedContent,
+    reason: DeadLetterReason,
+) {
     match content {
         ArrivedContent::Message(message) => {
             let _unanswered = shared.endpoint.refuse(now, Some(lane), &message, reason);
         }
         ArrivedContent::Reply { ask_id, .. } => {
-            let what = || format!("the answer of quarantined {from} to question {ask_id}");
+            let what = || format!("the answer of {from} to question {ask_id}");
             shared.endpoint.count_dead_letter(now, reason, Some(lane), Some(from.address()), 1, what);
         }
     }
@@ -350,7 +359,7 @@ mod tests {
         let Desks { mut data, .. } = desks;
         let mut alive = data.pop().unwrap();
         drop(data);
-        assert_eq!(workers.deliver(0, delivery(None)).await, 3);
+        assert_eq!(workers.deliver(0, delivery(None)).await.len(), 3);
         let passing = mark(said.clone());
         for index in 0..2 {
             workers.deliver(index, delivery(Some(passing.clone()))).await;
