@@ -13,11 +13,19 @@ pub(crate) enum Weight {
     Missed,
 }
 
+/// Messages of these paths, all of them or those of one manifest, that are sent again if they are dropped for this reason.
+#[derive(Debug, PartialEq, Eq)]
+struct Repeated {
+    prefix: String,
+    manifest: Option<String>,
+    reason: DeadLetterReason,
+}
+
 /// The declarations, by the beginnings of recipients' paths.
 #[derive(Debug, Default)]
 pub(crate) struct Declared {
     chatter: Vec<String>,
-    repeated: Vec<(String, DeadLetterReason)>,
+    repeated: Vec<Repeated>,
 }
 
 impl Declared {
@@ -28,25 +36,29 @@ impl Declared {
         }
     }
 
-    /// Declares that messages for these paths are sent again if they are dropped for one of these reasons.
-    pub(crate) fn repeated(&mut self, prefix: &str, reasons: &[DeadLetterReason]) {
+    /// Declares that messages for these paths, all of them or those of one manifest, are sent again if they are dropped
+    /// for one of these reasons.
+    pub(crate) fn repeated(&mut self, prefix: &str, manifest: Option<&str>, reasons: &[DeadLetterReason]) {
         for reason in reasons {
-            if !self.repeated.iter().any(|(known, for_what)| known == prefix && for_what == reason) {
-                self.repeated.push((prefix.to_owned(), *reason));
+            let new =
+                Repeated { prefix: prefix.to_owned(), manifest: manifest.map(ToOwned::to_owned), reason: *reason };
+            if !self.repeated.contains(&new) {
+                self.repeated.push(new);
             }
         }
     }
 
-    /// What a message for this path weighs that was dropped for this reason.
-    pub(crate) fn weight(&self, path: &str, reason: DeadLetterReason) -> Weight {
+    /// What a message for this path and of this manifest weighs that was dropped for this reason.
+    pub(crate) fn weight(&self, (path, manifest): (&str, &str), reason: DeadLetterReason) -> Weight {
         if self.chatter.iter().any(|prefix| path.starts_with(prefix.as_str())) {
             return Weight::Chatter;
         }
-        let mut repeated = self.repeated.iter();
-        match repeated.any(|(prefix, for_what)| *for_what == reason && path.starts_with(prefix.as_str())) {
-            true => Weight::Repeated,
-            false => Weight::Missed,
-        }
+        let is_meant = |known: &Repeated| {
+            known.reason == reason
+                && path.starts_with(known.prefix.as_str())
+                && known.manifest.as_deref().is_none_or(|known| known == manifest)
+        };
+        if self.repeated.iter().any(is_meant) { Weight::Repeated } else { Weight::Missed }
     }
 }
 
@@ -61,16 +73,19 @@ mod tests {
         for _ in 0..2 {
             declared.chatter("control/gossip");
             declared.chatter("control/heartbeat");
-            declared.repeated("ddata/", &[late]);
-            declared.repeated("delivery/", &[late, full]);
+            declared.repeated("ddata/", None, &[late]);
+            declared.repeated("delivery/", None, &[late, full]);
+            declared.repeated("sharding/", Some("mark"), &[late]);
         }
-        assert_eq!((declared.chatter.len(), declared.repeated.len()), (2, 3), "each is kept once");
+        assert_eq!((declared.chatter.len(), declared.repeated.len()), (2, 4), "each is kept once");
         for chatter in ["control/gossip", "control/heartbeat"] {
-            assert_eq!(declared.weight(chatter, full), Weight::Chatter);
+            assert_eq!(declared.weight((chatter, "m"), full), Weight::Chatter);
         }
-        assert_eq!(declared.weight("ddata/votes", late), Weight::Repeated);
-        assert_eq!(declared.weight("ddata/votes", full), Weight::Missed, "a full mailbox there is worth a look");
-        assert_eq!(declared.weight("delivery/1", full), Weight::Repeated);
-        assert_eq!(declared.weight("inbox", late), Weight::Missed);
+        assert_eq!(declared.weight(("ddata/votes", "m"), late), Weight::Repeated);
+        assert_eq!(declared.weight(("ddata/votes", "m"), full), Weight::Missed, "a full mailbox there is worth a look");
+        assert_eq!(declared.weight(("delivery/1", "m"), full), Weight::Repeated);
+        assert_eq!(declared.weight(("inbox", "m"), late), Weight::Missed);
+        assert_eq!(declared.weight(("sharding/cart/7", "mark"), late), Weight::Repeated);
+        assert_eq!(declared.weight(("sharding/cart/7", "order"), late), Weight::Missed, "a user's message there");
     }
 }

@@ -155,8 +155,8 @@ impl Endpoint {
         self.declared.write().unwrap_or_else(PoisonError::into_inner).chatter(path_prefix);
     }
 
-    pub(crate) fn declare_repeated(&self, path_prefix: &str, reasons: &[DeadLetterReason]) {
-        self.declared.write().unwrap_or_else(PoisonError::into_inner).repeated(path_prefix, reasons);
+    pub(crate) fn declare_repeated(&self, path_prefix: &str, manifest: Option<&str>, reasons: &[DeadLetterReason]) {
+        self.declared.write().unwrap_or_else(PoisonError::into_inner).repeated(path_prefix, manifest, reasons);
     }
 
     /// Finds the receiver of a path, without the table if it is the same as last time.
@@ -275,7 +275,11 @@ impl Endpoint {
     pub(crate) fn dead_letter(&self, now: Instant, peer: Option<&NodeAddress>, dropped: &Dropped<'_>) {
         let Dropped { reason, lane, .. } = *dropped;
         let key = DeadLetterKey { reason, lane, peer: peer.cloned() };
-        let weight = self.declared.read().unwrap_or_else(PoisonError::into_inner).weight(dropped.path, reason);
+        let weight = self
+            .declared
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .weight((dropped.path, dropped.manifest), reason);
         if weight == Weight::Chatter {
             return self.dead_letters.count_chatter(key, 1);
         }
@@ -572,8 +576,8 @@ mod tests {
     fn a_message_that_its_layer_repeats_weighs_less() {
         let endpoint = Endpoint::new("b:1#5".parse().unwrap(), Arc::new(Registry::new()), 10, [7; 32]);
         let (late, full) = (DeadLetterReason::NoSuchRecipient, DeadLetterReason::MailboxFull);
-        endpoint.declare_repeated("delivery/", &[late]);
-        let weight = |reason| endpoint.declared.read().unwrap().weight("delivery/orders", reason);
+        endpoint.declare_repeated("delivery/", None, &[late]);
+        let weight = |reason| endpoint.declared.read().unwrap().weight(("delivery/orders", "order"), reason);
         assert_eq!((weight(late), weight(full)), (Weight::Repeated, Weight::Missed));
     }
 

@@ -398,10 +398,11 @@ pub trait Remoting: Send + Sync + 'static {
     /// published nor logged, since their protocol repeats them anyway (cluster T41).
     fn declare_chatter(&self, path_prefix: &str);
 
-    /// Declares that messages for recipients whose path begins so are sent again if they are dropped for one of these
-    /// reasons: such drops are counted and published, and no warning. For recipients that start later than their peers,
-    /// or end before them, where `NoSuchRecipient` belongs to every start and every end. Once for a path is enough.
-    fn declare_repeated(&self, path_prefix: &str, reasons: &[DeadLetterReason]);
+    /// Declares that messages for recipients whose path begins so, all of them or those of one manifest, are sent again,
+    /// or mean nothing any more, if they are dropped for one of these reasons: such drops are counted and published, and
+    /// no warning. For recipients that start later than their peers, or end before them, where `NoSuchRecipient` belongs
+    /// to every start and every end. Once for a path and a manifest is enough.
+    fn declare_repeated(&self, path_prefix: &str, manifest: Option<&str>, reasons: &[DeadLetterReason]);
 
     /// Dead letters from now on, at most `capacity` of them waiting to be read (cluster T41).
     fn dead_letters(&self, capacity: usize) -> DeadLetterEvents;

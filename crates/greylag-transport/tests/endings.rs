@@ -21,7 +21,7 @@ async fn start() -> Node {
         ..TransportSettings::test()
     };
     let node = node(settings).await;
-    node.transport.declare_repeated(REPEATED, &DeadLetterReason::OF_STARTS_AND_ENDS);
+    node.transport.declare_repeated(REPEATED, None, &DeadLetterReason::OF_STARTS_AND_ENDS);
     node
 }
 

@@ -151,7 +151,7 @@ impl Node {
             self.remoting.register(path, Arc::new(receiver));
         }
         // Managers begin and end one by one, and repeat a question that was not answered: such losses are no warning.
-        self.remoting.declare_repeated(SINGLETON_PREFIX, &DeadLetterReason::OF_STARTS_AND_ENDS);
+        self.remoting.declare_repeated(SINGLETON_PREFIX, None, &DeadLetterReason::OF_STARTS_AND_ENDS);
         self.remoting.listen(None, Arc::new(Listener::new(self.inbox.clone(), self.user.clone())));
     }
 

@@ -356,7 +356,7 @@ pub(super) fn mailboxes(name: &str) -> (Recipient, Recipient) {
 pub fn expect_replicators(remoting: &dyn Remoting) {
     let (ordinary, bulk) = mailboxes("");
     for mailbox in [ordinary, bulk] {
-        remoting.declare_repeated(&mailbox.path, &DeadLetterReason::OF_STARTS_AND_ENDS);
+        remoting.declare_repeated(&mailbox.path, None, &DeadLetterReason::OF_STARTS_AND_ENDS);
     }
 }
 

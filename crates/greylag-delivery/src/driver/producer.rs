@@ -125,7 +125,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         let downstream: Arc<dyn Downstream<T>> = Arc::new(region);
         let (upstream, from_consumers) = mpsc::channel(UPSTREAM_INBOX);
         // Consumers repeat messages that find the inbox full, and messages after the end do not matter any more.
-        remoting.declare_repeated(PATHS, &[DeadLetterReason::NoSuchRecipient, DeadLetterReason::MailboxFull]);
+        remoting.declare_repeated(PATHS, None, &[DeadLetterReason::NoSuchRecipient, DeadLetterReason::MailboxFull]);
         remoting.register(&path, Arc::new(Upstream { inbox: upstream, remoting: remoting.clone() }));
         let shared = Arc::new(SharedState {
             codec: Arc::new(codec),

@@ -25,6 +25,7 @@ use crate::entity_type::{EntityType, Persisted};
 use crate::error::{InvalidSetting, InvalidTypeName};
 use crate::extractor::{Extractor, HashV1};
 use crate::fingerprint::Fingerprint;
+use crate::frame;
 use crate::ids::EntityTypeName;
 use crate::membership::{self, MemberFacts, Members};
 use crate::region::Input;
@@ -152,7 +153,10 @@ impl Sharding {
         cluster.register_join_key("sharding.number_of_shards", settings.number_of_shards);
         cluster.register_join_key("sharding.state_store_mode", format!("{:?}", settings.state_store_mode));
         // Regions and coordinators begin one by one and end one by one, and what finds none is said again.
-        cluster.remoting().declare_repeated("control/sharding/", &DeadLetterReason::OF_STARTS_AND_ENDS);
+        let reasons = &DeadLetterReason::OF_STARTS_AND_ENDS;
+        cluster.remoting().declare_repeated("control/sharding/", None, reasons);
+        // A handoff that misses one of its marks is tried again, and needs none where a node has ended.
+        cluster.remoting().declare_repeated("sharding/", Some(frame::MARK_MANIFEST), reasons);
         greylag_ddata::expect_replicators(&**cluster.remoting());
         let events = cluster.subscribe();
         let inner =

@@ -492,8 +492,8 @@ impl Remoting for MemoryNode {
         self.endpoint.declare_chatter(path_prefix);
     }
 
-    fn declare_repeated(&self, path_prefix: &str, reasons: &[DeadLetterReason]) {
-        self.endpoint.declare_repeated(path_prefix, reasons);
+    fn declare_repeated(&self, path_prefix: &str, manifest: Option<&str>, reasons: &[DeadLetterReason]) {
+        self.endpoint.declare_repeated(path_prefix, manifest, reasons);
     }
 
     fn dead_letters(&self, capacity: usize) -> DeadLetterEvents {
