@@ -41,12 +41,14 @@ async fn nodes_that_end_together_wait_for_no_answer_in_vain_and_warn_of_nothing(
         let mut inboxes = (one.register(REPEATED), two.register(REPEATED));
         one.tell(&two.here(), 1);
         two.tell(&one.here(), 2);
-        (tell(&one, &two), tell(&two, &one));
+        tell(&one, &two);
+        tell(&two, &one);
         assert_eq!((one.next().await, two.next().await), (2, 1));
         common::next(&mut inboxes.0).await;
         common::next(&mut inboxes.1).await;
         for _ in 0..round {
-            (tell(&one, &two), tell(&two, &one));
+            tell(&one, &two);
+            tell(&two, &one);
         }
         tokio::join!(one.transport.shutdown(), two.transport.shutdown());
     }
