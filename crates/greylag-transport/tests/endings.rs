@@ -6,7 +6,7 @@ mod logs;
 
 use std::time::Duration;
 
-use common::{Node, node, number};
+use common::{LONG, Node, node, number, silent, until};
 use greylag_core::DeadLetterReason;
 use greylag_transport::{Envelope, Recipient, Remoting, TransportSettings};
 
@@ -18,6 +18,7 @@ async fn start() -> Node {
     let settings = TransportSettings {
         reconnect_backoff_min: backoff,
         reconnect_backoff_max: backoff,
+        shutdown_flush_timeout: LONG * 2,
         ..TransportSettings::test()
     };
     let node = node(settings).await;
@@ -53,4 +54,43 @@ async fn nodes_that_end_together_wait_for_no_answer_in_vain_and_warn_of_nothing(
         tokio::join!(one.transport.shutdown(), two.transport.shutdown());
     }
     assert_eq!(logs::loud(), Vec::<String>::new());
+}
+
+/// Begins to end a node, which waits until its limit for a peer that never answers.
+fn end_slowly(node: &Node) -> tokio::task::JoinHandle<()> {
+    let waiting = Envelope { recipient: Recipient::new(REPEATED), ..number(0) };
+    node.transport.send(&silent(), waiting).unwrap();
+    let transport = node.transport.clone();
+    tokio::spawn(async move { transport.shutdown().await })
+}
+
+/// A node that ends refuses what is sent, also to itself.
+fn has_begun_to_end(node: &Node) -> bool {
+    let envelope = Envelope { recipient: Recipient::new(REPEATED), ..number(0) };
+    node.transport.send(&node.here(), envelope).is_err()
+}
+
+/// Cluster T33: a node that ends does not wait for a peer that refuses its Hello because the peer ends, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_ends_does_not_wait_for_a_peer_that_refuses_its_hello() {
+    let (one, two) = (start().await, start().await);
+    let ending = end_slowly(&two);
+    until(|| has_begun_to_end(&two)).await;
+    let waiting = Envelope { recipient: Recipient::new(REPEATED), ..number(2) };
+    one.transport.send(&two.anyone_here(), waiting).unwrap();
+    tokio::time::timeout(LONG, one.transport.shutdown())
+        .await
+        .expect("it does not wait for its limit, which is longer");
+    ending.abort();
+}
+
+/// Cluster T33: a caller may give up to wait for the end of a node; the node ends all the same, and its port closes.
+#[tokio::test]
+async fn a_shutdown_that_its_caller_gives_up_ends_the_node() {
+    let node = start().await;
+    let ending = end_slowly(&node);
+    until(|| has_begun_to_end(&node)).await;
+    ending.abort();
+    assert!(ending.await.unwrap_err().is_cancelled());
+    until(|| std::net::TcpStream::connect(("127.0.0.1", node.port())).is_err()).await;
 }

@@ -67,7 +67,8 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
         HelloReply::Rejected(rejected) => {
             let by = rejected.from.as_ref().map(UniqueAddress::uid);
             let Rejected { code, reason, holder, detail, .. } = rejected;
-            if code == RejectCode::Terminating {
+            if code == RejectCode::Terminating || !code.is_retryable() {
+                // The peer reads nothing of this lane, so no last word either.
                 shared.farewell_ended(&peer.address, lane);
             }
             if code.is_retryable() && holder.is_none() {

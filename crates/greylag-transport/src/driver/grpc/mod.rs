@@ -120,21 +120,31 @@ pub struct GrpcTransport {
     running: Mutex<Option<Running>>,
 }
 
-/// What ends with the transport.
+/// What ends with the transport, in this order.
 struct Running {
-    control: Runtime,
-    data: Runtime,
+    control: Threads,
+    data: Threads,
     stop_listening: oneshot::Sender<()>,
     server: tokio::task::JoinHandle<()>,
     /// Bound for as long as a clone of it is left.
     port: Arc<TcpListener>,
 }
 
-impl Running {
-    /// Ends every task; none of them is waited for.
-    fn end(self) {
-        self.control.shutdown_background();
-        self.data.shutdown_background();
+/// A runtime that ends every task with its owner, and waits for none: its owner may itself be dropped within a task, where
+/// tokio lets no runtime wait for its threads.
+struct Threads(Option<Runtime>);
+
+impl std::ops::Deref for Threads {
+    type Target = Runtime;
+
+    fn deref(&self) -> &Runtime {
+        self.0.as_ref().expect("it is taken out by its drop alone")
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(Runtime::shutdown_background);
     }
 }
 
@@ -166,17 +176,10 @@ impl GrpcTransport {
             Tls::Files(files) => Some(Arc::new(TlsFiles::open(files.clone(), &canonical_host)?)),
             Tls::None | Tls::LoopbackOnly => None,
         };
-        // Before anything runs: a runtime must not be dropped here.
         let canonical = NodeAddress::new(&canonical_host, settings.canonical_port.max(1))?;
         let (control, data) = runtimes(&settings)?;
-        let (listener, bound) = match listen(&control, target) {
-            Ok(listening) => listening,
-            Err(cause) => {
-                control.shutdown_background();
-                data.shutdown_background();
-                return Err(BindError::Listen { address: target, cause });
-            }
-        };
+        let (listener, bound) =
+            listen(&control, target).map_err(|cause| BindError::Listen { address: target, cause })?;
         let port = if settings.canonical_port == 0 { bound.port() } else { settings.canonical_port };
         let address = NodeAddress::new(canonical.host(), port).expect("a host that was read, and a port that is bound");
         let address = UniqueAddress::new(address, draw_uid());
@@ -189,8 +192,8 @@ impl GrpcTransport {
         address: UniqueAddress,
         tls: Option<Arc<TlsFiles>>,
         listener: TcpListener,
-        control: Runtime,
-        data: Runtime,
+        control: Threads,
+        data: Threads,
     ) -> Arc<Self> {
         tracing::info!(%address, cluster = settings.cluster_name, "listening");
         let endpoint = Endpoint::new(address, registry, settings.dead_letter_log_rate, rand::random());
@@ -325,8 +328,7 @@ impl GrpcTransport {
         if tokio::time::timeout(shared.settings.shutdown_streams_timeout, server).await.is_err() {
             tracing::warn!("some streams did not close in time");
         }
-        control.shutdown_background();
-        data.shutdown_background();
+        drop((control, data));
         // The socket closes last of all: a port that refuses is a process that is dead (cluster S20).
         drop(port);
     }
@@ -354,7 +356,7 @@ impl Drop for GrpcTransport {
     fn drop(&mut self) {
         if let Some(running) = self.running.get_mut().expect(NO_PANIC).take() {
             self.shared.endpoint.asks.close();
-            running.end();
+            drop(running);
         }
     }
 }
@@ -516,24 +518,13 @@ impl Remoting for GrpcTransport {
 const NO_PANIC: &str = "nothing under this lock panics";
 
 /// The control runtime and the data runtime.
-fn runtimes(settings: &TransportSettings) -> Result<(Runtime, Runtime), BindError> {
-    let control = runtime("greylag-control", settings.control_threads)?;
-    match runtime("greylag-data", settings.data_threads) {
-        Ok(data) => Ok((control, data)),
-        Err(error) => {
-            control.shutdown_background();
-            Err(error)
-        }
-    }
+fn runtimes(settings: &TransportSettings) -> Result<(Threads, Threads), BindError> {
+    Ok((runtime("greylag-control", settings.control_threads)?, runtime("greylag-data", settings.data_threads)?))
 }
 
-fn runtime(name: &str, threads: usize) -> Result<Runtime, BindError> {
-    Builder::new_multi_thread()
-        .worker_threads(threads)
-        .thread_name(name)
-        .enable_all()
-        .build()
-        .map_err(BindError::Threads)
+fn runtime(name: &str, threads: usize) -> Result<Threads, BindError> {
+    let built = Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build();
+    Ok(Threads(Some(built.map_err(BindError::Threads)?)))
 }
 
 async fn resolve(settings: &TransportSettings, host: &str, port: u16) -> Result<SocketAddr, BindError> {

@@ -112,7 +112,12 @@ async fn open(
         }
         Err(rejected) => {
             let detail = format!("the Hello of {} for {}: {}", hello.from, hello.lane, rejected.detail);
-            visit.report(Intrusion::Refused(rejected.code), &detail);
+            if rejected.code == RejectCode::Terminating {
+                // The caller cannot know yet that this node ends.
+                tracing::debug!(ip = %visit.ip, "refused: {detail}");
+            } else {
+                visit.report(Intrusion::Refused(rejected.code), &detail);
+            }
             let from = Some(shared.endpoint.self_address.clone());
             (HelloReply::Rejected(Rejected { from, ..rejected }), None)
         }
