@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{LONG, next, node, silent, until};
+use common::{LONG, next, node, until, vacant};
 use greylag_core::{DeadLetterReason, EntityError};
 use greylag_transport::{AskError, Destination, Fault, QuarantineReason, Remoting, TransportSettings};
 
@@ -61,7 +61,7 @@ async fn an_ask_says_what_became_of_its_peer() {
     c.transport.quarantine(a.transport.self_address(), QuarantineReason::Manual, false);
     assert_eq!(unanswered.await.unwrap_err(), AskError::Quarantined);
 
-    let to = silent();
+    let to = vacant();
     let short = Duration::from_millis(20);
     let late = a.start_ask(&to, "inbox", short);
     assert_eq!(late.await.unwrap_err(), AskError::Timeout(short));

@@ -6,9 +6,9 @@ mod logs;
 
 use std::time::Duration;
 
-use common::{LONG, Node, node, number, silent, until};
+use common::{LONG, Node, node, number, until};
 use greylag_core::DeadLetterReason;
-use greylag_transport::{Envelope, Recipient, Remoting, TransportSettings};
+use greylag_transport::{Destination, Envelope, Recipient, Remoting, TransportSettings};
 
 /// Of a protocol that says again what a node that ends does not take.
 const REPEATED: &str = "control/repeated";
@@ -58,10 +58,15 @@ async fn nodes_that_end_together_wait_for_no_answer_in_vain_and_warn_of_nothing(
 
 /// Begins to end a node, which waits until its limit for a peer that never answers.
 fn end_slowly(node: &Node) -> tokio::task::JoinHandle<()> {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string().parse().unwrap();
     let waiting = Envelope { recipient: Recipient::new(REPEATED), ..number(0) };
-    node.transport.send(&silent(), waiting).unwrap();
+    node.transport.send(&Destination::Address(address), waiting).unwrap();
     let transport = node.transport.clone();
-    tokio::spawn(async move { transport.shutdown().await })
+    tokio::spawn(async move {
+        transport.shutdown().await;
+        drop(silent);
+    })
 }
 
 /// A node that ends refuses what is sent, also to itself.

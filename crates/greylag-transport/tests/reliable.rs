@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{LONG, Node, next, node, number, read, silent, until};
+use common::{LONG, Node, next, node, number, read, until, vacant};
 use greylag_core::{DeadLetterReason, UniqueAddress};
 use greylag_transport::{
     Destination, Envelope, Fault, Lane, OnReliableGiveUp, QuarantineReason, Recipient, Remoting, SendError,
@@ -176,7 +176,7 @@ async fn a_flush_passes_every_lane_and_every_worker() {
 #[tokio::test]
 async fn a_waiting_send_goes_on_when_there_is_room() {
     let a = node(TransportSettings { outbound_message_queue_size: 2, ..settings() }).await;
-    let to = silent();
+    let to = vacant();
     a.tell(&to, 0);
     a.tell(&to, 1);
     let late = a.transport.send_async(&to, number(2), Some(Duration::from_millis(30))).await.unwrap_err();

@@ -447,7 +447,7 @@ async fn what_was_queued_before_a_shutdown_arrives() {
 async fn what_a_shutdown_leaves_is_counted() {
     let brief = TransportSettings { shutdown_flush_timeout: Duration::from_millis(50), ..settings() };
     let a = node(brief).await;
-    let Destination::Address(address) = common::silent() else { unreachable!() };
+    let Destination::Address(address) = common::vacant() else { unreachable!() };
     let silent = format!("{address}#5").parse().unwrap();
     (0..3).for_each(|n| a.transport.send_reliable(&silent, number(n)).unwrap());
     a.tell(&silent.clone().into(), 4);

@@ -139,10 +139,10 @@ impl Node {
     }
 }
 
-/// An address where something listens that never answers.
-pub fn silent() -> Destination {
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    Destination::Address(silent.local_addr().unwrap().to_string().parse().unwrap())
+/// An address where nothing listens; a test may start a node there.
+pub fn vacant() -> Destination {
+    let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    Destination::Address(probe.local_addr().unwrap().to_string().parse().unwrap())
 }
 
 pub async fn next(inbox: &mut mpsc::UnboundedReceiver<Inbound>) -> Inbound {
