@@ -315,9 +315,23 @@ mod tests {
         Member { status, ..Member::joining(address, Arc::default(), AppVersion::default()) }
     }
 
+    /// cluster M32: each status has an event of its own.
+    #[test]
+    fn scenario_35_each_status_has_its_event() {
+        let named = |status| {
+            let told = format!("{:?}", status_event(&member("a", status)));
+            told.split('(').next().expect("a name").to_owned()
+        };
+        assert_eq!(named(MemberStatus::WeaklyUp), "MemberWeaklyUp");
+        assert_eq!(named(MemberStatus::Exiting), "MemberExited");
+        assert_eq!(named(MemberStatus::Down), "MemberDowned");
+        assert_eq!(named(MemberStatus::PreparingForShutdown), "MemberPreparingForShutdown");
+        assert_eq!(named(MemberStatus::ReadyForShutdown), "MemberReadyForShutdown");
+    }
+
     /// cluster M33.
     #[test]
-    fn scenario_35_events_come_in_their_order_and_never_call_this_node_unreachable() {
+    fn scenario_35_events_come_in_their_order() {
         use MemberStatus::{Exiting, Joining, Leaving, Up};
         let mut old = MembershipView::empty("a:1#1".parse().unwrap());
         old.members = [("a", Up), ("b", Exiting), ("c", Up), ("d", Up)].map(|(n, s)| member(n, s)).to_vec().into();

@@ -1066,7 +1066,7 @@ fn a_node_past_its_own_leaving_blames_nobody() {
     assert!(a.core.view().unreachable.is_empty());
 }
 
-/// cluster F11, M7: quarantined is unreachable for good, and not downed.
+/// cluster F11, M7: quarantined is unreachable for good, and not downed but by the strategy or an operator.
 #[test]
 fn a_quarantined_member_stays_unreachable_and_is_not_downed() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -1076,6 +1076,19 @@ fn a_quarantined_member_stays_unreachable_and_is_not_downed() {
     assert_eq!(a.core.gossip().reachability.status(&ua("a"), &ua("b")), Status::Terminated);
     assert_eq!(a.status("b"), Some(MemberStatus::Up));
     assert!(a.input(Input::PeerQuarantined { peer: ua("x"), reason, harmless: false }).is_empty());
+    let settings = ClusterSettings::default().with_resolver(SbrSettings::default());
+    let mut decides = Machine::with("a", settings, &["b", "c"]);
+    let out = decides.input(Input::PeerQuarantined { peer: ua("b"), reason, harmless: false });
+    let is_b_unreachable =
+        |effect: &Effect| matches!(effect, Effect::Publish(ClusterEvent::UnreachableMember(b)) if b.address == ua("b"));
+    assert!(out.iter().any(is_b_unreachable));
+    decides.run(10 * SECOND, &["b", "c"]);
+    assert_eq!(decides.status("b"), Some(MemberStatus::Up), "not by itself");
+    let out = decides.run(20 * SECOND, &["b", "c"]);
+    let is_decision = |effect: &Effect| matches!(effect, Effect::Publish(ClusterEvent::DowningDecision(_)));
+    assert!(out.iter().any(is_decision), "the strategy decides");
+    a.command(Command::Down(ua("b")));
+    assert_eq!(a.status("b"), Some(MemberStatus::Down), "or an operator");
 }
 
 /// cluster F11: a member that is quarantined because it announced its end is no warning; one that is cut off is.
@@ -1527,4 +1540,24 @@ fn a_leaver_that_is_alone_takes_its_time() {
     let out = a.run(120 * SECOND, &[]);
     let isolated = |effect: &&Effect| matches!(effect, Effect::Shutdown(ShutdownReason::LeaveIsolated));
     assert_eq!(out.iter().find(isolated), None, "its exiting tasks may take as long as they need");
+}
+
+/// cluster M24: half of the list founds nothing; a majority, or `self_join_alone`, once the rest had its time and not before.
+#[test]
+fn half_of_the_list_founds_nothing_and_a_majority_waits_for_the_rest() {
+    let seeds = ["a", "b", "c", "d"].map(address).to_vec();
+    let founds = |alone: bool, nacks: &[&str]| {
+        let mut a = Machine::new("a", ClusterSettings { self_join_alone: alone, ..ClusterSettings::default() });
+        a.command(Command::JoinSeeds(seeds.clone()));
+        nacks.iter().for_each(|name| drop(a.message(name, Message::InitJoinNack)));
+        a.run(Duration::from_millis(4_900), &[]);
+        assert!(a.core.view().members.is_empty(), "the rest may still answer: {alone}, {nacks:?}");
+        a.run(Duration::from_millis(200), &[]);
+        let in_time = a.core.view().members.len() == 1;
+        a.run(20 * SECOND, &[]);
+        assert_eq!(a.core.view().members.len() == 1, in_time, "then or never");
+        in_time
+    };
+    assert!(!founds(false, &["b"]), "two of four are no majority");
+    assert!(founds(false, &["b", "c"]) && founds(true, &[]));
 }

@@ -629,3 +629,20 @@ async fn a_job_is_not_looked_for() {
     assert_eq!((job.identified(), job.host().as_ref()), (None, Some(node.cluster.self_address())));
     node.end().await;
 }
+
+/// cluster T39: what a full mailbox cannot take is a dead letter, and the worker goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_mailbox_drops_and_holds_up_nothing() {
+    let nodes = form(2, ClusterSettings::test).await;
+    let deaf = || {
+        let deaf = Singleton::new("ledger", |_, mailbox| async move { mailbox.stop_token().stopped().await });
+        let deaf = deaf.codec(json::<Msg>("ledger")).settings(SingletonSettings::test());
+        deaf.mailbox_capacity(std::num::NonZeroUsize::MIN)
+    };
+    let _here = nodes[0].cluster.singleton(deaf()).unwrap();
+    let there = nodes[1].cluster.singleton(deaf()).unwrap();
+    until("identified", || there.identified().is_some()).await;
+    (0..20).for_each(|number| there.tell(Msg::Number(number)).unwrap());
+    until("all but one", || nodes[0].dropped(DeadLetterReason::MailboxFull) == 19).await;
+    end(nodes).await;
+}

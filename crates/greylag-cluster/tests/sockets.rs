@@ -11,8 +11,8 @@ use greylag_cluster::{
     BootstrapSettings, Cluster, ClusterEvent, ClusterEvents, ClusterSettings, MemberStatus, MembershipView, Phase,
     SeedList, ShutdownReason, Singleton,
 };
-use greylag_core::{NodeAddress, Registry, UniqueAddress};
-use greylag_transport::{GrpcTransport, TransportSettings};
+use greylag_core::{CodecId, NodeAddress, Registry, UniqueAddress};
+use greylag_transport::{Destination, Envelope, GrpcTransport, Recipient, Remoting, TransportSettings};
 
 struct Node {
     cluster: Cluster,
@@ -261,4 +261,28 @@ fn a_node_ends_with_the_runtime_of_its_program() {
     held.begin_shutdown(ShutdownReason::Left);
     let other = tokio::runtime::Runtime::new().unwrap();
     assert_eq!(other.block_on(within("it ends", held.terminated())), ShutdownReason::Left);
+}
+
+/// cluster T41: what is lost of membership's own messages is counted and not published.
+#[tokio::test(flavor = "multi_thread")]
+async fn membership_is_chatter() {
+    let (node, other) = (Node::start(ClusterSettings::test()).await, Node::start(ClusterSettings::test()).await);
+    within("it ends", node.cluster.shutdown()).await;
+    let mut letters = node.transport.dead_letters(10);
+    let count = || node.transport.dead_letter_totals().values().sum::<u64>();
+    let before = count();
+    for path in ["control/cluster", "control/heartbeat", "bulk/cluster", "nowhere"] {
+        let envelope = Envelope::new(Recipient::new(path), CodecId::INTERNAL, "m", &b"x"[..]);
+        other.transport.send(&Destination::from(node.ua().clone()), envelope).unwrap();
+    }
+    let all_four = async {
+        while count() < before + 4 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within("all four", all_four).await;
+    assert_eq!(letters.try_next().map(|letter| letter.recipient), Some("nowhere".to_owned()));
+    assert!(letters.try_next().is_none());
+    node.transport.shutdown().await;
+    other.end().await;
 }

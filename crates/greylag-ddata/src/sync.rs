@@ -544,6 +544,21 @@ mod tests {
     use super::*;
     use crate::entries::{Data, Filled};
 
+    /// ddata G10: a message holds 256 sums at most.
+    #[test]
+    fn a_message_holds_256_sums() {
+        let settings = ReplicatorSettings::default();
+        let mut entries = Entries::new(ReplicaId(1), DotSource::new(), &settings);
+        let (mut round, mut out) = (Round::new(Instant::now(), 1, true), Vec::new());
+        round.queue.nodes.extend(Prefix::ROOT.children().flat_map(|part| part.children().collect::<Vec<_>>()));
+        round.pump(&settings, &mut entries, &mut out);
+        let sums = out.iter().filter_map(|(_, message)| match message {
+            Message::SyncNodes { parents, .. } => Some(parents.iter().map(|(_, sums)| sums.len()).sum::<usize>()),
+            _ => None,
+        });
+        assert_eq!(sums.collect::<Vec<_>>(), [256; 4]);
+    }
+
     /// ddata H9, G10: a peer that holds little is sent much, and no step gathers all of it.
     #[test]
     fn what_a_peer_lacks_is_gathered_some_at_a_time() {

@@ -462,6 +462,34 @@ fn a_new_node_gets_every_entry_once() {
     }
     assert_eq!(sent.values().sum::<usize>(), 3_000, "{sent:?}");
     assert!(sent.len() == 3 && sent.values().all(|count| (800..1_200).contains(count)), "shares alike: {sent:?}");
+    let lists_keys = |(_, _, message): &(usize, usize, Message)| matches!(message, Message::SyncList { keys, .. } if !keys.is_empty());
+    assert!(!world.said.iter().any(lists_keys), "an empty node is streamed to without lists");
+}
+
+/// ddata G10: a round is complete once what differed at its start is exchanged, whatever changes meanwhile.
+#[test]
+fn a_round_ends_though_changes_go_on() {
+    let mut world = agreed(2_000);
+    world.publish(&[0]);
+    world.publish(&[1]);
+    (0..500).for_each(|n| world.count(0, &format!("key-{n}")));
+    world.publish(&[0, 1]);
+    world.now += Duration::from_secs(5);
+    world.input(1, Input::Tick);
+    world.flights.clear();
+    world.said.clear();
+    world.input(0, Input::Tick);
+    world.flights.retain(|(_, _, message)| !matches!(message, Message::DeltaBatch { .. }));
+    let is_done =
+        |(from, _, message): &(usize, usize, Message)| *from == 0 && matches!(message, Message::SyncDone { .. });
+    for turn in 0..40 {
+        (0..2).for_each(|node| world.count(node, &format!("new-{node}-{turn}")));
+        world.turn();
+        if world.said.iter().any(is_done) {
+            return assert!(!world.are_equal(), "there are newer changes");
+        }
+    }
+    panic!("it never ends");
 }
 
 /// Entries that were sent in rounds and from the log, by sender and receiver.

@@ -245,6 +245,24 @@ fn what_is_deleted_goes_with_its_tags() {
     });
 }
 
+/// Persistence §4.4: what a process left that ended amid a deletion is read by no reader, and goes with the next deletion.
+#[test]
+fn what_a_deletion_left_behind_is_not_read_and_goes_with_the_next() {
+    with_server(async |server| {
+        let journal = open(&server).await;
+        let mut writer = Writer::claim(&journal, id("a|1")).await;
+        writer.append(&journal, &["x"; 5]).await.unwrap();
+        journal.close().await.unwrap();
+        server.psql("update entity set deleted_to = 3 where persistence_id = 'a|1'").unwrap();
+        let journal = open(&server).await;
+        let writer = Writer::claim(&journal, id("a|1")).await;
+        assert_eq!(read_all(&journal, &writer.id).await.len(), 2, "the rows are there, and deleted");
+        journal.delete_to(&writer.id, writer.epoch, SeqNr::from(4)).await.unwrap();
+        let left = "select (select string_agg(seq_nr::text, ',') from event), (select count(*) from event_tag)";
+        until(|| server.psql(left).unwrap().trim() == "5|1").await;
+    });
+}
+
 /// A page of large events is cut by the server: what does not fit into it does not travel.
 #[test]
 fn only_what_fits_into_a_page_travels() {

@@ -382,6 +382,13 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 /// So late no heartbeat may be.
 const LATE: Duration = Duration::from_millis(100);
 
+/// How long the load lasts, and whether each heartbeat is judged, which takes a machine that does nothing else.
+fn load() -> (Duration, bool) {
+    let given = std::env::var("GREYLAG_LOAD_SECONDS").ok();
+    let given = given.map(|text| Duration::from_secs(text.parse().expect("whole seconds")));
+    (given.unwrap_or(LOAD), given.is_some())
+}
+
 /// Heartbeats of a process that is no member. Each node answers them by the path that its members' heartbeats take.
 struct Probe {
     transport: Arc<GrpcTransport>,
@@ -475,7 +482,8 @@ async fn scenario_80_sixty_four_admin_clients() {
     assert_eq!(one_more.err().map(|status| status.code()), Some(Code::Unavailable), "64 connections are open");
 
     let mut asking = JoinSet::new();
-    let end = Instant::now() + LOAD;
+    let (load, by_the_letter) = load();
+    let end = Instant::now() + load;
     for (number, client) in clients.iter().enumerate() {
         for call in 0..AT_ONCE {
             let mut client = client.clone();
@@ -493,7 +501,7 @@ async fn scenario_80_sixty_four_admin_clients() {
             });
         }
     }
-    let count = LOAD.as_millis() / PROBE_INTERVAL.as_millis();
+    let count = load.as_millis() / PROBE_INTERVAL.as_millis();
     let [asked, spared] = probe.measure(nodes, count as u64).await;
     let mut outcomes: BTreeMap<Option<i32>, usize> = BTreeMap::new();
     while let Some(told) = tokio::time::timeout(LONG, asking.join_next()).await.expect("each call ends") {
@@ -506,6 +514,10 @@ async fn scenario_80_sixty_four_admin_clients() {
     // Of ten heartbeats nine: what the machine does beside this test may hold up any one of them.
     let nine = |took: &[Duration]| took[took.len() * 9 / 10];
     assert!(nine(&asked) < nine(&spared) + LATE, "{asked:?} of the member that was asked, {spared:?} of the other one");
+    if by_the_letter {
+        let worst = |took: &[Duration]| took[took.len() - 1];
+        assert!(worst(&asked) < worst(&spared) + LATE, "{:?} and {:?}", worst(&asked), worst(&spared));
+    }
     // It answered all that came in its turn: a hundred in a second.
     assert!(outcomes[&None] >= 500, "{outcomes:?}");
 

@@ -173,3 +173,25 @@ async fn a_peer_that_terminated_is_quarantined_without_a_word() {
     assert_eq!(handed_back(&mut a).await.0, *b.transport.self_address());
     assert_eq!(a.transport.send(&b.here(), number(1)).unwrap_err().error, SendError::Quarantined);
 }
+
+/// Cluster T20: five seconds later whatever a quarantined process sends, chatter too, brings the notice again; a notice of
+/// that process is heard and brings none.
+#[tokio::test]
+async fn a_notice_comes_again_for_whatever_is_sent_and_for_no_notice() {
+    let (mut a, mut b) = (node(settings()).await, node(settings()).await);
+    a.transport.declare_chatter("chatter");
+    b.tell(&a.here(), 1);
+    a.next().await;
+    a.transport.quarantine(b.transport.self_address(), QuarantineReason::Manual, false);
+    told(&mut b).await;
+    tokio::time::sleep(Duration::from_millis(5_100)).await;
+    b.transport.send(&a.here(), Envelope { recipient: Recipient::new("chatter"), ..number(2) }).unwrap();
+    told(&mut b).await;
+    tokio::time::sleep(Duration::from_millis(5_100)).await;
+    b.transport.quarantine(a.transport.self_address(), QuarantineReason::Manual, false);
+    assert_eq!(told(&mut a).await.0, *b.transport.self_address());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    while let Ok(event) = b.events.try_recv() {
+        assert!(!matches!(event, TransportEvent::ThisNodeQuarantined { .. }), "a notice answered by a notice");
+    }
+}

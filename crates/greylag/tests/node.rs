@@ -171,7 +171,9 @@ async fn the_port_stays_bound_while_a_hook_still_runs_and_closes_when_nothing_do
         });
         node.shutdown().await;
         assert_eq!(refuses(&node).await, !still_runs);
+        let later = refuses(&node);
         drop(node);
+        assert_eq!(later.await, !still_runs, "until the process ends");
     }
 }
 
@@ -234,4 +236,28 @@ async fn a_node_that_is_dropped_leaves_in_order_and_closes_its_port() {
     tokio::time::timeout(Duration::from_secs(30), gone).await.expect("no node has to be downed");
     assert_eq!(cluster.ended(), Some(greylag::cluster::ShutdownReason::Stopped));
     stays.shutdown().await;
+}
+
+/// Cluster T33, S20: an instance that heeds no stop keeps the port, past all phases and the last handle of its node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_port_stays_bound_while_an_instance_still_runs() {
+    let short = |settings: &mut NodeSettings| {
+        settings.cluster.coordinated_shutdown.default_phase_timeout = Duration::from_millis(100);
+    };
+    let node = builder().configure(short).start().await.expect("a cluster of one");
+    let (started, has_started) = tokio::sync::oneshot::channel();
+    let started = std::sync::Mutex::new(Some(started));
+    let job = greylag::cluster::Singleton::job("deaf", move |_, _| {
+        let started = started.lock().expect("no panic").take();
+        async move {
+            started.expect("one instance").send(()).expect("it is awaited");
+            std::future::pending::<()>().await;
+        }
+    });
+    node.cluster().singleton(job).expect("it starts");
+    has_started.await.expect("it runs");
+    let address = node.address().clone();
+    tokio::time::timeout(Duration::from_secs(60), node.shutdown()).await.expect("nothing waits for it for ever");
+    drop(node);
+    assert!(tokio::net::TcpStream::connect((address.host(), address.port())).await.is_ok(), "it still runs");
 }

@@ -189,6 +189,18 @@ async fn scenario_77_every_message_of_every_layer() {
     let sent = say_everything(&stranger, &target).await;
     let closed = sent.iter().filter(|said| !is_open(&said.path)).count() as u64;
     let paths: BTreeSet<&str> = sent.iter().map(|said| said.path.as_str()).collect();
+    for path in [
+        "control/watch",
+        "control/bootstrap",
+        "control/singleton/sharding-Customer",
+        "ddata/sharding",
+        "bulk/ddata/sharding",
+        "control/sharding/Customer",
+        "sharding-direct/Customer",
+        "delivery/0",
+    ] {
+        assert!(paths.contains(path), "{path} of {paths:?}");
+    }
     assert!(paths.len() > 12 && closed > 5_000, "{closed} to {paths:?}");
     let refused = || shop.dropped_of(stranger.self_address(), DeadLetterReason::NotAMember);
     until("the last refusal", || refused() >= closed).await;

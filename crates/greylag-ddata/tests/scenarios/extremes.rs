@@ -264,6 +264,11 @@ fn scenario_89_every_number_at_its_largest_value() {
     let again = count(&mut world, 'a', "c", 1, WriteLevel::all(TIMEOUT));
     world.run(SECOND);
     assert_eq!(world.written(again), Some(Ok(())));
+    // A version of this one was forged.
+    let on_s = add(&mut world, 'a', "s", "y", WriteLevel::all(TIMEOUT));
+    world.run(SECOND);
+    assert_eq!(world.written(on_s), Some(Ok(())));
+    assert_eq!(world.held('b', &set_key("s")).len(), 2, "no version that a never drew is kept");
     world.all_equal();
 }
 

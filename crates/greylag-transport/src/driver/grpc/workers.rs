@@ -372,4 +372,16 @@ mod tests {
         passed.pass();
         assert!(heard.try_recv().is_ok());
     }
+
+    /// Cluster T39: the key and the origin choose the worker, always the same one.
+    #[test]
+    fn key_and_origin_choose_the_worker() {
+        use std::collections::BTreeSet;
+        let (workers, _desks) = Workers::new(4, 1 << 20);
+        let of = |uid: u64, path: &str| workers.index(&format!("a:1#{uid}").parse().unwrap(), path, "");
+        let origins: BTreeSet<usize> = (0..16).map(|n: u64| of(n << 32 | 1, "inbox")).collect();
+        let keys: BTreeSet<usize> = (0..64).map(|n| of(1, &format!("path-{n}"))).collect();
+        assert_eq!((origins.len(), keys.len()), (4, 4));
+        assert_eq!(of(7 << 32, "inbox"), of(7 << 32, "inbox"));
+    }
 }
