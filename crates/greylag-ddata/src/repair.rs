@@ -317,3 +317,83 @@ fn close(open: &mut BTreeMap<Bound, Bound>, answered: &KeyRange) -> Result<(), N
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use greylag_crdt::{Change, DotSource, Lineage, Markers, OrSet, ReplicaId, ReplicatedData, UpdateCx, WriterKey};
+
+    use super::*;
+    use crate::entries::{Data, Entries, Filled};
+    use crate::key::KeyId;
+    use crate::types::TypeTable;
+
+    type Set = OrSet<String>;
+
+    fn set(elements: usize) -> Set {
+        let (numbers, writer) = (DotSource::new(), WriterKey::new(*b"w"));
+        let mut set = Set::zero();
+        set.begin_change(Lineage(1));
+        let elements = (0..elements).map(|number| format!("{number:04}"));
+        set.add_all(&mut UpdateCx::new(&numbers, ReplicaId(1), &writer, 0), elements);
+        set
+    }
+
+    /// How many sums are in each message by which a holder of 1,000 keys answers what is wanted of both halves of them.
+    /// Each half is to be split, or is wanted itself, which takes one message without sums.
+    fn sums_in_messages(split: [bool; 2]) -> Vec<usize> {
+        let settings = ReplicatorSettings::test();
+        let mut entries = Entries::new(ReplicaId(1), DotSource::new(), &settings);
+        let (key, value) = (KeyId::from("set"), set(1_000));
+        let halves =
+            AnyData::ranged(&value).and_then(|ranged| ranged.split(&KeyRange::ALL, 2).ok()).expect("two halves");
+        let (data, versions, markers) = (Data::Value(Box::new(value)), BTreeMap::new(), Markers::new());
+        entries.set(&key, Filled { data, versions, markers, size_bound: 9, born: 0, used_ms: None });
+        let entry = entries.get(&key).expect("it is held");
+        let mut outgoing = Outgoing::new(&settings, entry, false).expect("it knows ranges");
+        assert!(matches!(outgoing.next(), Some(Next::Nodes(Some(_), _))), "the offer comes first");
+        outgoing.want(halves.into_iter().zip(split).map(|((range, _), split)| Wanted { range, split }).collect());
+        let said = std::iter::from_fn(|| outgoing.next());
+        said.map(|next| match next {
+            Next::Nodes(None, nodes) => nodes.len(),
+            Next::Bucket(_) => 0,
+            other => panic!("{other:?}"),
+        })
+        .collect()
+    }
+
+    /// ddata G12: ranges of a large value that a peer wants split together are split into a few parts each, and all
+    /// sums go in one message. A range that is wanted split alone, or before one that is wanted itself, is split into
+    /// as many parts as a message holds sums.
+    #[test]
+    fn splits_that_are_wanted_together_share_a_message() {
+        assert_eq!(sums_in_messages([true, true]), [2 * CHILDREN]);
+        assert_eq!(sums_in_messages([true, false]), [NODES_PER_MESSAGE, 0]);
+        assert_eq!(sums_in_messages([false, true]), [0, NODES_PER_MESSAGE]);
+    }
+
+    /// ddata G12: no more than so many deltas are kept for a draft. If more come while it is made, it does not claim to
+    /// include all that the entry does.
+    #[test]
+    fn a_draft_includes_no_more_deltas_than_are_kept_for_it() {
+        let types = TypeTable::new();
+        let found = types.find(&Set::TAG.to_string()).expect("a type of the table");
+        let mut added = set(1);
+        let Change::Delta(delta) = added.take_change(Lineage(1)) else { panic!("an element was added") };
+        let delta = Bytes::from(Set::delta_to_bytes(&delta));
+        for (came, includes_all) in [(DELTAS, true), (DELTAS + 1, false)] {
+            let content = Content::Value { tag: Set::TAG.to_string().into(), bytes: Bytes::new() };
+            let context = AnyData::ranged(&Set::zero()).expect("a set knows ranges").context_bytes().into();
+            let offer = Offer { head: Envelope::of(content), context, send_back: false };
+            let round = RoundId { opened_by_sender: true, number: 1 };
+            let offered = Deferred { round, snapshot: Digest(1), offer, sum: RangeSum::default() };
+            let peer = "p:1#1".parse().expect("an address");
+            let mut draft = Draft::new(peer, offered, None, found.zero()).expect("a draft");
+            // The entry is absent at first; then each delta gives it another digest.
+            let digest = |count: usize| (count > 0).then_some(Digest(count as u128));
+            (0..came).for_each(|count| draft.note(&delta, digest(count), digest(count + 1)));
+            let (value, _, is_all) = draft.finish(found, digest(came));
+            let value = value.as_any().downcast_ref::<Set>().expect("a set");
+            assert_eq!((is_all, value.contains("0000")), (includes_all, includes_all), "{came} deltas");
+        }
+    }
+}
