@@ -1029,3 +1029,24 @@ fn what_waited_for_the_first_exchange_leaves_in_order() {
     assert!(node.stored::<GSet<u64>>("s").is_some());
     assert_eq!(node.core.stats().unsent, 0);
 }
+
+/// ddata Z11: messages wait for the store only up to 8 MiB. What is beyond counts as lost, and its sender asks again.
+#[test]
+fn what_waits_for_the_first_exchange_is_bounded() {
+    let mut node = Node::new("b", DurableSettings::of(["*"]), StoreImage::default());
+    node.load();
+    node.meets(&["w"]);
+    node.advance(Duration::from_secs(31));
+    node.settle_disk(true);
+    node.update::<GSet<String>>("large", WriteLevel::Local, |set, _| set.add("x".repeat(1_000_000)));
+    node.answer_disk(true);
+    node.hears_of("w");
+    node.sent.clear();
+    let tag: Arc<str> = GSet::<String>::TAG.to_string().into();
+    for request in 1..=10 {
+        node.receive("w", Message::Read { request, key: "large".into(), tag: tag.clone(), digest: None });
+    }
+    assert_eq!((exchanged(&mut node), node.core.stats().unsent), (vec![], 2));
+    node.answer_disk(true);
+    assert_eq!((exchanged(&mut node), node.core.stats().unsent), (vec!["ReadReply"; 8], 2));
+}
