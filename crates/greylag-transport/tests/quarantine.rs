@@ -179,13 +179,14 @@ async fn a_peer_that_terminated_is_quarantined_without_a_word() {
 #[tokio::test]
 async fn a_notice_comes_again_for_whatever_is_sent_and_for_no_notice() {
     let (mut a, mut b) = (node(settings()).await, node(settings()).await);
-    a.transport.declare_chatter("chatter");
-    b.tell(&a.here(), 1);
-    a.next().await;
+    a.transport.declare_chatter("control/chatter");
+    let chatter = || Envelope { recipient: Recipient::new("control/chatter"), ..number(2) };
+    b.transport.send(&a.here(), chatter()).unwrap();
+    common::until(|| a.dropped(DeadLetterReason::NoSuchRecipient) == 1).await;
     a.transport.quarantine(b.transport.self_address(), QuarantineReason::Manual, false);
     told(&mut b).await;
     tokio::time::sleep(Duration::from_millis(5_100)).await;
-    b.transport.send(&a.here(), Envelope { recipient: Recipient::new("chatter"), ..number(2) }).unwrap();
+    b.transport.send(&a.here(), chatter()).unwrap();
     told(&mut b).await;
     tokio::time::sleep(Duration::from_millis(5_100)).await;
     b.transport.quarantine(a.transport.self_address(), QuarantineReason::Manual, false);
