@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use greylag_cluster::{Cluster, ClusterEvent, ClusterSettings, Downing, SbrSettings};
+use greylag_cluster::{Cluster, ClusterEvent, ClusterSettings, Downing, MemberStatus, SbrSettings};
 use greylag_core::{CodecId, UniqueAddress};
 use greylag_transport::{Destination, Envelope, GrpcTransport, Recipient, Remoting};
 
@@ -43,11 +43,13 @@ impl Member {
         tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 let accusation = match event {
+                    // In the end the members leave in order, and one that has announced its end is unreachable until its
+                    // removal is heard of (cluster F11).
+                    ClusterEvent::UnreachableMember(member) if member.status == MemberStatus::Exiting => continue,
                     ClusterEvent::UnreachableMember(member) => format!("{} was taken for unreachable", member.address),
                     ClusterEvent::MemberDowned(member) => format!("{} was downed", member.address),
                     _ => continue,
                 };
-                // In the end the members leave: their status then tells that this was no accusation.
                 let members = view.view();
                 let members: Vec<_> =
                     members.members.iter().map(|member| (member.address.address().port(), member.status)).collect();

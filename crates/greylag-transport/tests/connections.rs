@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use common::{LONG, Node, node, until};
 use greylag_core::DeadLetterReason;
-use greylag_transport::{Destination, Inbound, Receiver, Remoting, TransportSettings};
+use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient, Remoting, TransportSettings};
 use raw::{Hello, Raw};
 use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
@@ -190,4 +190,26 @@ async fn a_stream_whose_process_is_replaced_while_it_waits_is_refused() {
     successor.settle().await;
     drop(stuck.release);
     assert!(waiting.hear("takes 127.0.0.1:4732#").await, "it is taken for dead");
+}
+
+/// Cluster T41: what a stream that breaks may have lost is counted, and a warning: its peer has announced no end.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_broken_stream_loses_is_counted_and_warned_of() {
+    logs::keep();
+    let target = node(TransportSettings { data_threads: 2, inbound_lanes: 1, ..without_keep_alive() }).await;
+    let (release, may) = std::sync::mpsc::channel();
+    let (taken, _inbox) = mpsc::unbounded_channel();
+    target.transport.register("held", Arc::new(Held { may: Mutex::new(may), taken }));
+    let sender = node(without_keep_alive()).await;
+    for n in 0..SENT {
+        let envelope = Envelope { recipient: Recipient::new("held"), ..common::number(n) };
+        sender.transport.send(&target.here(), envelope).unwrap();
+        // Each in a frame of its own, since the target takes so many frames and no more.
+        until(|| sender.transport.stats().sent_envelopes == u64::from(n) + 1).await;
+    }
+    sender.transport.kill_streams(target.transport.self_address().address());
+    until(|| sender.dropped(DeadLetterReason::LostInFlight) > 0).await;
+    assert!(sender.dropped(DeadLetterReason::LostInFlight) < u64::from(SENT), "some were read");
+    assert!(logs::has(&["WARN", "written, and not known to have been read", &target.port().to_string()]));
+    drop(release);
 }

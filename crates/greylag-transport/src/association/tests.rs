@@ -47,3 +47,19 @@ fn a_caller_is_not_dialled_on_its_own_word() {
     feed(&mut machine, Input::Unproven);
     assert!(!machine.is_unreached() && machine.next_deadline().is_some());
 }
+
+/// Cluster T19 (c, d), T41: a process has taken leave once it said that it ends, or was quarantined for leaving in order;
+/// one that was cut off has not, nor has another one at its address.
+#[test]
+fn a_process_that_says_so_has_taken_leave() {
+    let mut machine = association();
+    feed(&mut machine, Input::Hello { uid: uid(1), host_id: None });
+    assert!(!machine.has_taken_leave(uid(1)));
+    feed(&mut machine, Input::Terminating { uid: uid(1) });
+    assert!(machine.has_taken_leave(uid(1)) && !machine.has_taken_leave(uid(2)));
+    for (n, harmless) in [(3, true), (4, false)] {
+        let reason = QuarantineReason::RemovedFromMembership;
+        feed(&mut machine, Input::Quarantine { uid: uid(n), reason, harmless });
+        assert_eq!(machine.has_taken_leave(uid(n)), harmless);
+    }
+}
