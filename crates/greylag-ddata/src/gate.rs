@@ -351,6 +351,11 @@ impl Gate {
         self.take_horizon(heard.forget_horizon, out);
     }
 
+    /// When the histories of a store that a member lets pass and of that member parted, until the gate opens.
+    pub(crate) fn parted_from(&self, peer: &UniqueAddress) -> Option<i64> {
+        self.passed.get(peer).filter(|_| self.state == GateState::Closed).map(|passed| passed.parted)
+    }
+
     /// A member judged the store and lets it pass.
     fn note_passed(&mut self, from: &UniqueAddress, parted: i64, starts: &Starts) {
         self.passed.insert(from.clone(), Passed { parted, starts: starts.clone() });

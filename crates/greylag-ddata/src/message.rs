@@ -397,6 +397,27 @@ impl Message {
         }
     }
 
+    /// The markers of every entry in it.
+    pub(crate) fn markers_mut(&mut self) -> Vec<&mut Markers> {
+        fn of_item(item: &mut BatchItem) -> Option<&mut Markers> {
+            match item {
+                BatchItem::Delta(item) => Some(&mut item.markers),
+                BatchItem::Full { envelope, .. } => Some(&mut envelope.markers),
+                BatchItem::Hint { .. } | BatchItem::Touch { .. } => None,
+            }
+        }
+        match self {
+            Self::Write { envelope, .. } | Self::ReadReply { reply: ReadReply::Value(envelope), .. } => {
+                vec![&mut envelope.markers]
+            }
+            Self::DeltaWrite { item, .. } => vec![&mut item.markers],
+            Self::DeltaBatch { items, .. } => items.iter_mut().filter_map(of_item).collect(),
+            Self::Gossip { entries, .. } => entries.iter_mut().map(|(_, envelope)| &mut envelope.markers).collect(),
+            Self::InnerNodes { offer: Some(offer), .. } => vec![&mut offer.head.markers],
+            _ => Vec::new(),
+        }
+    }
+
     /// For simulations that prove their checkers.
     pub(crate) fn forget_markers_of_deltas(&mut self) {
         match self {

@@ -33,7 +33,7 @@ use clock::ReachableClock;
 pub(crate) use collection::{Collections, Tokens};
 pub(crate) use index::{Named, ReplicaIndex};
 pub(crate) use ranges::Ranges;
-pub(crate) use retiming::{Retiming, Retimings, Stretch};
+pub(crate) use retiming::{Renewal, Retiming, Retimings, Stretch};
 pub(crate) use rounds::MAX_ROUNDS;
 use rounds::RoundTable;
 pub use rounds::{PruningNews, PruningRound};

@@ -693,6 +693,9 @@ impl ReplicatorCore {
                 return;
             }
             self.note_contact(&to);
+            if let Some(renewal) = self.renewal_towards(&to) {
+                message.markers_mut().into_iter().for_each(|markers| _ = renewal.apply(markers));
+            }
             if !self.entries.storing.says_met_others() {
                 return self.hold(to, message);
             }

@@ -675,6 +675,40 @@ fn what_was_held_back_is_discarded_with_a_stale_store() {
     assert!(!node.disk.records.contains_key(&key), "nor is it loaded the next time");
 }
 
+/// ddata Z9, Z11: what a store brings before its gate is open says of its markers already that they were performed now: a
+/// member that took their former times for true would forget them before others have heard of them.
+#[test]
+fn markers_of_a_store_that_passed_leave_as_performed_now() {
+    let mut markers = greylag_crdt::Markers::new();
+    let mut marker = greylag_crdt::Performed::new(ReplicaId(99), ReplicaId(98));
+    (marker.performed_at, marker.obsolete_at) = (890, Some(895));
+    markers.add(&marker);
+    let mut held = GSet::<u64>::zero();
+    held.add(7);
+    let (tag, bytes) = (GSet::<u64>::TAG.to_string().into(), held.to_untagged_bytes().into());
+    let mut disk = StoreImage::default();
+    disk.apply(StoreOp::Put { key: "s".into(), tag, bytes, markers });
+    let (written_at, synced_at, removed) = (900, Some(900), [].into());
+    let meta = StoreMeta { written_at, synced_at, has_met_others: true, removed, ..StoreMeta::default() };
+    disk.apply(StoreOp::Meta(meta));
+    let mut node = Node::new("b", DurableSettings::of(["*"]), disk);
+    node.load();
+    node.meets(&["w"]);
+    let starts = ToldStarts::Listed(Starts::of([Start { maker: ReplicaId(23), base: Some(970) }]));
+    let standing = Standing { starts, is_current: true, ..Standing::default() };
+    let pruning = PruningNews { rounds: Vec::new(), standing };
+    node.receive("w", Message::SyncOpen { round: 1, part: Sixteenths::ALL, root: Sum::default(), pruning });
+    let is_closed = |node: &Node| node.core.pruning_news().standing.state == greylag_ddata::GateState::Closed;
+    assert!(is_closed(&node), "no round is complete");
+    let left = node.sent.iter().filter_map(|(_, message)| match message {
+        Message::Gossip { entries, .. } => Some(entries),
+        _ => None,
+    });
+    let times: Vec<i64> =
+        left.flatten().flat_map(|(_, of)| of.markers.iter().map(|marker| marker.performed_at)).collect();
+    assert_eq!(times, [node.wall]);
+}
+
 /// A disk that holds this much of the counter `c`, and was in touch until shortly before.
 fn counted_disk() -> StoreImage {
     let mut node = Node::new("a", DurableSettings::of(["*"]), StoreImage::default());

@@ -30,6 +30,11 @@ impl Data {
 }
 
 impl Entries {
+    /// The wall clock that was set last.
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.now_ms
+    }
+
     /// The wall clock went on.
     pub(crate) fn set_now(&mut self, now_ms: i64) {
         self.now_ms = now_ms;

@@ -10,6 +10,7 @@ use greylag_crdt::Markers;
 use super::{Data, Entries, Entry, Filled, Merged, Rules};
 use crate::bounds::Bounds;
 use crate::key::KeyId;
+use crate::pruning::Renewal;
 use crate::store::LoadedRecord;
 
 /// Why a stored record was not joined.
@@ -60,23 +61,9 @@ impl Entries {
         }
     }
 
-    /// Has those markers of an entry that were performed after `since` count as performed now, so that they live for
-    /// `life` from now on. Source: ddata Z9.
-    pub(crate) fn renew_markers(&mut self, key: &KeyId, since: i64, now_ms: i64, life: i64) {
-        self.change_markers(key, |markers| {
-            let end = now_ms.saturating_add(life);
-            let mut renewed = Markers::new();
-            for marker in markers.iter() {
-                let mut marker = marker.clone();
-                if marker.performed_at > since {
-                    marker.performed_at = marker.performed_at.max(now_ms);
-                    marker.obsolete_at = marker.obsolete_at.map(|obsolete_at| obsolete_at.max(end));
-                }
-                renewed.add(&marker);
-            }
-            let before = std::mem::replace(markers, renewed);
-            *markers != before
-        });
+    /// Sets the times of an entry's markers anew.
+    pub(crate) fn renew_markers(&mut self, key: &KeyId, renewal: &Renewal) {
+        self.change_markers(key, |markers| renewal.apply(markers));
     }
 
     /// Has times of an entry's markers that lie ahead of the wall clock count from now: that went back. Source: ddata Z9.

@@ -2,7 +2,36 @@
 
 use std::time::Instant;
 
+use greylag_crdt::Markers;
+
 use crate::key::KeyId;
+
+/// What was performed after `since` counts as performed at `now_ms`, and lives for `life_ms` from then on: perhaps no
+/// member has heard of it. Source: ddata Z9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Renewal {
+    pub(crate) since: i64,
+    pub(crate) now_ms: i64,
+    pub(crate) life_ms: i64,
+}
+
+impl Renewal {
+    /// Sets the times of these markers anew; returns whether one has changed.
+    pub(crate) fn apply(&self, markers: &mut Markers) -> bool {
+        let end = self.now_ms.saturating_add(self.life_ms);
+        let mut renewed = Markers::new();
+        for marker in markers.iter() {
+            let mut marker = marker.clone();
+            if marker.performed_at > self.since {
+                marker.performed_at = marker.performed_at.max(self.now_ms);
+                marker.obsolete_at = marker.obsolete_at.map(|obsolete_at| obsolete_at.max(end));
+            }
+            renewed.add(&marker);
+        }
+        let before = std::mem::replace(markers, renewed);
+        *markers != before
+    }
+}
 
 /// Why times are set anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +84,16 @@ impl Retimings {
 
     /// Whether markers wait to be renewed: until they are, none may be forgotten.
     pub(crate) fn has_to_renew(&self) -> bool {
-        self.waiting.iter().any(|(retiming, _)| matches!(retiming, Retiming::Renew { .. }))
+        self.renewal().is_some()
+    }
+
+    /// Since when what was performed waits to be renewed, and when it then counts as performed.
+    pub(crate) fn renewal(&self) -> Option<(i64, i64)> {
+        let renewals = self.waiting.iter().filter_map(|(retiming, _)| match retiming {
+            Retiming::Renew { since, now_ms } => Some((*since, *now_ms)),
+            Retiming::Bound => None,
+        });
+        renewals.min()
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {

@@ -13,7 +13,7 @@ use crate::error::StopReason;
 use crate::event::ReplicatorEvent;
 use crate::gate::{GateNews, Moment, Stale, Standing};
 use crate::message::Message;
-use crate::pruning::{Retiming, millis, unreachable};
+use crate::pruning::{Renewal, Retiming, millis, unreachable};
 use crate::read::Lifecycle;
 use crate::replicas::Replicas;
 use crate::sabotage::Sabotage;
@@ -193,6 +193,17 @@ impl ReplicatorCore {
         let since = parted.saturating_sub(millis(self.settings.max_pruning_dissemination));
         self.set_times(now, Retiming::Renew { since, now_ms: self.wall_ms(now) });
         self.storage.loaded.clear();
+    }
+
+    /// Which markers leave for a peer as performed now, because those here are to be renewed when the gate opens, or are
+    /// being renewed: a receiver that took their former times for true would forget them before others have heard of
+    /// them. Source: ddata Z9.
+    pub(super) fn renewal_towards(&self, peer: &UniqueAddress) -> Option<Renewal> {
+        let since_parting = |parted: i64| parted.saturating_sub(millis(self.settings.max_pruning_dissemination));
+        let of_store = self.gate.parted_from(peer).map(|parted| (since_parting(parted), self.entries.now_ms()));
+        let (since, now_ms) = of_store.or_else(|| self.pruning.retimings.renewal())?;
+        let lives = [self.settings.pruning_marker_time_to_live, self.settings.durable.pruning_marker_time_to_live];
+        Some(Renewal { since, now_ms, life_ms: lives.into_iter().map(millis).max().unwrap_or_default() })
     }
 
     /// The store is too old, or has forgotten what others have not.

@@ -12,7 +12,7 @@ use crate::effect::Effect;
 use crate::entries::{Data, Filled};
 use crate::event::ReplicatorEvent;
 use crate::key::KeyId;
-use crate::pruning::{Phase, PruningNews, Retiming, Stretch, Work, millis, unreachable};
+use crate::pruning::{Phase, PruningNews, Renewal, Retiming, Stretch, Work, millis, unreachable};
 use crate::sabotage::Sabotage;
 use crate::types::AnyData;
 
@@ -79,8 +79,8 @@ impl ReplicatorCore {
                     match retiming {
                         Retiming::Bound => self.entries.bound_markers(key, &bounds),
                         Retiming::Renew { since, now_ms } => {
-                            let life = millis(self.settings.marker_life(key));
-                            self.entries.renew_markers(key, since, now_ms, life);
+                            let life_ms = millis(self.settings.marker_life(key));
+                            self.entries.renew_markers(key, &Renewal { since, now_ms, life_ms });
                         }
                     }
                 }

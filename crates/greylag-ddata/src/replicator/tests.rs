@@ -13,7 +13,7 @@ use crate::envelope::{Content, Envelope};
 use crate::input::Input;
 use crate::key::{Key, KeyId};
 use crate::level::{ReadLevel, WriteLevel};
-use crate::message::Message;
+use crate::message::{Message, ReadReply};
 use crate::replicas::{Replica, ReplicaStatus, Replicas};
 use crate::settings::ReplicatorSettings;
 use crate::tree::touched;
@@ -245,6 +245,17 @@ fn markers_are_renewed_some_at_a_time_and_not_forgotten_before() {
     let (now, opened_at) = (world.now, world.wall_ms);
     world.cores[0].on_gate_opened(now, i64::MIN);
     assert_eq!(world.performed(&keys, |at| at >= opened_at), 1_000, "one step");
+    let waiting =
+        keys.iter().find(|key| world.cores[0].markers(key).iter().all(|marker| marker.performed_at < opened_at));
+    let (tag, mut out) = (GCounter::TAG.to_string().into(), Vec::new());
+    let read = Message::Read { request: 1, key: waiting.expect("1,500 wait").clone(), tag, digest: None };
+    world.cores[0].handle(now, Input::Received { from: address(1), message: read }, &mut out);
+    let answer = out.iter().find_map(|effect| match effect {
+        Effect::Send { message: Message::ReadReply { reply: ReadReply::Value(envelope), .. }, .. } => Some(envelope),
+        _ => None,
+    });
+    let times = answer.expect("it answers").markers.iter().map(|marker| marker.performed_at).collect::<Vec<_>>();
+    assert_eq!(times, [opened_at], "one that waits leaves as performed then");
     world.now += Duration::from_secs(120);
     world.wall_ms += 120_000;
     world.handle(0, Input::Wall(world.wall_ms));
