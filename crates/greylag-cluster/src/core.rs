@@ -462,12 +462,9 @@ impl ClusterCore {
         let mut gossip = Gossip::clone(&self.gossip);
         if gossip.reachability.set(&self.node, peer, Status::Terminated) {
             // A process that announced its end belongs to a normal stop, also where its removal comes later.
-            out.push(match harmless {
-                true => {
-                    Effect::Log(LogLevel::Info, format!("{peer} has ended; it stays unreachable until it is removed"))
-                }
-                false => Effect::Log(LogLevel::Warn, format!("{peer} is quarantined; it stays unreachable")),
-            });
+            let (level, why) =
+                if harmless { (LogLevel::Info, "has ended") } else { (LogLevel::Warn, "is quarantined") };
+            out.push(Effect::Log(level, format!("{peer} {why}; it stays unreachable")));
             self.change(now, gossip, out);
         }
     }
