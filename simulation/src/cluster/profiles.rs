@@ -433,6 +433,9 @@ fn flapping_then_cut(draw: &mut Draw) {
         draw.wait(0, 3_000);
     }
     draw.fault(Fault::Cut(side));
+    // The losing side ends by S13, 38 s after its last detection; the winner starts 40 s after its own. Drawn at the
+    // end, so that the faults of a seed do not depend on it.
+    draw.exact();
     draw.quiet_after(LASTING_MS + 20_000);
 }
 
