@@ -1054,6 +1054,22 @@ fn a_node_that_lags_gives_its_peers_one_more_pause() {
     assert!(late >= prompt + 2 * SECOND, "{prompt:?} and {late:?}");
 }
 
+/// cluster F10, F9, G1: after a pause each peer has its whole time again, and not one pause more.
+#[test]
+fn a_process_that_stood_still_marks_its_peers_when_their_time_is_over() {
+    let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c", "d"]);
+    a.run(5 * SECOND, &["b", "c", "d"]);
+    a.now = a.core.next_deadline().unwrap() + 8 * SECOND;
+    a.input(Input::Tick);
+    let woke_at = a.now;
+    while a.core.view().unreachable.len() < 3 {
+        a.run(Duration::from_millis(100), &[]);
+        assert!(a.now < woke_at + 30 * SECOND);
+    }
+    let marked_after = a.now - woke_at;
+    assert!((4 * SECOND..7 * SECOND).contains(&marked_after), "{marked_after:?}");
+}
+
 /// cluster F10.
 #[test]
 fn a_node_past_its_own_leaving_blames_nobody() {

@@ -111,12 +111,14 @@ impl ClusterCore {
         let lag = self.heartbeat.lag(now).max(now.saturating_duration_since(self.rounds.reaper_at));
         let detector = &self.settings.failure_detector;
         let interval = detector.heartbeat_interval;
-        if lag > interval {
-            self.trust.lagged_at = Some(now);
-        }
         if lag <= detector.local_pause_threshold {
+            if lag > interval {
+                self.trust.lagged_at = Some(now);
+            }
             return;
         }
+        // A pause gives every peer its whole time again, so it is no reason to defer their marks beyond that: put off
+        // twice, the end of a losing side comes after the winning side's margin (cluster F10, G1).
         self.trust.hold_until = Some(now + 3 * interval);
         self.tell_heartbeat(now, HeartbeatInput::Paused, out);
         // No peer is marked unreachable on this tick.
