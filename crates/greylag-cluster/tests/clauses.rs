@@ -1103,6 +1103,7 @@ fn a_quarantined_member_stays_unreachable_and_is_not_downed() {
     let out = decides.run(20 * SECOND, &["b", "c"]);
     let is_decision = |effect: &Effect| matches!(effect, Effect::Publish(ClusterEvent::DowningDecision(_)));
     assert!(out.iter().any(is_decision), "the strategy decides");
+    assert_eq!(decides.status("b"), Some(MemberStatus::Down), "and what it decides is done");
     a.command(Command::Down(ua("b")));
     assert_eq!(a.status("b"), Some(MemberStatus::Down), "or an operator");
 }

@@ -2,7 +2,7 @@
 //!
 //! Replicas `w`, `b` and `c`; a message is delivered when the test hands it over. Source: ddata U3–U5, R12.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -683,6 +683,11 @@ fn markers_of_a_store_that_passed_leave_as_performed_now() {
     let mut marker = greylag_crdt::Performed::new(ReplicaId(99), ReplicaId(98));
     (marker.performed_at, marker.obsolete_at) = (890, Some(895));
     markers.add(&marker);
+    // Performed so long before the histories parted that all had heard of it.
+    let long_ago = -400_000;
+    let mut known_to_all = greylag_crdt::Performed::new(ReplicaId(97), ReplicaId(98));
+    (known_to_all.performed_at, known_to_all.obsolete_at) = (long_ago, Some(5_000));
+    markers.add(&known_to_all);
     let mut held = GSet::<u64>::zero();
     held.add(7);
     let (tag, bytes) = (GSet::<u64>::TAG.to_string().into(), held.to_untagged_bytes().into());
@@ -704,9 +709,17 @@ fn markers_of_a_store_that_passed_leave_as_performed_now() {
         Message::Gossip { entries, .. } => Some(entries),
         _ => None,
     });
-    let times: Vec<i64> =
-        left.flatten().flat_map(|(_, of)| of.markers.iter().map(|marker| marker.performed_at)).collect();
-    assert_eq!(times, [node.wall]);
+    let times: BTreeSet<(i64, Option<i64>)> = left
+        .flatten()
+        .flat_map(|(_, of)| of.markers.iter().map(|marker| (marker.performed_at, marker.obsolete_at)))
+        .collect();
+    let life = DurableSettings::of(["*"]).pruning_marker_time_to_live.as_millis();
+    let end = node.wall + i64::try_from(life).unwrap();
+    assert_eq!(
+        times,
+        [(long_ago, Some(5_000)), (node.wall, Some(end))].into(),
+        "or a receiver would forget it at once"
+    );
 }
 
 /// A disk that holds this much of the counter `c`, and was in touch until shortly before.

@@ -9,7 +9,7 @@ mod logs;
 mod raw;
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{LONG, Node, node, until};
 use greylag_core::DeadLetterReason;
@@ -74,7 +74,7 @@ async fn a_shutdown_waits_for_streams_as_long_as_is_set() {
     raw.call_unheard().await;
     raw.say(&Hello { port: 4730, ..Hello::to(target.port()) }.frame()).await;
     until(|| target.transport.stats().inbound_streams == 1).await;
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     target.transport.shutdown().await;
     let took = begun.elapsed();
     assert!(took >= streams && took < (flush + streams) * 2, "{took:?}");
@@ -192,24 +192,41 @@ async fn a_stream_whose_process_is_replaced_while_it_waits_is_refused() {
     assert!(waiting.hear("takes 127.0.0.1:4732#").await, "it is taken for dead");
 }
 
-/// Cluster T41: what a stream that breaks may have lost is counted, and a warning: its peer has announced no end.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_broken_stream_loses_is_counted_and_warned_of() {
-    logs::keep();
-    let target = node(TransportSettings { data_threads: 2, inbound_lanes: 1, ..without_keep_alive() }).await;
-    let (release, may) = std::sync::mpsc::channel();
-    let (taken, _inbox) = mpsc::unbounded_channel();
-    target.transport.register("held", Arc::new(Held { may: Mutex::new(may), taken }));
-    let sender = node(without_keep_alive()).await;
-    for n in 0..SENT {
+/// Sends messages to a target whose worker stands still, and breaks the stream; how long that took.
+async fn lose(sender: &Node, target: &Node, messages: u32) -> Duration {
+    let began = Instant::now();
+    for n in 0..messages {
         let envelope = Envelope { recipient: Recipient::new("held"), ..common::number(n) };
         sender.transport.send(&target.here(), envelope).unwrap();
         // Each in a frame of its own, since the target takes so many frames and no more.
         until(|| sender.transport.stats().sent_envelopes == u64::from(n) + 1).await;
     }
     sender.transport.kill_streams(target.transport.self_address().address());
-    until(|| sender.dropped(DeadLetterReason::LostInFlight) > 0).await;
-    assert!(sender.dropped(DeadLetterReason::LostInFlight) <= u64::from(SENT), "each is counted once");
+    began.elapsed()
+}
+
+/// Cluster T41: what a stream that breaks may have lost is counted, and a warning: its peer has announced no end.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_broken_stream_loses_is_counted_and_warned_of() {
+    const LOST: u32 = 10;
+    logs::keep();
+    let mut attempts = 0;
+    let (target, release) = loop {
+        let target = node(TransportSettings { data_threads: 2, inbound_lanes: 1, ..without_keep_alive() }).await;
+        let (release, may) = std::sync::mpsc::channel();
+        let (taken, _inbox) = mpsc::unbounded_channel();
+        target.transport.register("held", Arc::new(Held { may: Mutex::new(may), taken }));
+        let sender = node(without_keep_alive()).await;
+        let took = lose(&sender, &target, LOST).await;
+        attempts += 1;
+        // A reader says every 100 ms what it has read, and such messages are not lost: on a busy machine, once more.
+        if took > Duration::from_millis(80) && attempts < 20 {
+            continue;
+        }
+        until(|| sender.dropped(DeadLetterReason::LostInFlight) > 0).await;
+        assert_eq!(sender.dropped(DeadLetterReason::LostInFlight), u64::from(LOST), "each, and each once");
+        break (target, release);
+    };
     // The line follows the count.
     let port = target.port().to_string();
     until(|| logs::has(&["WARN", "written, and not known to have been read", &port])).await;

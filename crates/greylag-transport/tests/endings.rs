@@ -51,7 +51,8 @@ async fn nodes_that_end_together_wait_for_no_answer_in_vain_and_warn_of_nothing(
             tell(&one, &two);
             tell(&two, &one);
         }
-        tokio::join!(one.transport.shutdown(), two.transport.shutdown());
+        let both = async { tokio::join!(one.transport.shutdown(), two.transport.shutdown()) };
+        tokio::time::timeout(LONG, both).await.expect("neither waits for its limit, which is longer");
     }
     assert_eq!(logs::loud(), Vec::<String>::new());
 }

@@ -54,7 +54,7 @@ pub fn decide(picture: &Picture, strategy: &Strategy) -> Ruling {
         Strategy::StaticQuorum { quorum_size, .. } => static_quorum(*quorum_size, &tally),
         Strategy::KeepOldest { role, down_if_alone } => keep_oldest(picture, role.as_deref(), *down_if_alone, &tally),
         Strategy::LeaseMajority { acquire_lease_delay_for_minority, .. } => {
-            lease_majority(*acquire_lease_delay_for_minority, &tally)
+            lease_majority(picture, *acquire_lease_delay_for_minority, &tally)
         }
         Strategy::DownAll => Ruling::new(Verdict::DownAll, Why::EveryPartition),
     }
@@ -194,8 +194,14 @@ fn oldest_in_doubt(picture: &Picture, role: Option<&str>, down_if_alone: bool) -
 }
 
 /// The side that gets the lease survives; the bigger side asks first. Source: cluster S10.
-fn lease_majority(minority_delay: Duration, tally: &Tally<'_>) -> Ruling {
+fn lease_majority(picture: &Picture, minority_delay: Duration, tally: &Tally<'_>) -> Ruling {
     let (ours, theirs) = (tally.ours.len(), tally.theirs.len());
+    let everyone = Tally::of(picture, None);
+    if everyone.ours.is_empty() && !everyone.theirs.is_empty() {
+        // Members that still join do not take the cluster from those that they join: one of these may live on, alone by
+        // its own view, and never learn of them.
+        return Ruling::new(Verdict::DownReachable, Why::Minority { ours: 0, theirs: everyone.theirs.len() });
+    }
     let tie = 2 * theirs == tally.all();
     let minority = 2 * theirs > tally.all() || (tie && !tally.theirs.is_empty() && !tally.lowest_is_ours());
     let delay = if minority { minority_delay } else { Duration::ZERO };
