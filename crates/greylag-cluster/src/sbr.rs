@@ -337,8 +337,9 @@ impl Sbr {
         if now < expires_at + RESOLVE_WITHIN {
             if let Some(sick) = common_node(&unstable.records_between(|address| self.word_counts(address))) {
                 // A node that is merely out of reach is a side of its own and judges itself by the strategy,
-                // under which it may be the side that lives.
-                if sick != self.node && !picture.indirectly_connected().contains(&sick) {
+                // under which it may be the side that lives. One that is reached here and accuses the others is none.
+                let is_away = picture.unreachable.contains(&sick) && !picture.indirectly_connected().contains(&sick);
+                if sick != self.node && is_away {
                     let when = format!("for {lasted}s no member but {sick} became unreachable");
                     return responsible.then(|| self.ordinary(picture, &when));
                 }

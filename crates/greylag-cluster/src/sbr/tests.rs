@@ -389,6 +389,22 @@ fn changing_around_b(bench: &mut Bench) -> Option<(u64, DowningDecision)> {
     None
 }
 
+/// cluster S13, S11: a node that has just heard from the sick one, and from no member that the sick one accuses, sees
+/// no indirect connection. The sick one goes alone all the same: it is reached, so it is no side of its own.
+#[test]
+fn scenario_66_a_sick_node_does_not_take_a_leader_along_that_believes_it() {
+    let mut bench = Bench::of('b', "abcde", SbrSettings::default());
+    bench.unreachable("c", "d");
+    for (before, subject) in "dedededed".chars().zip("edededede".chars()).take(8) {
+        assert_eq!(bench.run(4), None, "a leads");
+        bench.unreachable("c", &subject.to_string());
+        bench.reachable("c", &before.to_string());
+    }
+    bench.unreachable("c", "ade");
+    let (_, decision) = bench.decision(4).unwrap();
+    assert_eq!(in_order(&decision), "c", "{}", decision.reason);
+}
+
 /// cluster S13, S8, G1: a member that is in all records because it is cut off alone is no sick node, but
 /// a side, and under keep_oldest the one that may live.
 #[test]
