@@ -196,11 +196,12 @@ fn oldest_in_doubt(picture: &Picture, role: Option<&str>, down_if_alone: bool) -
 /// The side that gets the lease survives; the bigger side asks first. Source: cluster S10.
 fn lease_majority(picture: &Picture, minority_delay: Duration, tally: &Tally<'_>) -> Ruling {
     let (ours, theirs) = (tally.ours.len(), tally.theirs.len());
-    let everyone = Tally::of(picture, None);
-    if everyone.ours.is_empty() && !everyone.theirs.is_empty() {
-        // Members that still join do not take the cluster from those that they join: one of these may live on, alone by
-        // its own view, and never learn of them.
-        return Ruling::new(Verdict::DownReachable, Why::Minority { ours: 0, theirs: everyone.theirs.len() });
+    let (away, here): (Vec<_>, Vec<_>) =
+        picture.counted(None).partition(|member| picture.unreachable.contains(&member.address));
+    if here.iter().all(|member| member.status == MemberStatus::Leaving) && !away.is_empty() {
+        // Members that join or leave do not take the cluster from those that stay: one of these may live on, alone by its
+        // own view, without asking for the lease, since it need not know who joins and may have removed who leaves.
+        return Ruling::new(Verdict::DownReachable, Why::Minority { ours: here.len(), theirs: away.len() });
     }
     let tie = 2 * theirs == tally.all();
     let minority = 2 * theirs > tally.all() || (tie && !tally.theirs.is_empty() && !tally.lowest_is_ours());
