@@ -106,14 +106,132 @@ pub enum DeadLetterReason {
 }
 
 impl DeadLetterReason {
+    /// Every reason, in the order of its layers.
+    pub const ALL: &'static [Self] = &[
+        Self::HandshakeTimeout,
+        Self::HandshakeRejected,
+        Self::QueueFull,
+        Self::Quarantined,
+        Self::StaleIncarnation,
+        Self::StaleRecipient,
+        Self::NoSuchRecipient,
+        Self::TooLarge,
+        Self::SerializeFailed,
+        Self::Undecodable,
+        Self::SupersededStream,
+        Self::MailboxFull,
+        Self::LateReply,
+        Self::LostInFlight,
+        Self::DeliveryGaveUp,
+        Self::ShuttingDown,
+        Self::Untrusted,
+        Self::NotAMember,
+        Self::BeyondReach,
+        Self::ProxyBufferFull,
+        Self::NotSingletonHost,
+        Self::BufferFull,
+        Self::Expired,
+        Self::RegionStopped,
+        Self::Refused,
+        Self::RouteLoop,
+        Self::RouteStraggler,
+        Self::HandOffStraggler,
+        Self::ExtractorRejected,
+        Self::ExtractorPanicked,
+        Self::FingerprintMismatch,
+        Self::EmptyEntityId,
+        Self::EntityIdTooLong,
+        Self::InvalidShardId,
+        Self::WrongShard,
+        Self::UnknownEntityType,
+        Self::EntityStartFailed,
+        Self::EntityStopped,
+        Self::EntityMailboxFull,
+        Self::ShardInboxFull,
+        Self::NoOtherRegion,
+        Self::StashFull,
+        Self::ProducerClosed,
+        Self::Poisoned,
+        Self::UnexpectedMessage,
+    ];
+
     /// Reasons that belong to every start and every end of a node: nodes begin and end one by one, and hear of each other's
     /// membership one by one. A protocol that says again what is dropped so need not warn of it.
     pub const OF_STARTS_AND_ENDS: [Self; 4] =
         [Self::NoSuchRecipient, Self::NotAMember, Self::Quarantined, Self::ShuttingDown];
+
+    /// Whether a handler may have run on the message that was dropped: it was lost under way, or it is the answer that
+    /// could not be written.
+    pub fn may_have_run(self) -> bool {
+        matches!(self, Self::LostInFlight | Self::SerializeFailed)
+    }
+
+    /// Whether the same message may get through later although neither program nor settings change.
+    pub fn is_retryable(self) -> bool {
+        match self {
+            Self::HandshakeTimeout
+            | Self::QueueFull
+            | Self::Quarantined
+            | Self::StaleIncarnation
+            | Self::NoSuchRecipient
+            | Self::SupersededStream
+            | Self::MailboxFull
+            | Self::LostInFlight
+            | Self::DeliveryGaveUp
+            | Self::NotAMember
+            | Self::ProxyBufferFull
+            | Self::NotSingletonHost
+            | Self::BufferFull
+            | Self::Expired
+            | Self::RouteLoop
+            | Self::RouteStraggler
+            | Self::HandOffStraggler
+            | Self::EntityStartFailed
+            | Self::EntityStopped
+            | Self::EntityMailboxFull
+            | Self::ShardInboxFull
+            | Self::NoOtherRegion
+            | Self::StashFull => true,
+            Self::HandshakeRejected
+            | Self::StaleRecipient
+            | Self::TooLarge
+            | Self::SerializeFailed
+            | Self::Undecodable
+            | Self::LateReply
+            | Self::ShuttingDown
+            | Self::Untrusted
+            | Self::BeyondReach
+            | Self::RegionStopped
+            | Self::Refused
+            | Self::ExtractorRejected
+            | Self::ExtractorPanicked
+            | Self::FingerprintMismatch
+            | Self::EmptyEntityId
+            | Self::EntityIdTooLong
+            | Self::InvalidShardId
+            | Self::WrongShard
+            | Self::UnknownEntityType
+            | Self::ProducerClosed
+            | Self::Poisoned
+            | Self::UnexpectedMessage => false,
+        }
+    }
 }
 
 impl fmt::Display for DeadLetterReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_reason_is_left_out_of_the_list() {
+        let last = DeadLetterReason::UnexpectedMessage as usize;
+        let listed: Vec<usize> = DeadLetterReason::ALL.iter().map(|reason| *reason as usize).collect();
+        assert_eq!(listed, (0..=last).collect::<Vec<_>>());
     }
 }

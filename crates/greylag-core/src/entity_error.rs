@@ -34,6 +34,30 @@ pub enum EntityError {
     NotInOrder,
 }
 
+impl EntityError {
+    /// Whether the message may have had an effect that lasts.
+    pub fn may_have_run(&self) -> bool {
+        match self {
+            Self::NoReply | Self::Stopped | Self::Failed(_) | Self::OutcomeUnknown => true,
+            Self::StartFailed(_) | Self::StashFull | Self::ReadOnly | Self::NotStored(_) | Self::NotInOrder => false,
+        }
+    }
+
+    /// Whether the same message may succeed later although neither program nor settings change. If it also
+    /// [may have run](Self::may_have_run), look at the state first, or send only what can be done twice.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Stopped
+            | Self::StartFailed(_)
+            | Self::StashFull
+            | Self::NotStored(NotStoredReason::Unavailable(_) | NotStoredReason::Fenced)
+            | Self::OutcomeUnknown
+            | Self::NotInOrder => true,
+            Self::NoReply | Self::Failed(_) | Self::ReadOnly | Self::NotStored(NotStoredReason::Rejected(_)) => false,
+        }
+    }
+}
+
 /// Why nothing was stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotStoredReason {

@@ -42,7 +42,9 @@ pub use entity_error::{EntityError, NotStoredReason};
 pub use generation::{Generation, GenerationError};
 pub use manifest::Manifest;
 pub use registry::{Encoded, Registry, RegistryError};
-pub use reply::{ReplyAddress, ReplyOutcome, ReplyPort, ReplyScope, ReplyTo, UnboundReply, answer_dropped};
+pub use reply::{
+    ReplyAddress, ReplyOutcome, ReplyPort, ReplyScope, ReplyTo, UnboundReply, answer_dropped, answer_undelivered,
+};
 pub use room::{Room, Share};
 pub use sentence::fmt_sentence;
 pub use timer_key::TimerKey;

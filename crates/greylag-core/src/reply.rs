@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::address::UniqueAddress;
+use crate::dead_letter::DeadLetterReason;
 use crate::entity_error::EntityError;
 
 /// Where an answer goes: the asking process and its number for the question.
@@ -41,6 +42,8 @@ pub enum ReplyOutcome {
     },
     /// The runtime answers in the entity's stead.
     Failed(EntityError),
+    /// The message was dropped before any handler saw it.
+    Dropped(DeadLetterReason),
 }
 
 impl fmt::Debug for ReplyOutcome {
@@ -48,6 +51,7 @@ impl fmt::Debug for ReplyOutcome {
         match self {
             Self::Value { type_name, .. } => write!(f, "Value({type_name})"),
             Self::Failed(error) => write!(f, "Failed({error})"),
+            Self::Dropped(reason) => write!(f, "Dropped({reason})"),
         }
     }
 }
@@ -61,7 +65,7 @@ pub trait ReplyPort: Send + Sync + 'static {
 
 /// A one-shot right to answer a question with an `R`.
 ///
-/// Dropping it unanswered answers [`EntityError::NoReply`] (or what [`answer_dropped`] says, or
+/// Dropping it unanswered answers [`EntityError::NoReply`] (or what [`answer_dropped`] or [`answer_undelivered`] says, or
 /// [`EntityError::Failed`] during a panic), so an asker never waits for an answer that cannot come.
 /// Source: sharding §4.11, persistence §2.2.
 #[must_use = "dropping it answers the ask with EntityError::NoReply"]
@@ -123,7 +127,7 @@ impl<R> ReplyTo<R> {
 impl<R> Drop for ReplyTo<R> {
     fn drop(&mut self) {
         if !*self.written.get_mut() && self.port.is_some() {
-            self.send(ReplyOutcome::Failed(reason_of_drop()));
+            self.send(outcome_of_drop());
         }
     }
 }
@@ -132,21 +136,42 @@ impl<R> Drop for ReplyTo<R> {
 /// [`EntityError::NoReply`]. For runtimes that drop messages and side effects whose tokens they
 /// cannot see. Source: persistence §2.6.
 pub fn answer_dropped<T>(error: EntityError, f: impl FnOnce() -> T) -> T {
-    struct Restore(Option<EntityError>);
+    with_unanswered(Unanswered::Failed(error), f)
+}
+
+/// Runs `f`; reply tokens that it drops unanswered answer that their message was dropped for `reason`, before any
+/// handler saw it. For runtimes that drop messages whose tokens they cannot see. Source: sharding §4.11.
+pub fn answer_undelivered<T>(reason: DeadLetterReason, f: impl FnOnce() -> T) -> T {
+    with_unanswered(Unanswered::Dropped(reason), f)
+}
+
+/// What tokens answer that are dropped unanswered.
+#[derive(Clone)]
+enum Unanswered {
+    Failed(EntityError),
+    Dropped(DeadLetterReason),
+}
+
+fn with_unanswered<T>(answer: Unanswered, f: impl FnOnce() -> T) -> T {
+    struct Restore(Option<Unanswered>);
     impl Drop for Restore {
         fn drop(&mut self) {
-            DROPPED.with_borrow_mut(|reason| *reason = self.0.take());
+            UNANSWERED.with_borrow_mut(|answer| *answer = self.0.take());
         }
     }
-    let _restore = Restore(DROPPED.with_borrow_mut(|reason| reason.replace(error)));
+    let _restore = Restore(UNANSWERED.with_borrow_mut(|before| before.replace(answer)));
     f()
 }
 
-fn reason_of_drop() -> EntityError {
+fn outcome_of_drop() -> ReplyOutcome {
     if std::thread::panicking() {
-        return EntityError::Failed("the handler panicked".to_owned());
+        return ReplyOutcome::Failed(EntityError::Failed("the handler panicked".to_owned()));
     }
-    DROPPED.with_borrow(Clone::clone).unwrap_or(EntityError::NoReply)
+    match UNANSWERED.with_borrow(Clone::clone) {
+        Some(Unanswered::Failed(error)) => ReplyOutcome::Failed(error),
+        Some(Unanswered::Dropped(reason)) => ReplyOutcome::Dropped(reason),
+        None => ReplyOutcome::Failed(EntityError::NoReply),
+    }
 }
 
 impl<R> fmt::Debug for ReplyTo<R> {
@@ -162,8 +187,8 @@ pub struct UnboundReply;
 
 thread_local! {
     static SCOPE: RefCell<Vec<Arc<dyn ReplyPort>>> = const { RefCell::new(Vec::new()) };
-    /// What tokens answer that are dropped unanswered; set by `answer_dropped`.
-    static DROPPED: RefCell<Option<EntityError>> = const { RefCell::new(None) };
+    /// Set by `answer_dropped` and `answer_undelivered`.
+    static UNANSWERED: RefCell<Option<Unanswered>> = const { RefCell::new(None) };
 }
 
 /// While it lives, reply tokens decoded on this thread are bound to its port.
@@ -228,6 +253,7 @@ mod tests {
             let text = match outcome {
                 ReplyOutcome::Value { value, .. } => format!("{} = {}", to.ask_id, value.downcast::<i64>().unwrap()),
                 ReplyOutcome::Failed(error) => format!("{} failed: {error}", to.ask_id),
+                ReplyOutcome::Dropped(reason) => format!("{} dropped: {reason}", to.ask_id),
             };
             self.0.lock().unwrap().push(text);
         }
@@ -255,6 +281,7 @@ mod tests {
         answer_dropped(EntityError::StashFull, || {
             answer_dropped(EntityError::Stopped, || drop(token(&port, 1)));
             drop(token(&port, 2));
+            answer_undelivered(DeadLetterReason::ShardInboxFull, || drop(token(&port, 5)));
         });
         drop(token(&port, 3));
         let held = token(&port, 4);
@@ -268,6 +295,7 @@ mod tests {
             [
                 "1 failed: the entity stopped before it answered",
                 "2 failed: the entity's stash is full",
+                "5 dropped: ShardInboxFull",
                 "3 failed: the entity did not reply",
                 "4 failed: the entity failed on this message: the handler panicked",
             ]

@@ -38,7 +38,7 @@ impl ReplyPort for Heards {
     fn reply(&self, to: &ReplyAddress, outcome: ReplyOutcome) {
         let heard = match outcome {
             ReplyOutcome::Value { .. } => Heard::Stored,
-            ReplyOutcome::Failed(EntityError::NotStored(_)) => Heard::NotStored,
+            ReplyOutcome::Failed(EntityError::NotStored(_)) | ReplyOutcome::Dropped(_) => Heard::NotStored,
             ReplyOutcome::Failed(_) => Heard::Unknown,
         };
         self.0.lock().unwrap().push((to.ask_id, heard));

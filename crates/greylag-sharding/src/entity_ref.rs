@@ -47,6 +47,22 @@ pub enum SendError {
     Dropped(DeadLetterReason),
 }
 
+impl SendError {
+    /// Whether a handler may have run on the message: never, it was not taken.
+    pub fn may_have_run(&self) -> bool {
+        false
+    }
+
+    /// Whether the same message may be taken later although neither program nor settings change.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::BufferFull | Self::ShardInboxFull | Self::QueueFull => true,
+            Self::Refused | Self::RegionStopped | Self::EmptyEntityId | Self::EntityIdTooLong => false,
+            Self::Dropped(reason) => reason.is_retryable(),
+        }
+    }
+}
+
 impl From<DeadLetterReason> for SendError {
     fn from(reason: DeadLetterReason) -> Self {
         match reason {
@@ -93,6 +109,33 @@ pub enum AskError {
     /// The transport gave up.
     #[error(transparent)]
     Transport(greylag_transport::AskError),
+}
+
+impl AskError {
+    /// Whether the message may have had an effect that lasts. `docs/errors.md` has every error.
+    pub fn may_have_run(&self) -> bool {
+        match self {
+            Self::Timeout { .. } => true,
+            Self::InvalidTimeout => false,
+            Self::Send(error) => error.may_have_run(),
+            Self::Entity(error) => error.may_have_run(),
+            Self::Dropped(reason) => reason.may_have_run(),
+            Self::Transport(error) => error.may_have_run(),
+        }
+    }
+
+    /// Whether the same message may succeed later although neither program nor settings change. If it also
+    /// [may have run](Self::may_have_run), look at the state first, or send only what can be done twice.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Timeout { .. } => true,
+            Self::InvalidTimeout => false,
+            Self::Send(error) => error.is_retryable(),
+            Self::Entity(error) => error.is_retryable(),
+            Self::Dropped(reason) => reason.is_retryable(),
+            Self::Transport(error) => error.is_retryable(),
+        }
+    }
 }
 
 /// The answer to come; dropping it ends the question and frees its place.

@@ -375,6 +375,7 @@ impl Endpoint {
     pub(crate) fn encode_reply(&self, outcome: ReplyOutcome) -> Reply {
         match outcome {
             ReplyOutcome::Failed(error) => Reply::Entity(error),
+            ReplyOutcome::Dropped(reason) => Reply::Dropped(reason),
             ReplyOutcome::Value { value, type_name } => match self.registry.encode_any(&*value, type_name) {
                 // No node reads it, and the stream would end with it.
                 Ok(encoded) if encoded.manifest.len() > MAX_NAME => {
@@ -400,6 +401,7 @@ impl Endpoint {
         let outcome = match outcome {
             ReplyOutcome::Value { value, .. } => Ok(value),
             ReplyOutcome::Failed(error) => Err(AskError::Entity(error)),
+            ReplyOutcome::Dropped(reason) => Err(AskError::Dropped(reason)),
         };
         self.finish_ask(now, ask_id, outcome, None);
     }

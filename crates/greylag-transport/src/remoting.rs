@@ -76,6 +76,16 @@ pub enum SendError {
     ShuttingDown,
 }
 
+impl SendError {
+    /// Whether the same message may be taken later although neither program nor settings change.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::QueueFull => true,
+            Self::Quarantined | Self::TooLarge { .. } | Self::NameTooLong { .. } | Self::ShuttingDown => false,
+        }
+    }
+}
+
 /// A message that was not queued, and why.
 #[derive(Debug)]
 pub struct SendRejected {
@@ -122,6 +132,38 @@ pub enum AskError {
     /// This node is shutting down.
     #[error("this node is shutting down")]
     ShuttingDown,
+}
+
+impl AskError {
+    /// Whether the recipient may have processed the question.
+    pub fn may_have_run(&self) -> bool {
+        match self {
+            Self::Timeout(_)
+            | Self::PeerRestarted
+            | Self::PeerRemoved
+            | Self::Quarantined
+            | Self::ReplyTooLarge
+            | Self::Undecodable(_)
+            | Self::ShuttingDown => true,
+            Self::Entity(error) => error.may_have_run(),
+            Self::Dropped(reason) => reason.may_have_run(),
+            Self::Send(_) | Self::NoSuchRecipient => false,
+        }
+    }
+
+    /// Whether the same question may be answered later although neither program nor settings change. If it also
+    /// [may have run](Self::may_have_run), ask again only what can be done twice.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Timeout(_) | Self::PeerRestarted | Self::PeerRemoved | Self::Quarantined | Self::NoSuchRecipient => {
+                true
+            }
+            Self::Entity(error) => error.is_retryable(),
+            Self::Send(error) => error.is_retryable(),
+            Self::Dropped(reason) => reason.is_retryable(),
+            Self::ReplyTooLarge | Self::Undecodable(_) | Self::ShuttingDown => false,
+        }
+    }
 }
 
 /// Why a process was quarantined (cluster T20).

@@ -120,6 +120,7 @@ impl ReplyPort for Diary {
             ReplyOutcome::Failed(error @ (EntityError::NotStored(_) | EntityError::StashFull)) => {
                 Heard::NotStored(error.to_string())
             }
+            ReplyOutcome::Dropped(reason) => Heard::NotStored(reason.to_string()),
             ReplyOutcome::Failed(_) => Heard::Unknown,
         };
         self.write(Line::Answered { number: to.ask_id, heard });

@@ -33,7 +33,8 @@ pub(super) async fn answer<R: Send + 'static>(coming: oneshot::Receiver<ReplyOut
     match coming.await {
         Ok(ReplyOutcome::Value { value, .. }) => Ok(*value.downcast::<R>().expect("the token answers its own type")),
         Ok(ReplyOutcome::Failed(error)) => Err(error),
-        // The token was written into bytes and its answer port is gone, so no answer can come to this process.
-        Err(_) => Err(EntityError::NoReply),
+        // Only sharding drops messages on their way. Or the token was written into bytes and its answer port is gone, so
+        // no answer can come to this process.
+        Ok(ReplyOutcome::Dropped(_)) | Err(_) => Err(EntityError::NoReply),
     }
 }

@@ -138,6 +138,8 @@ impl<R: Send + 'static> Question<R> {
         match answer.expect("the command was not answered") {
             ReplyOutcome::Value { value, .. } => Ok(*value.downcast::<R>().expect("the token answers its own type")),
             ReplyOutcome::Failed(error) => Err(error),
+            // Only sharding drops messages on their way.
+            ReplyOutcome::Dropped(_) => Err(EntityError::NoReply),
         }
     }
 }

@@ -25,6 +25,7 @@ impl ReplyPort for Log {
                 format!("  reply to {}: {}", to.ask_id, value.downcast::<i64>().unwrap())
             }
             ReplyOutcome::Failed(error) => format!("  reply to {}: {error}", to.ask_id),
+            ReplyOutcome::Dropped(reason) => format!("  reply to {}: dropped, {reason}", to.ask_id),
         });
     }
 }

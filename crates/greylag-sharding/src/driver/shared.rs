@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use greylag_core::{
-    Codec, CodecId, DeadLetterReason, EncodeError, EntityError, Generation, Manifest, ReplyTo, UniqueAddress,
-    answer_dropped,
+    Codec, CodecId, DeadLetterReason, EncodeError, Generation, Manifest, ReplyTo, UniqueAddress, answer_undelivered,
 };
 use greylag_transport::{
     AskHeader, Destination, Envelope, Payload, PayloadValue, Recipient, Remoting, SendError as Rejection,
@@ -263,17 +262,12 @@ impl<M: Send + 'static> Shared<M> {
         {
             self.remoting().fail_ask(ask.id, greylag_transport::AskError::Dropped(reason));
         }
-        let answer = match reason {
-            DeadLetterReason::EntityMailboxFull => EntityError::StashFull,
-            DeadLetterReason::EntityStopped => EntityError::Stopped,
-            other => EntityError::StartFailed(other.to_string()),
-        };
         match parcel.content {
-            Content::Value(message) => answer_dropped(answer, || drop(message)),
+            Content::Value(message) => answer_undelivered(reason, || drop(message)),
             // The token of a remote asker is in the bytes: reading them is what lets it hear.
             Content::Bytes { codec, manifest, payload } if parcel.ask.is_some() => {
                 if let Ok(message) = wire::decode(self, codec, &manifest, payload) {
-                    answer_dropped(answer, || drop(message));
+                    answer_undelivered(reason, || drop(message));
                 }
             }
             Content::Bytes { .. } => {}
