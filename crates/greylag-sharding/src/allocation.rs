@@ -8,6 +8,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use greylag_cluster::AppVersion;
+
 use crate::ids::{RegionId, ShardId};
 use crate::membership::Phase;
 use crate::settings::LeastShardSettings;
@@ -33,7 +35,7 @@ pub struct RegionView {
     /// Whether its member is reachable.
     pub reachable: bool,
     /// Version of the application on its member.
-    pub app_version: Vec<u64>,
+    pub app_version: AppVersion,
 }
 
 impl View {
@@ -93,7 +95,7 @@ impl LeastShard {
 }
 
 /// Smaller is better: staying, reachable, newest version, fewest shards, lowest address.
-fn suitability(region: &RegionView) -> (bool, bool, Reverse<&[u64]>, usize, &RegionId) {
+fn suitability(region: &RegionView) -> (bool, bool, Reverse<&AppVersion>, usize, &RegionId) {
     let leaving = matches!(region.phase, Phase::Leaving | Phase::Exiting | Phase::Down);
     (leaving, !region.reachable, Reverse(&region.app_version), region.shards.len(), &region.region)
 }
@@ -120,7 +122,7 @@ mod tests {
             shards: names.by_ref().take(*count).collect(),
             phase: Phase::Up,
             reachable: true,
-            app_version: vec![1],
+            app_version: AppVersion::default(),
         });
         View { regions: regions.collect(), unsettled: false }
     }
@@ -164,7 +166,7 @@ mod tests {
     fn versions_reachability_and_joining_members_decide_first() {
         let strategy = LeastShard::default();
         let mut versions = view(&[0, 3, 0]);
-        versions.regions[1].app_version = vec![2];
+        versions.regions[1].app_version = "2.0".parse().unwrap();
         assert_eq!(strategy.choose(&versions), Some(region(2)), "the newest version, whatever it hosts");
         assert!(moved(&strategy, &versions).is_empty(), "versions differ");
         let mut leaving = view(&[0, 3, 3]);
@@ -176,6 +178,23 @@ mod tests {
         assert!(moved(&strategy, &silent).is_empty());
         let joining = View { unsettled: true, ..view(&[5, 0, 0]) };
         assert!(moved(&strategy, &joining).is_empty());
+    }
+
+    /// Scenario sharding 104: a release candidate comes before its release, and a missing number is a zero.
+    #[test]
+    fn versions_compare_by_precedence() {
+        let strategy = LeastShard::default();
+        let with = |first: &str, second: &str| {
+            let mut view = view(&[0, 3]);
+            view.regions[0].app_version = first.parse().unwrap();
+            view.regions[1].app_version = second.parse().unwrap();
+            view
+        };
+        assert_eq!(strategy.choose(&with("1.2.3-rc1", "1.2.3")), Some(region(2)));
+        assert_eq!(strategy.choose(&with("1.2.3", "1.2.3-rc1")), Some(region(1)));
+        assert_eq!(strategy.choose(&with("1.9", "1.10")), Some(region(2)));
+        assert!(moved(&strategy, &with("1.2.3-rc1", "1.2.3")).is_empty(), "versions differ");
+        assert!(!moved(&strategy, &with("1.2", "1.2.0")).is_empty(), "they are the same");
     }
 
     /// Scenario sharding 45.

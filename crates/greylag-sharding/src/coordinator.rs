@@ -295,6 +295,11 @@ impl Coordinator {
     }
 
     fn on_region(&mut self, now: Instant, node: &UniqueAddress, message: RegionMessage, out: &mut Vec<Effect>) {
+        // A region speaks for itself alone, and from the node that it names. A node that is no member in this view may be one
+        // in a newer view: what it says of epochs counts, since a coordinator that missed it would decide beside another.
+        if message.region().is_some_and(|region| region.node != *node) {
+            return;
+        }
         if let RegionMessage::StaleEpoch { epoch, .. } = message {
             self.seen_epoch = self.seen_epoch.max(epoch);
             if epoch > self.epoch && self.epoch != 0 {
@@ -303,10 +308,7 @@ impl Coordinator {
             return;
         }
         if let RegionMessage::Register(register) = message {
-            if register.region.node == *node {
-                self.on_register(now, register, out);
-            }
-            return;
+            return self.on_register(now, register, out);
         }
         if !matches!(self.state, CoordinatorState::Reconciling | CoordinatorState::Active) {
             return;
@@ -315,13 +317,10 @@ impl Coordinator {
             return self.on_no_region(node, epoch);
         }
         if let RegionMessage::RegionStopped { region } = message {
-            if region.node == *node {
-                self.terminate(&region);
-                self.send(&region, CoordinatorMessage::RegionStoppedAck, out);
-            }
-            return;
+            self.terminate(&region);
+            return self.send(&region, CoordinatorMessage::RegionStoppedAck, out);
         }
-        let Some(region) = message.region().filter(|region| region.node == *node).cloned() else { return };
+        let Some(region) = message.region().cloned() else { return };
         if self.regions.get(&region).is_none_or(|entry| entry.serial == 0) {
             // The region takes this node for its coordinator, and this incarnation has not heard of the region.
             if !self.gone.contains(&region) {

@@ -1,4 +1,6 @@
-//! What can go wrong when an entity type is set up.
+//! What can go wrong when an entity type is set up, and when a message of another node is read.
+
+use greylag_core::{DeadLetterReason, DecodeError};
 
 /// A name that no entity type may have. Nothing was started; choose another one.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,3 +27,24 @@ pub struct InvalidSetting {
 }
 
 greylag_core::debug_is_sentence!(InvalidSetting);
+
+/// Why a message of another node was not read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Its bytes say nothing that this version understands.
+    #[error(transparent)]
+    Malformed(#[from] DecodeError),
+    /// It names an epoch, generation or attempt that no coordinator can have reached (sharding §2.1).
+    #[error("the {0} lies more than a hundred years ahead of this node's clock")]
+    BeyondReach(&'static str),
+}
+
+impl ReadError {
+    /// The reason of the dead letter.
+    pub fn reason(&self) -> DeadLetterReason {
+        match self {
+            Self::Malformed(_) => DeadLetterReason::Undecodable,
+            Self::BeyondReach(_) => DeadLetterReason::BeyondReach,
+        }
+    }
+}

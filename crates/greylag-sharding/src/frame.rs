@@ -20,8 +20,10 @@ use std::sync::Arc;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use greylag_core::{DecodeError, Generation, UniqueAddress};
 
+use crate::error::ReadError;
+use crate::horizon::Horizon;
 use crate::ids::{EntityId, RegionId};
-use crate::message::{Attempt, Mark, Stamp};
+use crate::message::{Mark, Stamp};
 
 /// Manifest of marks; their codec is the internal one.
 pub(crate) const MARK_MANIFEST: &str = "greylag.sharding.mark";
@@ -56,19 +58,19 @@ pub(crate) fn put_header(buffer: &mut BytesMut, stamp: &Stamp, digest: u32, id: 
 }
 
 /// Reads a header off the front of `bytes`; the rest is the message.
-pub(crate) fn take_header(peer: &UniqueAddress, bytes: &mut Bytes) -> Result<Header, DecodeError> {
+pub(crate) fn take_header(peer: &UniqueAddress, bytes: &mut Bytes, horizon: Horizon) -> Result<Header, ReadError> {
     version(bytes)?;
     let flags = take_u8(bytes)?;
     if flags & !(LEFTOVER | TRAVELLED) != 0 {
         return Err(malformed("unknown flags"));
     }
     let digest = if bytes.remaining() >= 4 { bytes.get_u32() } else { return Err(malformed("it is cut short")) };
-    let generation = take_generation(bytes)?;
+    let generation = take_generation(bytes, horizon)?;
     let incarnation = take_u64(bytes)?;
     let (hops, first, node) = if flags & TRAVELLED == 0 {
         (0, generation, peer.clone())
     } else {
-        (take_u8(bytes)?, take_generation(bytes)?, take_node(bytes)?)
+        (take_u8(bytes)?, take_generation(bytes, horizon)?, take_node(bytes)?)
     };
     let id = EntityId::new(take_text(bytes)?).map_err(|_| malformed("the entity id is empty or too long"))?;
     let origin = RegionId { node, incarnation };
@@ -106,26 +108,26 @@ pub(crate) fn encode_mark(mark: &Mark) -> Bytes {
 }
 
 /// Reads a mark.
-pub(crate) fn decode_mark(mut bytes: Bytes) -> Result<Mark, DecodeError> {
+pub(crate) fn decode_mark(mut bytes: Bytes, horizon: Horizon) -> Result<Mark, ReadError> {
     let bytes = &mut bytes;
     version(bytes)?;
     let mark = match take_u8(bytes)? {
         1 => Mark::Flush {
-            generation: take_generation(bytes)?,
-            attempt: Attempt(take_u64(bytes)?),
+            generation: take_generation(bytes, horizon)?,
+            attempt: horizon.attempt(take_u64(bytes)?).ok_or(ReadError::BeyondReach("attempt"))?,
             from: take_region(bytes)?,
         },
         2 => Mark::Probe {
             nonce: take_u64(bytes)?,
             stamp: Stamp {
-                generation: take_generation(bytes)?,
+                generation: take_generation(bytes, horizon)?,
                 origin: take_region(bytes)?,
-                first: take_generation(bytes)?,
+                first: take_generation(bytes, horizon)?,
                 hops: take_u8(bytes)?,
                 leftover: take_u8(bytes)? != 0,
             },
         },
-        3 => Mark::Leftover { generation: take_generation(bytes)?, from: take_region(bytes)? },
+        3 => Mark::Leftover { generation: take_generation(bytes, horizon)?, from: take_region(bytes)? },
         _ => return Err(malformed("unknown mark")),
     };
     Ok(mark)
@@ -138,29 +140,29 @@ pub(crate) fn put_direct(buffer: &mut BytesMut, instance: u64) {
 }
 
 /// Reads the instance that a direct message is for; the rest is the message.
-pub(crate) fn take_direct(bytes: &mut Bytes) -> Result<u64, DecodeError> {
+pub(crate) fn take_direct(bytes: &mut Bytes) -> Result<u64, ReadError> {
     version(bytes)?;
     take_u64(bytes)
 }
 
-fn malformed(reason: &str) -> DecodeError {
-    DecodeError::malformed("sharding frame", reason)
+fn malformed(reason: &str) -> ReadError {
+    DecodeError::malformed("sharding frame", reason).into()
 }
 
-fn version(bytes: &mut Bytes) -> Result<(), DecodeError> {
+fn version(bytes: &mut Bytes) -> Result<(), ReadError> {
     if take_u8(bytes)? == VERSION { Ok(()) } else { Err(malformed("unknown version")) }
 }
 
-fn take_u8(bytes: &mut Bytes) -> Result<u8, DecodeError> {
+fn take_u8(bytes: &mut Bytes) -> Result<u8, ReadError> {
     if bytes.has_remaining() { Ok(bytes.get_u8()) } else { Err(malformed("it is cut short")) }
 }
 
-fn take_u64(bytes: &mut Bytes) -> Result<u64, DecodeError> {
+fn take_u64(bytes: &mut Bytes) -> Result<u64, ReadError> {
     if bytes.remaining() >= 8 { Ok(bytes.get_u64()) } else { Err(malformed("it is cut short")) }
 }
 
-fn take_generation(bytes: &mut Bytes) -> Result<Generation, DecodeError> {
-    Generation::from_u64(take_u64(bytes)?).ok_or_else(|| malformed("a generation is out of range"))
+fn take_generation(bytes: &mut Bytes, horizon: Horizon) -> Result<Generation, ReadError> {
+    horizon.generation(take_u64(bytes)?).ok_or(ReadError::BeyondReach("generation"))
 }
 
 fn put_text(buffer: &mut BytesMut, text: &str) {
@@ -168,7 +170,7 @@ fn put_text(buffer: &mut BytesMut, text: &str) {
     buffer.put_slice(text.as_bytes());
 }
 
-fn take_text(bytes: &mut Bytes) -> Result<Arc<str>, DecodeError> {
+fn take_text(bytes: &mut Bytes) -> Result<Arc<str>, ReadError> {
     if bytes.remaining() < 2 {
         return Err(malformed("it is cut short"));
     }
@@ -180,8 +182,8 @@ fn take_text(bytes: &mut Bytes) -> Result<Arc<str>, DecodeError> {
     Ok(std::str::from_utf8(&text).map_err(|error| DecodeError::malformed("sharding frame", error))?.into())
 }
 
-fn take_node(bytes: &mut Bytes) -> Result<UniqueAddress, DecodeError> {
-    take_text(bytes)?.parse().map_err(|error| DecodeError::malformed("sharding frame", error))
+fn take_node(bytes: &mut Bytes) -> Result<UniqueAddress, ReadError> {
+    Ok(take_text(bytes)?.parse().map_err(|error| DecodeError::malformed("sharding frame", error))?)
 }
 
 fn put_region(buffer: &mut BytesMut, region: &RegionId) {
@@ -189,13 +191,23 @@ fn put_region(buffer: &mut BytesMut, region: &RegionId) {
     buffer.put_u64(region.incarnation);
 }
 
-fn take_region(bytes: &mut Bytes) -> Result<RegionId, DecodeError> {
+fn take_region(bytes: &mut Bytes) -> Result<RegionId, ReadError> {
     Ok(RegionId { node: take_node(bytes)?, incarnation: take_u64(bytes)? })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn horizon() -> Horizon {
+        Horizon::after(1_800_000_000)
+    }
+
+    /// A generation that no coordinator can have reached.
+    fn beyond() -> Generation {
+        Generation::new(Generation::MAX_EPOCH - 1, 1).unwrap()
+    }
+    use crate::message::Attempt;
     use proptest::prelude::*;
 
     fn generation(seq: u64) -> Generation {
@@ -227,7 +239,7 @@ mod tests {
             put_header(&mut buffer, &header.stamp, header.digest, &header.id);
             buffer.put_slice(b"message");
             let mut bytes = buffer.freeze();
-            assert_eq!(take_header(&"a:1#1".parse().unwrap(), &mut bytes), Ok(header));
+            assert_eq!(take_header(&"a:1#1".parse().unwrap(), &mut bytes, horizon()), Ok(header));
             assert_eq!(&bytes[..], b"message");
         }
     }
@@ -246,6 +258,29 @@ mod tests {
         assert_eq!(&buffer[..], expected.concat());
     }
 
+    /// Sharding scenario 103: frames and marks with a number that no coordinator can have reached.
+    #[test]
+    fn scenario_103_numbers_beyond_the_horizon_are_refused() {
+        let straight = stamps().remove(0);
+        for stamp in [
+            Stamp { generation: beyond(), first: beyond(), ..straight.clone() },
+            Stamp { first: beyond(), hops: 1, ..straight.clone() },
+        ] {
+            let mut buffer = BytesMut::new();
+            put_header(&mut buffer, &stamp, 1, &EntityId::new("c").unwrap());
+            assert!(take_header(&"a:1#1".parse().unwrap(), &mut buffer.freeze(), horizon()).is_err());
+            assert!(decode_mark(encode_mark(&Mark::Probe { nonce: 1, stamp }), horizon()).is_err());
+        }
+        let (from, attempt) = (region("a:1#1"), Attempt(beyond().as_u64()));
+        for mark in [
+            Mark::Flush { generation: beyond(), attempt: Attempt(9), from: from.clone() },
+            Mark::Flush { generation: generation(1), attempt, from: from.clone() },
+            Mark::Leftover { generation: beyond(), from },
+        ] {
+            assert!(decode_mark(encode_mark(&mark), horizon()).is_err());
+        }
+    }
+
     #[test]
     fn marks_come_back() {
         let mut marks = vec![
@@ -254,7 +289,7 @@ mod tests {
         ];
         marks.extend(stamps().into_iter().map(|stamp| Mark::Probe { nonce: 5, stamp }));
         for mark in marks {
-            assert_eq!(decode_mark(encode_mark(&mark)), Ok(mark));
+            assert_eq!(decode_mark(encode_mark(&mark), horizon()), Ok(mark));
         }
     }
 
@@ -263,9 +298,9 @@ mod tests {
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             let bytes = Bytes::from(bytes);
             let peer = "a:1#1".parse().unwrap();
-            let _ = take_header(&peer, &mut bytes.clone());
+            let _ = take_header(&peer, &mut bytes.clone(), horizon());
             let _ = take_direct(&mut bytes.clone());
-            let _ = decode_mark(bytes);
+            let _ = decode_mark(bytes, horizon());
         }
     }
 }

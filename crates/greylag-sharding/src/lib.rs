@@ -111,6 +111,7 @@ mod frame;
 mod generated {
     include!("generated/greylag.sharding.v1.rs");
 }
+pub mod horizon;
 pub mod ids;
 mod inbox;
 pub mod membership;

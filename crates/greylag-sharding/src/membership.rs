@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
+use greylag_cluster::AppVersion;
 use greylag_core::UniqueAddress;
 
 /// A member's status, as far as sharding tells statuses apart.
@@ -36,8 +37,8 @@ pub struct MemberFacts {
     pub reachable: bool,
     /// Its roles.
     pub roles: BTreeSet<String>,
-    /// Orders like the versions of the application it runs.
-    pub app_version: Vec<u64>,
+    /// The version of the application that it runs.
+    pub app_version: AppVersion,
 }
 
 /// A member that was removed.

@@ -12,6 +12,7 @@
 //!
 //! Source: sharding §2.3 to §2.6, §2.9 to §2.12, §9. Differs: as tagged `[D]` there.
 
+mod buffer;
 mod handoff;
 mod hosting;
 mod protocol;
@@ -25,13 +26,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use greylag_core::{DeadLetterReason, Generation};
+use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 use greylag_transport::Lane;
 
+use self::buffer::{Content, Rank, Waiting};
 pub use self::protocol::{Counters, Effect, Input, Provenance, RegionEvent, Returned, Route, Token};
 use self::registration::Registration;
 pub use self::registration::answer_without_region;
-use self::slot::{Content, Rank, Slot, State, Waiting};
+use self::slot::{Slot, State};
 use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
 use crate::membership::Members;
@@ -109,7 +111,9 @@ pub struct Region {
     /// Homes to ask for at the end of this input, in one message.
     asks: Vec<ShardId>,
     /// `StaleRoute`s to send at the end of this input, one message per node.
-    stale: BTreeMap<greylag_core::UniqueAddress, Vec<(ShardId, Generation)>>,
+    stale: BTreeMap<UniqueAddress, Vec<(ShardId, Generation)>>,
+    /// Members to which the transport writes nothing any more: it has handed back what it held for them.
+    dead_ends: BTreeSet<UniqueAddress>,
     /// Probes sent so far.
     nonce: u64,
     counters: Counters,
@@ -132,6 +136,7 @@ impl Region {
             alarm_of: BTreeMap::new(),
             asks: Vec::new(),
             stale: BTreeMap::new(),
+            dead_ends: BTreeSet::new(),
             nonce: 0,
             counters: Counters::default(),
             fill_reported: 0,
@@ -156,7 +161,7 @@ impl Region {
             }
             Input::Mark { node, shard, mark } => self.on_mark(now, node, &shard, mark, out),
             Input::FromCoordinator { node, message } => self.on_coordinator(now, node, message, out),
-            Input::FromPeer { message, .. } => self.on_peer(now, message, out),
+            Input::FromPeer { node, message } => self.on_peer(now, &node, message, out),
             Input::ShardInitialized { shard, generation } => self.on_initialized(now, &shard, generation, out),
             Input::ShardStopped { shard, generation, leftovers } => {
                 self.on_shard_stopped(now, &shard, generation, leftovers, out);
@@ -220,8 +225,8 @@ impl Region {
 
     /// Does everything due for one shard.
     fn on_slot_alarm(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
-        if slot.ask_at.is_some_and(|at| at <= now) {
-            slot.ask_at = None;
+        if slot.asking.at.is_some_and(|at| at <= now) {
+            slot.asking.at = None;
             self.ask_home(now, shard, slot);
         }
         if slot.hand_back.as_ref().is_some_and(|(_, at)| *at <= now) {
@@ -278,11 +283,11 @@ impl Region {
     /// Asks at once, and again after `retry_interval` while something waits. Without a coordinator
     /// the registration that is under way will ask.
     fn ask_home(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot) {
-        if !slot.wants_home() || slot.ask_at.is_some() || self.registration.coordinator().is_none() {
+        if !slot.wants_home() || slot.asking.at.is_some() || self.registration.coordinator().is_none() {
             return;
         }
         self.asks.push(shard.clone());
-        slot.ask_at = Some(now + self.config.settings.retry_interval);
+        slot.asking.at = Some(now + self.config.settings.retry_interval);
     }
 
     /// Keeps an entry until its shard has a route.
@@ -292,7 +297,7 @@ impl Region {
             return;
         }
         self.counters.buffered += u64::from(is_message);
-        slot.insert(waiting);
+        slot.buffer.insert(waiting);
         Self::hasten_restart(now, slot);
         self.ask_home(now, shard, slot);
     }
@@ -303,10 +308,8 @@ impl Region {
         if !full || waiting.rank != Rank::Plain {
             return true;
         }
-        let is_plain = |w: &Waiting| w.rank == Rank::Plain && matches!(w.content, Content::Message { .. });
-        let oldest = slot.buffer.iter().position(is_plain);
         if self.config.settings.buffer_overflow == BufferOverflow::DropOld
-            && let Some(dropped) = oldest.and_then(|at| slot.buffer.remove(at))
+            && let Some(dropped) = slot.buffer.take_oldest_plain()
         {
             self.counters.buffered -= 1;
             self.drop_waiting(shard, &dropped, DeadLetterReason::BufferFull, out);
@@ -327,7 +330,7 @@ impl Region {
 
     /// Empties one shard's buffer into dead letters.
     fn drop_buffer(&mut self, shard: &ShardId, slot: &mut Slot, reason: DeadLetterReason, out: &mut Vec<Effect>) {
-        for waiting in std::mem::take(&mut slot.buffer) {
+        for waiting in slot.buffer.take() {
             self.counters.buffered -= u64::from(matches!(waiting.content, Content::Message { .. }));
             self.drop_waiting(shard, &waiting, reason, out);
         }
@@ -371,8 +374,7 @@ impl Region {
         if cfg!(debug_assertions) {
             let c = &self.counters;
             assert_eq!(c.submitted, c.delivered + c.forwarded + c.dead_lettered + c.buffered, "no message is lost");
-            let waiting = self.slots.values().flat_map(|slot| &slot.buffer);
-            let messages = waiting.filter(|w| matches!(w.content, Content::Message { .. })).count();
+            let messages: usize = self.slots.values().map(|slot| slot.buffer.messages()).sum();
             assert_eq!(messages as u64, c.buffered, "what is counted as buffered is in a buffer");
             for (shard, slot) in &self.slots {
                 match &slot.published {

@@ -8,12 +8,14 @@ use greylag_core::{DecodeError, Generation, NodeAddress, Uid, UniqueAddress};
 use prost::Message;
 
 use crate::coordinator::{Meta, StoredHome};
+use crate::error::ReadError;
 use crate::fingerprint::{Fingerprint, Mismatch, StateStoreMode};
 use crate::generated as proto;
+use crate::horizon::Horizon;
 use crate::ids::{RegionId, ShardId};
 use crate::message::{
-    Attempt, Claim, ClaimState, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, PeerMessage, RegionMessage,
-    Register,
+    Attempt, Claim, ClaimState, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, PeerMessage,
+    RegionMessage, Register,
 };
 
 /// Manifest of what regions tell coordinators.
@@ -59,26 +61,27 @@ pub fn encode_peer(message: &PeerMessage) -> (&'static str, Bytes) {
 /// Reads a control message.
 ///
 /// # Errors
-/// [`DecodeError`] for an unknown manifest, malformed bytes, or a field that is missing or invalid.
-pub fn decode(manifest: &str, bytes: Bytes) -> Result<Control, DecodeError> {
+/// [`ReadError`] for an unknown manifest, malformed bytes, a field that is missing or invalid, or an epoch, generation or
+/// attempt beyond `horizon`.
+pub fn decode(manifest: &str, bytes: Bytes, horizon: Horizon) -> Result<Control, ReadError> {
     let malformed = |why: String| DecodeError::malformed(manifest, why);
     let bad = |error: prost::DecodeError| malformed(error.to_string());
     match manifest {
         REGION_MANIFEST => {
             let message = proto::ToCoordinator::decode(bytes).map_err(bad)?;
-            read_to_coordinator(message).map(Control::ToCoordinator)
+            read_to_coordinator(message, horizon).map(Control::ToCoordinator)
         }
         COORDINATOR_MANIFEST => {
             let message = proto::FromCoordinator::decode(bytes).map_err(bad)?;
-            read_from_coordinator(message).map(Control::FromCoordinator)
+            read_from_coordinator(message, horizon).map(Control::FromCoordinator)
         }
-        PEER_MANIFEST => read_peer(proto::ToPeer::decode(bytes).map_err(bad)?).map(Control::Peer),
+        PEER_MANIFEST => read_peer(proto::ToPeer::decode(bytes).map_err(bad)?, horizon).map(Control::Peer),
         _ => {
             let (codec, manifest) = (greylag_core::CodecId::INTERNAL, manifest.to_owned());
-            return Err(DecodeError::UnknownManifest { codec, manifest });
+            return Err(DecodeError::UnknownManifest { codec, manifest }.into());
         }
     }
-    .map_err(|Invalid(what)| malformed(format!("{what} is missing or invalid")))
+    .map_err(|invalid| invalid.of(manifest))
 }
 
 /// The stored form of a home.
@@ -96,20 +99,20 @@ pub fn encode_home(home: &StoredHome) -> Vec<u8> {
 /// Reads a stored home.
 ///
 /// # Errors
-/// [`DecodeError`].
-pub fn decode_home(bytes: &[u8]) -> Result<StoredHome, DecodeError> {
+/// [`ReadError`].
+pub fn decode_home(bytes: &[u8], horizon: Horizon) -> Result<StoredHome, ReadError> {
     const MANIFEST: &str = "greylag.sharding.home";
     let home = proto::StoredHome::decode(bytes).map_err(|error| DecodeError::malformed(MANIFEST, error))?;
     let read = || {
         Ok(StoredHome {
             region: read_region(home.region)?,
-            generation: read_generation(home.generation)?,
+            generation: read_generation(home.generation, horizon)?,
             deallocated: home.deallocated,
-            previous: home.previous.map(read_generation).transpose()?,
+            previous: home.previous.map(|previous| read_generation(previous, horizon)).transpose()?,
             leftovers_from: home.leftovers_from.map(|from| read_region(Some(from))).transpose()?,
         })
     };
-    read().map_err(|Invalid(what)| DecodeError::malformed(MANIFEST, format!("{what} is missing or invalid")))
+    read().map_err(|invalid: Invalid| invalid.of(MANIFEST))
 }
 
 /// The stored form of an incarnation's claim to power.
@@ -126,13 +129,13 @@ pub fn encode_meta(meta: &Meta) -> Vec<u8> {
 /// Reads what [`encode_meta`] wrote.
 ///
 /// # Errors
-/// [`DecodeError`].
-pub fn decode_meta(bytes: &[u8]) -> Result<Meta, DecodeError> {
+/// [`ReadError`].
+pub fn decode_meta(bytes: &[u8], horizon: Horizon) -> Result<Meta, ReadError> {
     const MANIFEST: &str = "greylag.sharding.meta";
     let meta = proto::StoredMeta::decode(bytes).map_err(|error| DecodeError::malformed(MANIFEST, error))?;
     let read = || {
         Ok(Meta {
-            epoch: meta.epoch,
+            epoch: read_epoch(meta.epoch, horizon)?,
             coordinator: CoordinatorId {
                 node: read_node(meta.coordinator_node)?,
                 incarnation: meta.coordinator_incarnation,
@@ -140,11 +143,28 @@ pub fn decode_meta(bytes: &[u8]) -> Result<Meta, DecodeError> {
             fingerprint: read_fingerprint(meta.fingerprint)?,
         })
     };
-    read().map_err(|Invalid(what)| DecodeError::malformed(MANIFEST, format!("{what} is missing or invalid")))
+    read().map_err(|invalid: Invalid| invalid.of(MANIFEST))
+}
+
+/// What is wrong with the field that made a message unreadable.
+enum Fault {
+    Missing,
+    BeyondReach,
 }
 
 /// The field that made a message unreadable.
-struct Invalid(&'static str);
+struct Invalid(&'static str, Fault);
+
+impl Invalid {
+    fn of(self, manifest: &str) -> ReadError {
+        match self {
+            Self(what, Fault::Missing) => {
+                DecodeError::malformed(manifest, format!("{what} is missing or invalid")).into()
+            }
+            Self(what, Fault::BeyondReach) => ReadError::BeyondReach(what),
+        }
+    }
+}
 
 fn node(address: &UniqueAddress) -> proto::Node {
     proto::Node {
@@ -155,10 +175,10 @@ fn node(address: &UniqueAddress) -> proto::Node {
 }
 
 fn read_node(node: Option<proto::Node>) -> Result<UniqueAddress, Invalid> {
-    let node = node.ok_or(Invalid("node"))?;
-    let port = u16::try_from(node.port).map_err(|_| Invalid("port"))?;
-    let address = NodeAddress::new(&node.host, port).map_err(|_| Invalid("node address"))?;
-    Ok(UniqueAddress::new(address, Uid::new(node.uid).ok_or(Invalid("uid"))?))
+    let node = node.ok_or(Invalid("node", Fault::Missing))?;
+    let port = u16::try_from(node.port).map_err(|_| Invalid("port", Fault::Missing))?;
+    let address = NodeAddress::new(&node.host, port).map_err(|_| Invalid("node address", Fault::Missing))?;
+    Ok(UniqueAddress::new(address, Uid::new(node.uid).ok_or(Invalid("uid", Fault::Missing))?))
 }
 
 fn region(region: &RegionId) -> proto::Region {
@@ -166,16 +186,24 @@ fn region(region: &RegionId) -> proto::Region {
 }
 
 fn read_region(region: Option<proto::Region>) -> Result<RegionId, Invalid> {
-    let region = region.ok_or(Invalid("region"))?;
+    let region = region.ok_or(Invalid("region", Fault::Missing))?;
     Ok(RegionId { node: read_node(region.node)?, incarnation: region.incarnation })
 }
 
 fn read_shard(shard: String) -> Result<ShardId, Invalid> {
-    ShardId::new(shard).map_err(|_| Invalid("shard"))
+    ShardId::new(shard).map_err(|_| Invalid("shard", Fault::Missing))
 }
 
-fn read_generation(generation: u64) -> Result<Generation, Invalid> {
-    Generation::from_u64(generation).ok_or(Invalid("generation"))
+fn read_generation(generation: u64, horizon: Horizon) -> Result<Generation, Invalid> {
+    horizon.generation(generation).ok_or(Invalid("generation", Fault::BeyondReach))
+}
+
+fn read_epoch(epoch: Epoch, horizon: Horizon) -> Result<Epoch, Invalid> {
+    horizon.epoch(epoch).ok_or(Invalid("epoch", Fault::BeyondReach))
+}
+
+fn read_attempt(attempt: u64, horizon: Horizon) -> Result<Attempt, Invalid> {
+    horizon.attempt(attempt).ok_or(Invalid("attempt", Fault::BeyondReach))
 }
 
 fn generations(shards: &[(ShardId, Generation)]) -> Vec<proto::ShardGeneration> {
@@ -186,8 +214,11 @@ fn generations(shards: &[(ShardId, Generation)]) -> Vec<proto::ShardGeneration> 
     shards.iter().map(one).collect()
 }
 
-fn read_generations(shards: Vec<proto::ShardGeneration>) -> Result<Vec<(ShardId, Generation)>, Invalid> {
-    shards.into_iter().map(|one| Ok((read_shard(one.shard)?, read_generation(one.generation)?))).collect()
+fn read_generations(
+    shards: Vec<proto::ShardGeneration>,
+    horizon: Horizon,
+) -> Result<Vec<(ShardId, Generation)>, Invalid> {
+    shards.into_iter().map(|one| Ok((read_shard(one.shard)?, read_generation(one.generation, horizon)?))).collect()
 }
 
 fn fingerprint(own: &Fingerprint) -> proto::Fingerprint {
@@ -208,7 +239,7 @@ fn fingerprint(own: &Fingerprint) -> proto::Fingerprint {
 }
 
 fn read_fingerprint(read: Option<proto::Fingerprint>) -> Result<Fingerprint, Invalid> {
-    let read = read.ok_or(Invalid("fingerprint"))?;
+    let read = read.ok_or(Invalid("fingerprint", Fault::Missing))?;
     Ok(Fingerprint {
         protocol_major: read.protocol_major,
         type_name: read.type_name,
@@ -219,7 +250,7 @@ fn read_fingerprint(read: Option<proto::Fingerprint>) -> Result<Fingerprint, Inv
         state_store_mode: match read.state_store_mode {
             0 => StateStoreMode::Ddata,
             1 => StateStoreMode::Persistence,
-            _ => return Err(Invalid("state store mode")),
+            _ => return Err(Invalid("state store mode", Fault::Missing)),
         },
         role: read.role,
     })
@@ -272,21 +303,21 @@ fn claim(claim: &Claim) -> proto::Claim {
     proto::Claim { shard: claim.shard.to_string(), generation: claim.generation.as_u64(), state }
 }
 
-fn read_claim(claim: proto::Claim) -> Result<Claim, Invalid> {
+fn read_claim(claim: proto::Claim, horizon: Horizon) -> Result<Claim, Invalid> {
     let state = match claim.state {
         0 => ClaimState::Running,
         1 => ClaimState::Starting,
         2 => ClaimState::Stopping,
-        _ => return Err(Invalid("claim state")),
+        _ => return Err(Invalid("claim state", Fault::Missing)),
     };
-    Ok(Claim { shard: read_shard(claim.shard)?, generation: read_generation(claim.generation)?, state })
+    Ok(Claim { shard: read_shard(claim.shard)?, generation: read_generation(claim.generation, horizon)?, state })
 }
 
-fn read_to_coordinator(message: proto::ToCoordinator) -> Result<RegionMessage, Invalid> {
+fn read_to_coordinator(message: proto::ToCoordinator, horizon: Horizon) -> Result<RegionMessage, Invalid> {
     use proto::to_coordinator::Body;
-    let body = message.body.ok_or(Invalid("body"))?;
+    let body = message.body.ok_or(Invalid("body", Fault::Missing))?;
     if let Body::NoRegion(read) = &body {
-        return Ok(RegionMessage::NoRegion { epoch: read.epoch });
+        return Ok(RegionMessage::NoRegion { epoch: read_epoch(read.epoch, horizon)? });
     }
     let region = read_region(message.region)?;
     Ok(match body {
@@ -295,31 +326,33 @@ fn read_to_coordinator(message: proto::ToCoordinator) -> Result<RegionMessage, I
             proxy: read.proxy,
             serial: read.serial,
             fingerprint: read_fingerprint(read.fingerprint)?,
-            highest_epoch: read.highest_epoch,
-            hosted: read.hosted.into_iter().map(read_claim).collect::<Result<_, _>>()?,
+            highest_epoch: read_epoch(read.highest_epoch, horizon)?,
+            hosted: read.hosted.into_iter().map(|claim| read_claim(claim, horizon)).collect::<Result<_, _>>()?,
         }),
         Body::GetShardHome(read) => {
             let shards = read.shards.into_iter().map(read_shard).collect::<Result<_, _>>()?;
             RegionMessage::GetShardHome { region, shards }
         }
-        Body::ShardStarted(read) => RegionMessage::ShardStarted { region, shards: read_generations(read.shards)? },
+        Body::ShardStarted(read) => {
+            RegionMessage::ShardStarted { region, shards: read_generations(read.shards, horizon)? }
+        }
         Body::BeginHandoffAck(read) => RegionMessage::BeginHandOffAck {
             region,
             shard: read_shard(read.shard)?,
-            generation: read_generation(read.generation)?,
-            attempt: Attempt(read.attempt),
+            generation: read_generation(read.generation, horizon)?,
+            attempt: read_attempt(read.attempt, horizon)?,
             flushed: read.flushed,
         },
         Body::ShardStopped(read) => RegionMessage::ShardStopped {
             region,
             shard: read_shard(read.shard)?,
-            generation: read_generation(read.generation)?,
+            generation: read_generation(read.generation, horizon)?,
             leftovers: read.leftovers,
         },
         Body::GracefulShutdownReq(_) => RegionMessage::GracefulShutdownReq { region },
         Body::RegionStopped(_) => RegionMessage::RegionStopped { region },
-        Body::StaleEpoch(read) => RegionMessage::StaleEpoch { region, epoch: read.epoch },
-        Body::NoRegion(read) => RegionMessage::NoRegion { epoch: read.epoch },
+        Body::StaleEpoch(read) => RegionMessage::StaleEpoch { region, epoch: read_epoch(read.epoch, horizon)? },
+        Body::NoRegion(read) => RegionMessage::NoRegion { epoch: read_epoch(read.epoch, horizon)? },
     })
 }
 
@@ -334,13 +367,13 @@ fn home(home: &Home) -> proto::Home {
     }
 }
 
-fn read_home(home: proto::Home) -> Result<Home, Invalid> {
+fn read_home(home: proto::Home, horizon: Horizon) -> Result<Home, Invalid> {
     Ok(Home {
         shard: read_shard(home.shard)?,
         region: read_region(home.region)?,
-        generation: read_generation(home.generation)?,
-        flushed: (home.flushed != 0).then_some(Attempt(home.flushed)),
-        previous: home.previous.map(read_generation).transpose()?,
+        generation: read_generation(home.generation, horizon)?,
+        flushed: (home.flushed != 0).then(|| read_attempt(home.flushed, horizon)).transpose()?,
+        previous: home.previous.map(|previous| read_generation(previous, horizon)).transpose()?,
         leftovers_from: home.leftovers_from.map(|from| read_region(Some(from))).transpose()?,
     })
 }
@@ -389,13 +422,14 @@ fn from_coordinator(message: &FromCoordinator) -> proto::FromCoordinator {
     }
 }
 
-fn read_from_coordinator(message: proto::FromCoordinator) -> Result<FromCoordinator, Invalid> {
+fn read_from_coordinator(message: proto::FromCoordinator, horizon: Horizon) -> Result<FromCoordinator, Invalid> {
     use proto::from_coordinator::{Body, Homes};
-    let homes = |read: Homes| read.homes.into_iter().map(read_home).collect::<Result<Vec<_>, _>>();
-    let body = match message.body.ok_or(Invalid("body"))? {
+    let homes =
+        |read: Homes| read.homes.into_iter().map(|home| read_home(home, horizon)).collect::<Result<Vec<_>, _>>();
+    let body = match message.body.ok_or(Invalid("body", Fault::Missing))? {
         Body::RegisterAck(read) => CoordinatorMessage::RegisterAck { serial: read.serial },
         Body::RegisterRefused(read) => {
-            let proto::Mismatch { field, expected, got } = read.mismatch.ok_or(Invalid("mismatch"))?;
+            let proto::Mismatch { field, expected, got } = read.mismatch.ok_or(Invalid("mismatch", Fault::Missing))?;
             let mismatch = Mismatch { field, expected, got };
             CoordinatorMessage::RegisterRefused { serial: read.serial, mismatch }
         }
@@ -404,19 +438,19 @@ fn read_from_coordinator(message: proto::FromCoordinator) -> Result<FromCoordina
         Body::HostShard(read) => CoordinatorMessage::HostShard(homes(read)?),
         Body::BeginHandoff(read) => CoordinatorMessage::BeginHandOff {
             shard: read_shard(read.shard)?,
-            generation: read_generation(read.generation)?,
-            attempt: Attempt(read.attempt),
+            generation: read_generation(read.generation, horizon)?,
+            attempt: read_attempt(read.attempt, horizon)?,
             owner: read_region(read.owner)?,
         },
         Body::Handoff(read) => CoordinatorMessage::HandOff {
             shard: read_shard(read.shard)?,
-            generation: read_generation(read.generation)?,
-            attempt: Attempt(read.attempt),
+            generation: read_generation(read.generation, horizon)?,
+            attempt: read_attempt(read.attempt, horizon)?,
             flush_from: read.flush_from.into_iter().map(|from| read_region(Some(from))).collect::<Result<_, _>>()?,
         },
         Body::DropShard(read) => CoordinatorMessage::DropShard {
             shard: read_shard(read.shard)?,
-            generation: read_generation(read.generation)?,
+            generation: read_generation(read.generation, horizon)?,
         },
         Body::StopHere(_) => CoordinatorMessage::StopHere,
         Body::RegionStoppedAck(_) => CoordinatorMessage::RegionStoppedAck,
@@ -426,16 +460,16 @@ fn read_from_coordinator(message: proto::FromCoordinator) -> Result<FromCoordina
             node: read_node(message.coordinator_node)?,
             incarnation: message.coordinator_incarnation,
         },
-        epoch: message.epoch,
+        epoch: read_epoch(message.epoch, horizon)?,
         to: message.to.map(|to| read_region(Some(to))).transpose()?,
         message: body,
     })
 }
 
-fn read_peer(message: proto::ToPeer) -> Result<PeerMessage, Invalid> {
+fn read_peer(message: proto::ToPeer, horizon: Horizon) -> Result<PeerMessage, Invalid> {
     use proto::to_peer::Body;
-    Ok(match message.body.ok_or(Invalid("body"))? {
-        Body::StaleRoute(read) => PeerMessage::StaleRoute(read_generations(read.routes)?),
+    Ok(match message.body.ok_or(Invalid("body", Fault::Missing))? {
+        Body::StaleRoute(read) => PeerMessage::StaleRoute(read_generations(read.routes, horizon)?),
         Body::FlushEcho(read) => {
             PeerMessage::FlushEcho { shard: read_shard(read.shard)?, nonce: read.nonce, to: read_region(read.to)? }
         }
@@ -445,6 +479,15 @@ fn read_peer(message: proto::ToPeer) -> Result<PeerMessage, Invalid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const WALL: u64 = 1_800_000_000;
+    const YEARS_200: u64 = 200 * 365 * 24 * 60 * 60;
+    /// No coordinator can have reached these.
+    const BEYOND: [u64; 4] = [WALL + YEARS_200, Generation::MAX_EPOCH - 1, Generation::MAX_EPOCH, u64::MAX];
+
+    fn horizon() -> Horizon {
+        Horizon::after(WALL)
+    }
 
     fn region(n: u64) -> RegionId {
         RegionId { node: format!("node-{n}:7000#{n}").parse().unwrap(), incarnation: n }
@@ -502,7 +545,7 @@ mod tests {
         ];
         for message in to_coordinator {
             let (manifest, bytes) = encode_region(&message);
-            assert_eq!(decode(manifest, bytes), Ok(Control::ToCoordinator(message)));
+            assert_eq!(decode(manifest, bytes, horizon()), Ok(Control::ToCoordinator(message)));
         }
         let home = Home {
             shard: shard.clone(),
@@ -539,14 +582,103 @@ mod tests {
             let coordinator = CoordinatorId { node: region(1).node, incarnation: 8 };
             let message = FromCoordinator { coordinator, epoch: 9, to: Some(region(2)), message };
             let (manifest, bytes) = encode_coordinator(&message);
-            assert_eq!(decode(manifest, bytes), Ok(Control::FromCoordinator(message)));
+            assert_eq!(decode(manifest, bytes, horizon()), Ok(Control::FromCoordinator(message)));
         }
         for message in [
             PeerMessage::StaleRoute(vec![(shard.clone(), generation(3))]),
             PeerMessage::FlushEcho { shard, nonce: 77, to: region(1) },
         ] {
             let (manifest, bytes) = encode_peer(&message);
-            assert_eq!(decode(manifest, bytes), Ok(Control::Peer(message)));
+            assert_eq!(decode(manifest, bytes, horizon()), Ok(Control::Peer(message)));
+        }
+    }
+
+    fn beyond(what: &'static str) -> Result<Control, ReadError> {
+        Err(ReadError::BeyondReach(what))
+    }
+
+    /// Sharding scenario 103: what names an epoch that no coordinator can have reached is refused whole.
+    #[test]
+    fn scenario_103_epochs_beyond_the_horizon_are_refused() {
+        for epoch in BEYOND {
+            let register = |highest_epoch, hosted| {
+                RegionMessage::Register(Register {
+                    region: region(1),
+                    proxy: false,
+                    serial: 3,
+                    fingerprint: print(),
+                    highest_epoch,
+                    hosted,
+                })
+            };
+            let coordinator = CoordinatorId { node: region(1).node, incarnation: 8 };
+            let order = FromCoordinator { coordinator, epoch, to: None, message: CoordinatorMessage::StopHere };
+            for (manifest, bytes) in [
+                encode_region(&register(epoch, Vec::new())),
+                encode_region(&RegionMessage::StaleEpoch { region: region(1), epoch }),
+                encode_coordinator(&order),
+            ] {
+                assert_eq!(decode(manifest, bytes, horizon()), beyond("epoch"));
+            }
+            let meta = Meta { epoch, coordinator: order.coordinator, fingerprint: print() };
+            assert!(decode_meta(&encode_meta(&meta), horizon()).is_err());
+        }
+    }
+
+    /// Sharding scenario 103, generations and attempts.
+    #[test]
+    fn scenario_103_generations_beyond_the_horizon_are_refused() {
+        let shard = ShardId::from_index(7);
+        for epoch in &BEYOND[..3] {
+            let ahead = Generation::new(*epoch, 1).unwrap();
+            let attempt = Attempt(ahead.as_u64());
+            let claim = Claim { shard: shard.clone(), generation: ahead, state: ClaimState::Running };
+            let home = |generation, previous, flushed| Home {
+                shard: shard.clone(),
+                region: region(2),
+                generation,
+                flushed,
+                previous,
+                leftovers_from: None,
+            };
+            let (now, leftovers, own) = (generation(1), false, region(1));
+            let stopped =
+                RegionMessage::ShardStopped { region: own.clone(), shard: shard.clone(), generation: ahead, leftovers };
+            let order = |message| {
+                let coordinator = CoordinatorId { node: region(1).node, incarnation: 8 };
+                encode_coordinator(&FromCoordinator { coordinator, epoch: WALL, to: None, message })
+            };
+            let (drop, owner) = ((shard.clone(), ahead), region(2));
+            for (manifest, bytes) in [
+                encode_region(&RegionMessage::Register(Register {
+                    region: own.clone(),
+                    proxy: false,
+                    serial: 3,
+                    fingerprint: print(),
+                    highest_epoch: WALL,
+                    hosted: vec![claim],
+                })),
+                encode_region(&RegionMessage::ShardStarted { region: own.clone(), shards: vec![drop.clone()] }),
+                encode_region(&stopped),
+                encode_peer(&PeerMessage::StaleRoute(vec![drop.clone()])),
+                order(CoordinatorMessage::ShardHomes(vec![home(ahead, None, None)])),
+                order(CoordinatorMessage::HostShard(vec![home(now, Some(ahead), None)])),
+                order(CoordinatorMessage::HostShard(vec![home(now, None, Some(attempt))])),
+                order(CoordinatorMessage::DropShard { shard: shard.clone(), generation: ahead }),
+                order(CoordinatorMessage::BeginHandOff { shard: shard.clone(), generation: now, attempt, owner }),
+            ] {
+                let read = decode(manifest, bytes, horizon());
+                assert!(read == beyond("generation") || read == beyond("attempt"), "{read:?}");
+            }
+            let stored = |generation, previous| StoredHome {
+                region: region(2),
+                generation,
+                deallocated: false,
+                previous,
+                leftovers_from: None,
+            };
+            assert!(decode_home(&encode_home(&stored(ahead, None)), horizon()).is_err());
+            assert!(decode_home(&encode_home(&stored(now, Some(ahead))), horizon()).is_err());
         }
     }
 
@@ -559,20 +691,20 @@ mod tests {
             previous: None,
             leftovers_from: Some(region(1)),
         };
-        assert_eq!(decode_home(&encode_home(&home)), Ok(home));
+        assert_eq!(decode_home(&encode_home(&home), horizon()), Ok(home));
         let coordinator = CoordinatorId { node: region(1).node, incarnation: 8 };
         let meta = Meta { epoch: 9, coordinator, fingerprint: print() };
-        assert_eq!(decode_meta(&encode_meta(&meta)), Ok(meta));
+        assert_eq!(decode_meta(&encode_meta(&meta), horizon()), Ok(meta));
     }
 
     proptest::proptest! {
         #[test]
         fn arbitrary_bytes_are_refused_without_a_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
             for manifest in [REGION_MANIFEST, COORDINATOR_MANIFEST, PEER_MANIFEST, "other"] {
-                let _ = decode(manifest, bytes.clone().into());
+                let _ = decode(manifest, bytes.clone().into(), horizon());
             }
-            let _ = decode_home(&bytes);
-            let _ = decode_meta(&bytes);
+            let _ = decode_home(&bytes, horizon());
+            let _ = decode_meta(&bytes, horizon());
         }
     }
 }

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use greylag_cluster::AppVersion;
 use greylag_core::{Generation, UniqueAddress};
 use greylag_sharding::coordinator::{Coordinator, CoordinatorConfig, Effect, Input, StateEvent, StoredState};
 use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
@@ -106,6 +107,7 @@ impl World {
                 let batch = case.parse("batch").expect("a batch");
                 self.tell(Input::CommitFailed { batch, retryable: false });
             }
+            "terminate" => self.tell(Input::Terminate),
             "after" => {
                 self.now += transcript::duration(case.positional(0).expect("a time")).expect("a duration");
                 self.tell(Input::Tick);
@@ -145,7 +147,7 @@ impl World {
                 up_number: age as u32,
                 reachable: true,
                 roles: BTreeSet::new(),
-                app_version: vec![1],
+                app_version: AppVersion::default(),
             };
             self.members.members.insert(address(node), facts);
         }

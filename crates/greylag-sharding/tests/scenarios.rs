@@ -1,4 +1,5 @@
-//! The counterexamples that model checking found (sharding scenarios 85 to 95), each by name.
+//! The counterexamples that model checking found (sharding scenarios 85 to 95), and what reading and
+//! testing found (111, 112), each by name.
 //!
 //! Three regions, O (owner), N (new owner) and P (sender), with the test as their coordinator. Data
 //! lanes are queues that the test empties when it wants, so every race can be played in any order.
@@ -7,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use greylag_cluster::AppVersion;
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::{MemberFacts, Members, Phase};
+use greylag_sharding::membership::{MemberFacts, Members, Phase, Removal};
 use greylag_sharding::message::{
     Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, Mark, PeerMessage, RegionMessage, Stamp,
 };
@@ -52,6 +54,8 @@ struct Lab {
     handled: Vec<(usize, &'static str)>,
     dead: Vec<(&'static str, DeadLetterReason)>,
     tokens: u64,
+    /// Where the coordinator runs.
+    coordinator: usize,
     epoch: u64,
 }
 
@@ -76,6 +80,20 @@ fn home(owner: usize, seq: u64) -> Home {
     Home { shard: shard(), region, generation, flushed: None, previous: None, leftovers_from: None }
 }
 
+/// All three, but for those that were downed and removed.
+fn members_without(removed: &[usize], at: Instant) -> Arc<Members> {
+    let facts = |n: usize| MemberFacts {
+        phase: Phase::Up,
+        up_number: n as u32,
+        reachable: true,
+        roles: BTreeSet::new(),
+        app_version: AppVersion::default(),
+    };
+    let members = (0..3).filter(|n| !removed.contains(n)).map(|n| (address(n), facts(n))).collect();
+    let removed = removed.iter().map(|n| (address(*n), Removal { at, clean: false })).collect();
+    Arc::new(Members { members, removed })
+}
+
 impl Lab {
     fn new() -> Self {
         let now = Instant::now();
@@ -88,17 +106,10 @@ impl Lab {
             handled: Vec::new(),
             dead: Vec::new(),
             tokens: 0,
+            coordinator: O,
             epoch: 7,
         };
-        let facts = |n: usize| MemberFacts {
-            phase: Phase::Up,
-            up_number: n as u32,
-            reachable: true,
-            roles: BTreeSet::new(),
-            app_version: Vec::new(),
-        };
-        let members = (0..3).map(|n| (address(n), facts(n))).collect();
-        let members = Arc::new(Members { members, removed: BTreeMap::new() });
+        let members = members_without(&[], now);
         for node in 0..3 {
             let config = RegionConfig {
                 id: region(node),
@@ -189,9 +200,9 @@ impl Lab {
     }
 
     fn coordinate(&mut self, node: usize, message: CoordinatorMessage) {
-        let coordinator = CoordinatorId { node: address(0), incarnation: self.epoch };
+        let coordinator = CoordinatorId { node: address(self.coordinator), incarnation: self.epoch };
         let message = FromCoordinator { coordinator, epoch: self.epoch, to: Some(region(node)), message };
-        self.tell(node, Input::FromCoordinator { node: address(0), message });
+        self.tell(node, Input::FromCoordinator { node: address(self.coordinator), message });
     }
 
     /// A newer coordinator on the same node takes all registrations.
@@ -311,6 +322,37 @@ impl Lab {
         lab.ready(O);
         lab.route(P, home(O, 1));
         lab
+    }
+
+    /// O is removed from the membership, and with it the coordinator, which goes on at N.
+    fn remove_o(&mut self) {
+        for node in [N, P] {
+            self.tell(node, Input::Membership(members_without(&[O], self.now)));
+        }
+        self.coordinator = N;
+        self.epoch += 1;
+        for node in [N, P] {
+            self.coordinate(node, CoordinatorMessage::RegisterAck { serial: 1 });
+        }
+    }
+
+    /// The transport of one node gives back what it has not written to another one.
+    fn hand_back(&mut self, node: usize, peer: usize) {
+        let mut frames = Vec::new();
+        for item in std::mem::take(self.lanes.entry((node, peer)).or_default()) {
+            if let Item::Frame(_, stamp, message) = item {
+                frames.push((shard(), stamp, self.token(node, message), None));
+            }
+        }
+        self.tell(node, Input::HandedBack { node: address(peer), frames });
+    }
+
+    /// How often a node has asked for the home.
+    fn asks(&self, node: usize) -> usize {
+        let asks = |(n, message): &&(usize, RegionMessage)| {
+            *n == node && matches!(message, RegionMessage::GetShardHome { .. })
+        };
+        self.told.iter().filter(asks).count()
     }
 
     fn messages(&self) -> Vec<&'static str> {
@@ -646,4 +688,163 @@ fn scenario_81_a_newer_writer_of_the_same_generation_only_asks_for_the_home() {
         assert_eq!(lab.nodes[O].ending, None);
     }
     assert!(lab.last_told(O, |message| matches!(message, RegionMessage::GetShardHome { .. })).is_some());
+}
+
+/// The owner's process is killed, and the coordinator names it until it is removed.
+#[test]
+fn scenario_111_what_the_transport_hands_back_waits_for_the_next_home() {
+    for times in [1, 7, 8, 9, 30] {
+        let mut lab = Lab::owned_by_o();
+        lab.send(P, "m1");
+        lab.send(P, "m2");
+        for _ in 0..times {
+            lab.hand_back(P, O);
+            lab.route(P, home(O, 1));
+        }
+        lab.send(P, "m3");
+        lab.remove_o();
+        lab.hand_back(P, O);
+        lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+        lab.ready(N);
+        lab.route(P, home(N, 2));
+        lab.settle();
+        assert_eq!(lab.messages(), ["m1", "m2", "m3"], "{times} times");
+        assert_eq!(lab.dead, [], "{times} times");
+    }
+}
+
+/// A home that nothing reaches is asked for again with a growing wait, and not taken.
+#[test]
+fn scenario_111_the_region_asks_again_and_does_not_circle() {
+    let mut lab = Lab::owned_by_o();
+    lab.send(P, "m");
+    lab.hand_back(P, O);
+    let mut waits = Vec::new();
+    for _ in 0..7 {
+        let asked = lab.asks(P);
+        lab.route(P, home(O, 1));
+        assert!(lab.lanes[&(P, O)].is_empty(), "nothing is sent to a process that nothing reaches");
+        let before = lab.now;
+        while lab.asks(P) == asked {
+            lab.pass(Duration::from_millis(10));
+        }
+        waits.push((lab.now - before).as_millis());
+    }
+    let retry = ShardingSettings::test().retry_interval.as_millis();
+    let expected = [100, 200, 400, 800, 1_600, 3_200, 6_400].map(|wait| retry.min(wait));
+    assert_eq!(waits, expected);
+}
+
+/// What another region forwarded keeps the number of its hops, however often it is handed back.
+#[test]
+fn scenario_111_a_hand_back_adds_no_hop() {
+    let mut lab = Lab::owned_by_o();
+    let stamp = Stamp { generation: generation(1), origin: region(N), first: generation(1), hops: 3, leftover: false };
+    let token = lab.token(P, "forwarded");
+    let frame = Input::Frame { node: address(N), shard: shard(), stamp, token, expires_at: None };
+    lab.tell(P, frame);
+    lab.hand_back(P, O);
+    lab.remove_o();
+    lab.route(P, home(N, 2));
+    let sent = lab.lanes[&(P, N)].iter().find_map(|item| match item {
+        Item::Frame(_, stamp, "forwarded") => Some((stamp.hops, stamp.first)),
+        _ => None,
+    });
+    assert_eq!(sent, Some((4, generation(1))));
+}
+
+/// A message that never left counts as sent when it leaves: allocations meanwhile make it no straggler.
+#[test]
+fn scenario_111_a_message_that_never_left_takes_the_generation_of_its_new_route() {
+    let mut lab = Lab::owned_by_o();
+    lab.send(P, "m");
+    lab.hand_back(P, O);
+    lab.remove_o();
+    lab.host(Home { previous: Some(generation(2)), ..home(N, 3) });
+    lab.ready(N);
+    lab.route(P, home(N, 3));
+    lab.settle();
+    assert_eq!((lab.messages(), lab.dead), (vec!["m"], Vec::new()));
+}
+
+/// The same for a route that was left before: nothing is on it any more.
+#[test]
+fn scenario_112_an_old_path_to_a_removed_node_is_empty_once_it_was_handed_back() {
+    let mut lab = Lab::owned_by_o();
+    lab.send(P, "m1");
+    lab.begin(P, O, 1, 1);
+    lab.send(P, "m2");
+    lab.hand_back(P, O);
+    lab.remove_o();
+    lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+    lab.ready(N);
+    lab.route(P, home(N, 2));
+    lab.settle();
+    assert_eq!(lab.messages(), ["m1", "m2"]);
+}
+
+/// The owner is gone: the transport's word and the cluster's come in either order.
+#[test]
+fn scenario_112_the_route_is_free_at_once_in_both_orders() {
+    for handed_back_first in [true, false] {
+        let mut lab = Lab::owned_by_o();
+        if handed_back_first {
+            lab.hand_back(P, O);
+        }
+        lab.remove_o();
+        lab.send(P, "m");
+        lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+        lab.ready(N);
+        lab.route(P, home(N, 2));
+        if !handed_back_first {
+            lab.settle();
+            assert_eq!(lab.messages(), [""; 0], "the transport may still hold older messages");
+            lab.hand_back(P, O);
+        }
+        lab.settle();
+        assert_eq!(lab.messages(), ["m"], "handed back first: {handed_back_first}");
+    }
+}
+
+/// Without the transport's word, the wait is `flush_timeout`.
+#[test]
+fn scenario_112_a_removal_without_a_hand_back_waits_for_the_flush_timeout() {
+    let mut lab = Lab::owned_by_o();
+    lab.remove_o();
+    lab.send(P, "m");
+    lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+    lab.ready(N);
+    lab.route(P, home(N, 2));
+    lab.settle();
+    assert_eq!(lab.messages(), [""; 0]);
+    lab.pass(PAST_FLUSH);
+    lab.settle();
+    assert_eq!(lab.messages(), ["m"]);
+}
+
+/// Sharding §2.1: what a process says that is no member, or that speaks for another one, moves no route.
+#[test]
+fn scenario_103_a_stranger_moves_no_route() {
+    let stranger: UniqueAddress = "x:1#99".parse().expect("an address");
+    let mut lab = Lab::owned_by_o();
+    let before = lab.nodes[P].published.clone();
+    let told = lab.told.len();
+    let stale = PeerMessage::StaleRoute(vec![(shard(), generation(9))]);
+    lab.tell(P, Input::FromPeer { node: stranger.clone(), message: stale });
+    let coordinator = CoordinatorId { node: stranger.clone(), incarnation: 1 };
+    let orders = [CoordinatorMessage::ShardHomes(vec![home(N, 9)]), CoordinatorMessage::RegisterAck { serial: 1 }];
+    for message in orders {
+        let message = FromCoordinator { coordinator: coordinator.clone(), epoch: 99, to: None, message };
+        // From the stranger itself, and from a member that names the stranger.
+        lab.tell(P, Input::FromCoordinator { node: stranger.clone(), message: message.clone() });
+        lab.tell(P, Input::FromCoordinator { node: address(N), message });
+    }
+    assert_eq!(lab.nodes[P].published, before);
+    assert_eq!(lab.told.len(), told, "it is told nothing");
+    lab.send(P, "m");
+    lab.settle();
+    assert_eq!(lab.messages(), ["m"]);
+    // The coordinator of before is obeyed still: none of these raised the epoch.
+    lab.route(P, home(N, 2));
+    assert!(matches!(&lab.nodes[P].published, Route::Closed), "it leaves O and probes the path");
 }

@@ -67,7 +67,7 @@ impl Coordinator {
 
     /// Asks the strategy for everything that is wanted, in one call.
     pub(super) fn call_strategy(&mut self, out: &mut Vec<Effect>) {
-        if self.state != CoordinatorState::Active || self.asked.is_some() || self.terminating {
+        if self.state != CoordinatorState::Active || self.asked.is_some() {
             return;
         }
         if self.requested.is_empty() && self.eager.is_empty() {

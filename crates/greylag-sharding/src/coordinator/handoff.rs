@@ -9,10 +9,10 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use greylag_core::Generation;
+use greylag_core::{Generation, UniqueAddress};
 
 use super::protocol::{CoordinatorEvent, Effect, HandOffPhase};
-use super::{Coordinator, CoordinatorState, Sabotage};
+use super::{Coordinator, CoordinatorState, RegionEntry, Sabotage};
 use crate::ids::{RegionId, ShardId};
 use crate::membership::Phase;
 use crate::message::{Attempt, CoordinatorMessage};
@@ -283,11 +283,7 @@ impl Coordinator {
         if self.state != CoordinatorState::Active {
             return;
         }
-        let others = self.members.members.iter().any(|(node, member)| {
-            *node != region.node
-                && matches!(member.phase, Phase::Up | Phase::Preparing)
-                && member.has_role(&self.config.role)
-        });
+        let others = self.members.members.keys().any(|node| *node != region.node && self.can_host(node));
         if let Some(entry) = self.regions.get_mut(region) {
             entry.shutting_down = true;
         }
@@ -298,5 +294,16 @@ impl Coordinator {
         for shard in owned.map(|(shard, _)| shard.clone()).collect::<Vec<_>>() {
             self.begin_handoff(now, &shard, out);
         }
+    }
+
+    /// Whether a shard could be given to this node: it stays, and a region that hosts is there or may still register.
+    fn can_host(&self, node: &UniqueAddress) -> bool {
+        let stays = self.members.members.get(node).is_some_and(|member| {
+            matches!(member.phase, Phase::Up | Phase::Preparing) && member.has_role(&self.config.role)
+        });
+        let goes = |(region, entry): (&RegionId, &RegionEntry)| {
+            region.node == *node && !entry.proxy && (entry.shutting_down || entry.refused)
+        };
+        stays && !self.without_region.contains(node) && !self.regions.iter().any(goes)
     }
 }

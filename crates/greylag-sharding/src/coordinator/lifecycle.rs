@@ -72,16 +72,18 @@ impl Coordinator {
         if self.state == CoordinatorState::Reconciling && self.inventory_is_complete(now) {
             self.become_active(now, out);
         }
+        // Told to hand over, it stays as long as the region beside it hands off: only an active coordinator can give the
+        // shards of that region a home as they stop, one by one.
+        let local_goes = self.regions.iter().any(|(region, e)| e.shutting_down && region.node == self.config.id.node);
+        if self.terminating && !local_goes {
+            return self.stop(StopReason::HandedOver, out);
+        }
         self.call_strategy(out);
         if self.in_flight.is_none() && !self.queue.is_empty() {
             self.batch += 1;
             let events = std::mem::take(&mut self.queue);
             self.in_flight = Some((self.batch, events.clone()));
             out.push(Effect::Commit { batch: self.batch, events });
-        }
-        let local_goes = self.regions.iter().any(|(region, e)| e.shutting_down && region.node == self.config.id.node);
-        if self.terminating && !local_goes {
-            self.stop(StopReason::HandedOver, out);
         }
     }
 

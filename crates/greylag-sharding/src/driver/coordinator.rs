@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use greylag_cluster::{Cluster, Singleton, SingletonSettings, StopToken};
-use greylag_core::{CodecId, DeadLetterReason, UniqueAddress};
+use greylag_core::{CodecId, UniqueAddress};
 use greylag_ddata::Replicator;
 use greylag_transport::{AskError, AskHeader, Destination, Envelope, Inbound, Receiver, Recipient, Remoting};
 use tokio::sync::mpsc;
@@ -26,6 +26,7 @@ use super::strategy::AllocationStrategy;
 use crate::allocation::View;
 use crate::coordinator::{Coordinator, CoordinatorConfig, CoordinatorEvent, Effect, Input, StopReason};
 use crate::fingerprint::Fingerprint;
+use crate::horizon::Horizon;
 use crate::ids::{EntityTypeName, RegionId, ShardId};
 use crate::membership::Members;
 use crate::message::{CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage};
@@ -123,13 +124,16 @@ impl Host {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn see(&self, message: &RegionMessage) {
-        let epoch: Epoch = match message {
-            RegionMessage::Register(register) => register.highest_epoch,
-            RegionMessage::StaleEpoch { epoch, .. } => *epoch,
+    /// Remembers an epoch that a region has seen, also while no coordinator runs here.
+    fn see(&self, node: &UniqueAddress, message: &RegionMessage) {
+        let (region, epoch): (&RegionId, Epoch) = match message {
+            RegionMessage::Register(register) => (&register.region, register.highest_epoch),
+            RegionMessage::StaleEpoch { region, epoch } => (region, *epoch),
             _ => return,
         };
-        self.seen_epoch.fetch_max(epoch, Ordering::Relaxed);
+        if region.node == *node {
+            self.seen_epoch.fetch_max(epoch, Ordering::Relaxed);
+        }
     }
 
     /// One incarnation after the other, until the singleton moves on.
@@ -334,7 +338,7 @@ impl Host {
 
 impl Coordination for Host {
     fn tell(&self, node: UniqueAddress, message: RegionMessage) {
-        self.see(&message);
+        self.see(&node, &message);
         if let Some(running) = &self.lock().running {
             running.send(Input::FromRegion { node, message }).ok();
         }
@@ -348,13 +352,13 @@ impl Receiver for ControlReceiver {
     fn receive(&self, message: Inbound) {
         let host = &self.0;
         let node = message.from.clone();
-        let input = match wire::decode(&message.manifest, message.payload.clone()) {
+        let input = match wire::decode(&message.manifest, message.payload.clone(), Horizon::from_clock()) {
             Ok(Control::ToCoordinator(told)) => return host.tell(node, told),
             Ok(Control::FromCoordinator(message)) => crate::region::Input::FromCoordinator { node, message },
             Ok(Control::Peer(message)) => crate::region::Input::FromPeer { node, message },
             Err(error) => {
                 tracing::warn!(entity_type = %host.name, %error, "control message could not be read");
-                return host.remoting.refuse(&message, DeadLetterReason::Undecodable);
+                return host.remoting.refuse(&message, error.reason());
             }
         };
         if let Some(region) = host.region.upgrade() {

@@ -24,7 +24,7 @@ impl Tracker {
                 up_number: member.up_number,
                 reachable: view.is_reachable(&member.address),
                 roles: member.roles.as_ref().clone(),
-                app_version: version(member.app_version.as_str()),
+                app_version: member.app_version.clone(),
             };
             (member.address.clone(), facts)
         });
@@ -48,9 +48,4 @@ fn phase(status: MemberStatus) -> Phase {
         MemberStatus::Exiting => Phase::Exiting,
         MemberStatus::Down => Phase::Down,
     }
-}
-
-/// The numbers of a version, in order; enough to prefer the newer of two releases.
-fn version(text: &str) -> Vec<u64> {
-    text.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
 }

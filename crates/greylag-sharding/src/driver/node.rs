@@ -7,6 +7,7 @@ use greylag_cluster::{Pulse, RunningHere};
 use greylag_persistence::{RecoveryPermits, Stores};
 use greylag_transport::Remoting;
 
+use crate::horizon::Horizon;
 use crate::settings::ShardingSettings;
 
 /// See the module's description.
@@ -21,6 +22,9 @@ pub(crate) struct Node {
     pub(crate) running: RunningHere,
     /// What the cluster's tick says; `None` where there is no cluster, and so no other node to take anything over.
     pulse: Option<Pulse>,
+    /// Bound of the numbers in frames. Read off the clock once, since that costs as much as reading a frame: a node that
+    /// runs for a year believes numbers up to 99 years ahead.
+    pub(crate) horizon: Horizon,
     shards_started: AtomicU32,
 }
 
@@ -41,6 +45,7 @@ impl Node {
             recoveries: RecoveryPermits::new(settings.max_concurrent_recoveries).warn_after(settings.permit_wait_warn),
             running,
             pulse,
+            horizon: Horizon::from_clock(),
             shards_started: AtomicU32::new(0),
         }
     }

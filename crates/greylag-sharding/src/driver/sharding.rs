@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-use greylag_cluster::{Cluster, ClusterEvent, ClusterEvents, Phase, RunningHere};
+use greylag_cluster::{AppVersion, Cluster, ClusterEvent, ClusterEvents, Phase, RunningHere};
 use greylag_core::{DeadLetterReason, Generation};
 use greylag_crdt::{LwwMap, LwwRegister};
 use greylag_ddata::{Membership, Replicator, ReplicatorSettings, TypeTable};
@@ -121,6 +121,8 @@ struct State {
     regions: BTreeMap<EntityTypeName, Arc<dyn AnyRegion>>,
     tracker: Tracker,
     members: Arc<Members>,
+    /// This node cannot trust its own view (cluster F9).
+    suspect: bool,
     /// Of the coordinators that may run here, by type.
     hosts: BTreeMap<EntityTypeName, Arc<coordinator::Host>>,
     /// Of the coordinators' state, by the role of the nodes that keep it.
@@ -183,7 +185,7 @@ impl Sharding {
             up_number: 1,
             reachable: true,
             roles: BTreeSet::new(),
-            app_version: Vec::new(),
+            app_version: AppVersion::default(),
         };
         let members =
             Members { members: BTreeMap::from([(remoting.self_address().clone(), up)]), removed: BTreeMap::new() };
@@ -315,6 +317,9 @@ impl Inner {
         let region =
             region::open(self.node.clone(), entity_type, name.clone(), fingerprint, settings, extractor, proxy);
         region.0.input(Input::Membership(state.members.clone()));
+        if state.suspect {
+            region.0.input(Input::SelfSuspect);
+        }
         let erased: Arc<dyn AnyRegion> = Arc::new(region.clone());
         self.coordinate(&mut state, coordinated, &region, &erased)?;
         self.node.runtime.spawn(region::run(region.0.clone()));
@@ -374,6 +379,9 @@ impl Inner {
         let strategy = Arc::new(LeastShard::new(coordinated.2.least_shard.clone()));
         let name = coordinated.0.clone();
         let host = coordinator::Host::start(cluster, replicator, erased, coordinated, strategy, state.members.clone());
+        if state.suspect {
+            host.on_cluster(&Input::SelfSuspect);
+        }
         region.0.coordination.set(host.clone()).ok();
         state.hosts.insert(name, host);
         Ok(())
@@ -401,8 +409,14 @@ impl Inner {
 
     fn on_cluster_event(&self, event: &ClusterEvent) {
         let input = match event {
-            ClusterEvent::SelfSuspect => Input::SelfSuspect,
-            ClusterEvent::SelfTrusted => Input::SelfTrusted,
+            ClusterEvent::SelfSuspect => {
+                self.lock().suspect = true;
+                Input::SelfSuspect
+            }
+            ClusterEvent::SelfTrusted => {
+                self.lock().suspect = false;
+                Input::SelfTrusted
+            }
             ClusterEvent::SelfDowned => Input::SelfDowned,
             _ => {
                 let Some(cluster) = &self.cluster else { return };
@@ -484,5 +498,38 @@ impl TransportListener for Listener {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entity::{Ctx, Entity, Failure};
+    use greylag_core::{Registry, ReplyTo};
+    use greylag_transport::memory::MemoryNetwork;
+
+    struct Echo;
+
+    impl Entity for Echo {
+        type Msg = ReplyTo<i64>;
+
+        fn receive(&mut self, reply_to: ReplyTo<i64>, _: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+            reply_to.reply(1);
+            Ok(())
+        }
+    }
+
+    /// Sharding scenario 102: a type that is set up while the node cannot trust its view.
+    #[tokio::test]
+    async fn scenario_102_a_type_set_up_while_the_node_is_suspect_holds_its_messages() {
+        let node = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
+        let sharding = Sharding::alone(node, None, ShardingSettings::test()).await.unwrap();
+        sharding.0.on_cluster_event(&ClusterEvent::SelfSuspect);
+        let echoes = sharding.init(EntityType::new("Echo", |_| Ok(Echo))).unwrap();
+        let mut answer = echoes.entity_ref("e").ask(|reply_to| reply_to, Duration::from_secs(60));
+        let early = tokio::time::timeout(Duration::from_millis(300), &mut answer).await;
+        assert!(early.is_err(), "a node that is suspect handled a message");
+        sharding.0.on_cluster_event(&ClusterEvent::SelfTrusted);
+        assert_eq!(answer.await.unwrap(), 1);
     }
 }

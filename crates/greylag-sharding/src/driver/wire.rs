@@ -67,7 +67,7 @@ fn shard_of<M: Send + 'static>(shared: &Shared<M>, message: &Inbound) -> Result<
 
 fn on_mark<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Result<(), DeadLetterReason> {
     let (shard, _) = shard_of(shared, message)?;
-    let mark = frame::decode_mark(message.payload.clone()).map_err(|_| DeadLetterReason::Undecodable)?;
+    let mark = frame::decode_mark(message.payload.clone(), shared.node.horizon).map_err(|error| error.reason())?;
     shared.input(Input::Mark { node: message.from.clone(), shard, mark });
     Ok(())
 }
@@ -75,7 +75,8 @@ fn on_mark<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Res
 fn on_frame<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Result<(), DeadLetterReason> {
     let (shard, index) = shard_of(shared, message)?;
     let mut payload = message.payload.clone();
-    let header = frame::take_header(&message.from, &mut payload).map_err(|_| DeadLetterReason::Undecodable)?;
+    let header = frame::take_header(&message.from, &mut payload, shared.node.horizon)
+        .map_err(|_| DeadLetterReason::Undecodable)?;
     if header.digest != shared.digest {
         return Err(DeadLetterReason::FingerprintMismatch);
     }
@@ -108,7 +109,7 @@ fn on_frame<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Re
 
 fn on_direct<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Result<(), DeadLetterReason> {
     let mut payload = message.payload.clone();
-    let instance = frame::take_direct(&mut payload).map_err(|_| DeadLetterReason::Undecodable)?;
+    let instance = frame::take_direct(&mut payload).map_err(|error| error.reason())?;
     let value =
         decode(shared, message.codec, &message.manifest, payload).map_err(|()| DeadLetterReason::Undecodable)?;
     shared.deliver_direct(message.recipient.below(), instance, value).map_err(|_| DeadLetterReason::StaleRecipient)

@@ -12,7 +12,7 @@ use std::time::Instant;
 use greylag_core::Generation;
 
 use super::protocol::{Effect, Route};
-use super::slot::{Acked, Ending, HandOffWait, Rank, Slot, State, Task};
+use super::slot::{Acked, Ending, HandOffWait, Slot, State, Task};
 use super::{Region, Sabotage};
 use crate::ids::{RegionId, ShardId};
 use crate::message::{Attempt, Mark, RegionMessage};
@@ -181,29 +181,11 @@ impl Region {
             Task::Ending | Task::Absent(_) => {}
         }
         if !open {
-            Self::make_leftovers(slot, generation);
+            slot.buffer.make_leftovers(generation, slot.old_path.is_some());
         }
         if matches!(task, Task::Absent(_)) {
             self.end_hosting(now, shard, slot, Vec::new(), out);
         }
-    }
-
-    /// What waits here was sent to the generation that ends. Own messages stay behind while others of
-    /// this region are out on an old path: those must come first.
-    fn make_leftovers(slot: &mut Slot, generation: Generation) {
-        let old_path = slot.old_path.is_some();
-        for waiting in &mut slot.buffer {
-            let is_message = matches!(waiting.content, super::slot::Content::Message { .. });
-            if is_message && !(old_path && waiting.first.is_none()) {
-                waiting.first = waiting.first.or(Some(generation));
-                waiting.rank = Rank::Leftover { ended: generation };
-            }
-        }
-        // Leftovers are in front, whatever waited between them.
-        let (leftovers, others): (Vec<_>, Vec<_>) =
-            slot.buffer.drain(..).partition(|w| matches!(w.rank, Rank::Leftover { .. }));
-        slot.buffer.extend(leftovers);
-        slot.buffer.extend(others);
     }
 
     pub(super) fn on_drop_shard(
@@ -227,7 +209,7 @@ impl Region {
 
     pub(super) fn tell_stopped(&self, shard: &ShardId, slot: &Slot, generation: Generation, out: &mut Vec<Effect>) {
         let (region, shard) = (self.config.id.clone(), shard.clone());
-        let leftovers = slot.has_leftovers();
+        let leftovers = slot.buffer.has_leftovers();
         self.tell_coordinator(RegionMessage::ShardStopped { region, shard, generation, leftovers }, out);
     }
 }

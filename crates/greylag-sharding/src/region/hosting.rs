@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 
+use super::buffer::{Content, Rank, Waiting};
 use super::protocol::{Effect, Provenance, RegionEvent, Returned, Route};
-use super::slot::{Content, Ending, Hosting, Rank, Slot, State, Task, Waiting};
+use super::slot::{Ending, Hosting, Slot, State, Task};
 use super::{Region, RegionState, Sabotage};
 use crate::ids::ShardId;
 use crate::message::{Home, RegionMessage};
@@ -75,7 +76,7 @@ impl Region {
         self.clear_flushed(slot, home);
         slot.pending_host = None;
         slot.next = None;
-        slot.ask_at = None;
+        slot.asking.end();
         slot.leftover_marks.retain(|(of, _)| *of >= generation);
         let awaited = home
             .leftovers_from
@@ -225,7 +226,7 @@ impl Region {
                 origin,
                 first: Some(first),
                 stamped: None,
-                hops: 0,
+                hops: 1,
                 rank: rank.clone(),
             });
         }
@@ -266,7 +267,7 @@ impl Region {
         }
         slot.end(generation);
         slot.leftover_marks.retain(|(of, _)| *of > generation);
-        slot.owes_leftover_mark = slot.has_leftovers();
+        slot.owes_leftover_mark = slot.buffer.has_leftovers();
         self.registration.hosted_changed();
         let ended = slot.ended.unwrap_or(generation);
         self.tell_stopped(shard, slot, ended, out);

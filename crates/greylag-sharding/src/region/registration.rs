@@ -198,7 +198,8 @@ impl Region {
         out: &mut Vec<Effect>,
     ) {
         let FromCoordinator { coordinator, epoch, to, message } = message;
-        if coordinator.node != node || to.as_ref().is_some_and(|to| *to != self.config.id) {
+        let stranger = coordinator.node != node || !self.members.contains(&node);
+        if stranger || to.as_ref().is_some_and(|to| *to != self.config.id) {
             return;
         }
         if message == CoordinatorMessage::RegionInquiry {
@@ -262,7 +263,7 @@ impl Region {
         }
         for shard in self.shards_where(super::slot::Slot::wants_home) {
             self.with_slot(&shard, |region, slot| {
-                slot.ask_at = None;
+                slot.asking.at = None;
                 region.ask_home(now, &shard, slot);
             });
         }
@@ -293,9 +294,6 @@ impl Region {
 
     /// A coordinator that takes stock wants to hear from this node: answered whatever its epoch.
     fn on_inquiry(&mut self, node: UniqueAddress, epoch: Epoch, out: &mut Vec<Effect>) {
-        if !self.members.contains(&node) {
-            return;
-        }
         if self.state == RegionState::Stopped {
             let region = self.config.id.clone();
             let gone = RegionMessage::RegionStopped { region };

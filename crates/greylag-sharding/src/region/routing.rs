@@ -12,8 +12,9 @@ use std::time::Instant;
 
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 
+use super::buffer::{Content, Rank, Waiting};
 use super::protocol::{Effect, RegionEvent, Route, Token};
-use super::slot::{Content, Hosting, Next, OldPath, Rank, Slot, State, Task, Waiting};
+use super::slot::{Hosting, Next, OldPath, Slot, State, Task};
 use super::{Provenance, Region, RegionState, Sabotage};
 use crate::ids::{RegionId, ShardId};
 use crate::message::{Home, Mark, PeerMessage, Stamp};
@@ -85,7 +86,7 @@ impl Region {
         };
         self.counters.delivered += 1;
         out.push(Effect::Deliver { shard: shard.clone(), generation, token, provenance });
-        let straight = waiting.hops == 0 && waiting.first == Some(generation) && waiting.rank == Rank::Plain;
+        let straight = waiting.hops == 1 && waiting.first == Some(generation) && waiting.rank == Rank::Plain;
         if straight && slot.published == (Route::Local { generation }) && !hosting.admitted.contains(&waiting.origin) {
             hosting.admitted.insert(waiting.origin.clone());
             out.push(Effect::Admit { shard: shard.clone(), origin: waiting.origin });
@@ -134,12 +135,11 @@ impl Region {
             }
             Rank::Taken { .. } | Rank::Back | Rank::Plain => false,
         };
-        let untravelled = waiting.first.is_none();
         let stamp = Stamp {
             generation,
             origin: waiting.origin,
             first: waiting.first.unwrap_or(generation),
-            hops: if untravelled { 0 } else { waiting.hops.saturating_add(1) },
+            hops: waiting.hops,
             leftover,
         };
         let (to, shard) = (to.clone(), shard.clone());
@@ -191,11 +191,11 @@ impl Region {
             origin: stamp.origin,
             first: Some(stamp.first),
             stamped: Some(stamp.generation),
-            hops: stamp.hops,
+            hops: stamp.hops.saturating_add(1),
             rank,
         };
         self.with_slot(shard, |region, slot| {
-            if let Some(reason) = region.refusal(slot, &waiting) {
+            if let Some(reason) = region.refusal(slot, stamp.hops, &waiting) {
                 return region.drop_waiting(shard, &waiting, reason, out);
             }
             slot.hear(stamp.generation);
@@ -208,7 +208,7 @@ impl Region {
                 State::Remote { generation, .. } if *generation < stamp.generation => {
                     region.leave_remote(now, shard, slot, true, out);
                 }
-                State::Remote { .. } if waiting.hops > SUSPICIOUS_HOPS => {
+                State::Remote { .. } if stamp.hops > SUSPICIOUS_HOPS => {
                     region.leave_remote(now, shard, slot, true, out);
                 }
                 State::Remote { generation, .. } => region.note_stale(node, shard, *generation),
@@ -222,13 +222,13 @@ impl Region {
     }
 
     /// Why a frame cannot even wait here.
-    fn refusal(&self, slot: &Slot, waiting: &Waiting) -> Option<DeadLetterReason> {
+    fn refusal(&self, slot: &Slot, hops: u8, waiting: &Waiting) -> Option<DeadLetterReason> {
         match self.state {
             RegionState::Stopped | RegionState::Stopping => return Some(DeadLetterReason::RegionStopped),
             RegionState::Refused => return Some(DeadLetterReason::Refused),
             _ => {}
         }
-        if waiting.hops > MAX_HOPS {
+        if hops > MAX_HOPS {
             return Some(DeadLetterReason::RouteLoop);
         }
         let Rank::Handed { addressed, .. } = &waiting.rank else { return None };
@@ -275,7 +275,10 @@ impl Region {
         }
     }
 
-    pub(super) fn on_peer(&mut self, now: Instant, message: PeerMessage, out: &mut Vec<Effect>) {
+    pub(super) fn on_peer(&mut self, now: Instant, node: &UniqueAddress, message: PeerMessage, out: &mut Vec<Effect>) {
+        if !self.members.contains(node) {
+            return;
+        }
         match message {
             PeerMessage::StaleRoute(routes) => {
                 for (shard, generation) in routes {
@@ -339,7 +342,8 @@ impl Region {
         if self.is_gone(&home.region.node) {
             return;
         }
-        let next = Next { region: home.region.clone(), generation: home.generation };
+        let reachable = !self.dead_ends.contains(&home.region.node);
+        let next = reachable.then(|| Next { region: home.region.clone(), generation: home.generation });
         match &slot.state {
             State::Remote { region, generation } => {
                 if *region == home.region && *generation == home.generation {
@@ -347,21 +351,24 @@ impl Region {
                 }
                 if *generation < home.generation || !checked {
                     self.leave_remote(now, shard, slot, true, out);
-                    slot.next = Some(next);
+                    slot.next = next;
                 }
             }
-            State::Hosted(hosting) if hosting.ending.is_some() => slot.next = Some(next),
+            State::Hosted(hosting) if hosting.ending.is_some() => slot.next = next,
             State::Hosted(hosting) if hosting.generation < home.generation => {
                 let generation = hosting.generation;
                 out.push(Effect::Event(RegionEvent::OwnershipConflict { shard: shard.clone(), generation }));
-                slot.next = Some(next);
+                slot.next = next;
                 self.kill(now, shard, slot, super::slot::Ending::Dropped, out);
             }
             State::Hosted(_) => {}
             State::NoRoute => {
                 self.clear_flushed(slot, &home);
-                slot.next = Some(next);
+                slot.next = next;
             }
+        }
+        if !reachable && slot.wants_home() {
+            slot.asking.later(now, self.config.settings.retry_interval);
         }
         self.prove_old_path(now, shard, slot, out);
         self.try_open(now, shard, slot, out);
@@ -449,9 +456,8 @@ impl Region {
     fn open_remote(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
         let State::Remote { region, generation } = &slot.state else { return };
         let (region, generation) = (region.clone(), *generation);
-        let buffer: Vec<_> = slot.buffer.drain(..).collect();
         let (leftovers, others): (Vec<_>, Vec<_>) =
-            buffer.into_iter().partition(|w| matches!(w.rank, Rank::Leftover { .. }));
+            slot.buffer.take().into_iter().partition(|w| matches!(w.rank, Rank::Leftover { .. }));
         for waiting in leftovers {
             self.empty(now, shard, waiting, out, |this, waiting, out| {
                 this.forward(shard, &region, generation, waiting, out);
@@ -466,13 +472,13 @@ impl Region {
                 this.forward(shard, &region, generation, waiting, out);
             });
         }
-        slot.ask_at = None;
+        slot.asking.end();
         self.publish(shard, slot, Route::Remote { region, generation }, out);
     }
 
     fn open_local(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
         let own = self.config.id.clone();
-        let buffer: Vec<_> = slot.buffer.drain(..).collect();
+        let buffer = slot.buffer.take();
         slot.owes_leftover_mark = false;
         let Some(hosting) = slot.hosting_mut() else { return };
         let generation = hosting.generation;
@@ -490,7 +496,7 @@ impl Region {
             // must be taken for older than what they push.
             hosting.floors.insert(own, generation);
         }
-        slot.ask_at = None;
+        slot.asking.end();
         self.publish(shard, slot, Route::Local { generation }, out);
         self.ask_home(now, shard, slot);
     }
@@ -522,7 +528,7 @@ impl Region {
                 if let State::Remote { region: owner, .. } = &slot.state
                     && gone.contains(&owner.node)
                 {
-                    slot.hand_back = Some((owner.node.clone(), hold));
+                    slot.hand_back = region.awaits_hand_back(&owner.node, hold);
                     regions.insert(owner.clone());
                     slot.state = State::NoRoute;
                     region.publish(&shard, slot, Route::Closed, out);
@@ -530,8 +536,8 @@ impl Region {
                 if slot.next.as_ref().is_some_and(|next| gone.contains(&next.region.node)) {
                     slot.next = None;
                 }
-                if slot.old_path.as_ref().is_some_and(|path| gone.contains(&path.region.node)) {
-                    slot.hand_back = slot.old_path.take().map(|path| (path.region.node, hold));
+                if let Some(path) = slot.old_path.take_if(|path| gone.contains(&path.region.node)) {
+                    slot.hand_back = region.awaits_hand_back(&path.region.node, hold);
                 }
                 slot.marks.retain(|from, _| !gone.contains(&from.node));
                 slot.leftover_marks.retain(|(_, from)| !gone.contains(&from.node));
@@ -540,10 +546,37 @@ impl Region {
                 region.try_open(now, &shard, slot, out);
             });
         }
+        self.dead_ends.retain(|node| !gone.contains(node));
         out.extend(regions.into_iter().map(|region| Effect::Event(RegionEvent::ShardRegionDown { region })));
     }
 
-    /// The transport gives up frames for a node: they wait again, in front of later ones.
+    /// Whether, and until when, a new route waits for what the transport still holds for a removed node. What came
+    /// back before the removal was all.
+    fn awaits_hand_back(&self, node: &UniqueAddress, hold: Instant) -> Option<(UniqueAddress, Instant)> {
+        (!self.dead_ends.contains(node)).then(|| (node.clone(), hold))
+    }
+
+    /// Leaves every route to a node to which the transport writes nothing any more.
+    fn leave_dead_end(&mut self, now: Instant, node: &UniqueAddress, out: &mut Vec<Effect>) {
+        if self.members.contains(node) {
+            self.dead_ends.insert(node.clone());
+        }
+        let routed = |slot: &Slot| matches!(&slot.state, State::Remote { region, .. } if region.node == *node);
+        let planned = |slot: &Slot| slot.next.as_ref().is_some_and(|next| next.region.node == *node);
+        for shard in self.shards_where(|slot| routed(slot) || planned(slot)) {
+            self.with_slot(&shard, |region, slot| {
+                if routed(slot) {
+                    slot.state = State::NoRoute;
+                    region.publish(&shard, slot, Route::Closed, out);
+                }
+                slot.next.take_if(|next| next.region.node == *node);
+                region.ask_home(now, &shard, slot);
+            });
+        }
+    }
+
+    /// The transport gives up frames for a node: they wait again, in front of later ones. A hand-back adds no hop,
+    /// since no other region has seen the frame.
     pub(super) fn on_handed_back(
         &mut self,
         now: Instant,
@@ -551,23 +584,21 @@ impl Region {
         frames: Vec<(ShardId, Stamp, Token, Option<Instant>)>,
         out: &mut Vec<Effect>,
     ) {
+        self.leave_dead_end(now, node, out);
         for (shard, stamp, token, expires_at) in frames {
             self.counters.submitted += 1;
+            let has_left = stamp.hops > 0 || stamp.origin != self.config.id;
             // A frame that was a leftover stays one for the owner it was kept for, which is gone.
             let waiting = Waiting {
                 content: Content::Message { token, expires_at },
                 origin: stamp.origin,
-                first: Some(stamp.first),
+                // A message that never left takes the generation of the route that it leaves by.
+                first: has_left.then_some(stamp.first),
                 stamped: None,
                 hops: stamp.hops,
                 rank: Rank::Back,
             };
             self.with_slot(&shard, |region, slot| {
-                let to_node = matches!(&slot.state, State::Remote { region, .. } if region.node == *node);
-                if to_node {
-                    slot.state = State::NoRoute;
-                    region.publish(&shard, slot, Route::Closed, out);
-                }
                 if matches!(region.state, RegionState::Stopped | RegionState::Stopping) {
                     return region.drop_waiting(&shard, &waiting, DeadLetterReason::RegionStopped, out);
                 }

@@ -1,11 +1,12 @@
 //! The state of one shard in a region: its route, the path left behind, waiting messages, the hosted shard.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use greylag_core::{Generation, UniqueAddress};
 
-use super::protocol::{Route, Token};
+use super::buffer::Buffer;
+use super::protocol::Route;
 use crate::ids::RegionId;
 use crate::message::{Attempt, Home};
 
@@ -29,9 +30,8 @@ pub(super) struct Slot {
     pub(super) old_path: Option<OldPath>,
     /// The transport may still hold frames for this removed node.
     pub(super) hand_back: Option<(UniqueAddress, Instant)>,
-    pub(super) buffer: VecDeque<Waiting>,
-    /// When the coordinator is to be asked again.
-    pub(super) ask_at: Option<Instant>,
+    pub(super) buffer: Buffer,
+    pub(super) asking: Asking,
     /// The ack last given to a `BeginHandOff`, which a repeat gets again.
     pub(super) acked: Option<Acked>,
     /// The largest attempt per sender of a flush mark.
@@ -54,13 +54,38 @@ impl Default for Slot {
             pending_host: None,
             old_path: None,
             hand_back: None,
-            buffer: VecDeque::new(),
-            ask_at: None,
+            buffer: Buffer::default(),
+            asking: Asking::default(),
             acked: None,
             marks: BTreeMap::new(),
             leftover_marks: BTreeSet::new(),
             owes_leftover_mark: false,
         }
+    }
+}
+
+/// The question to the coordinator where the shard lives.
+#[derive(Debug, Default)]
+pub(super) struct Asking {
+    /// When the coordinator is to be asked again.
+    pub(super) at: Option<Instant>,
+    /// How long the region waited last because the coordinator named a home that nothing reaches any more.
+    wait: Duration,
+}
+
+impl Asking {
+    /// Shortest wait before the coordinator is asked again about a home that nothing reaches.
+    const FIRST_WAIT: Duration = Duration::from_millis(100);
+
+    /// A route opened: nothing is to be asked.
+    pub(super) fn end(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The coordinator named a home that nothing reaches: it will name another one once that home's node is removed.
+    pub(super) fn later(&mut self, now: Instant, most: Duration) {
+        self.wait = (self.wait * 2).max(Self::FIRST_WAIT).min(most);
+        self.at = Some(now + self.wait);
     }
 }
 
@@ -154,69 +179,7 @@ pub(super) struct HandOffWait {
     pub(super) deadline: Option<Instant>,
 }
 
-/// A message or probe that waits for a route.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Waiting {
-    pub(super) content: Content,
-    pub(super) origin: RegionId,
-    /// The generation under which it first left its origin; `None` if it has not.
-    pub(super) first: Option<Generation>,
-    /// The generation its last sender believed in.
-    pub(super) stamped: Option<Generation>,
-    pub(super) hops: u8,
-    pub(super) rank: Rank,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Content {
-    Message { token: Token, expires_at: Option<Instant> },
-    Probe { nonce: u64 },
-}
-
-/// Why something waits where it waits in the buffer, front to back.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Rank {
-    /// Unhandled when the hosting of this generation ended here. Good for the allocation that follows
-    /// directly upon it and for no other.
-    Leftover { ended: Generation },
-    /// A leftover that its former owner's node sent here, for this generation.
-    Handed { by: UniqueAddress, addressed: Generation },
-    /// Given back by a failed shard of this generation: it has passed the floor already.
-    Taken { generation: Generation },
-    /// Of this region, was out there and came back.
-    Back,
-    /// Everything else.
-    Plain,
-}
-
-impl Rank {
-    fn is_leftover(&self) -> bool {
-        matches!(self, Self::Leftover { .. } | Self::Handed { .. })
-    }
-}
-
 impl Slot {
-    /// Puts a waiting entry where its rank belongs.
-    pub(super) fn insert(&mut self, waiting: Waiting) {
-        let at = match waiting.rank {
-            Rank::Leftover { .. } | Rank::Handed { .. } => {
-                self.buffer.iter().rposition(|w| w.rank.is_leftover()).map_or(0, |last| last + 1)
-            }
-            Rank::Taken { .. } => 0,
-            Rank::Back => {
-                let is_plain = |w: &Waiting| w.rank == Rank::Plain;
-                self.buffer.iter().position(is_plain).unwrap_or(self.buffer.len())
-            }
-            Rank::Plain => self.buffer.len(),
-        };
-        self.buffer.insert(at, waiting);
-    }
-
-    /// Whether leftovers of an ended hosting wait here.
-    pub(super) fn has_leftovers(&self) -> bool {
-        self.buffer.iter().any(|w| matches!(w.rank, Rank::Leftover { .. }))
-    }
-
     pub(super) fn hear(&mut self, generation: Generation) {
         self.heard = self.heard.max(Some(generation));
     }
@@ -249,9 +212,7 @@ impl Slot {
             State::NoRoute => true,
             State::Remote { .. } => false,
             // A frame stamped larger waits for an allocation that has not been heard of yet.
-            State::Hosted(hosting) => {
-                hosting.ending.is_none() && self.buffer.iter().any(|w| w.stamped > Some(hosting.generation))
-            }
+            State::Hosted(hosting) => hosting.ending.is_none() && self.buffer.may_hold_newer(hosting.generation),
         }
     }
 
@@ -267,6 +228,6 @@ impl Slot {
             let handoff = hosting.handoff.as_ref().and_then(|wait| wait.deadline);
             [hosting.leftover_deadline, handoff, retry].into_iter().flatten().min()
         });
-        [self.ask_at, old_path, hand_back, hosting].into_iter().flatten().min()
+        [self.asking.at, old_path, hand_back, hosting].into_iter().flatten().min()
     }
 }

@@ -14,6 +14,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use greylag_cluster::AppVersion;
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 use greylag_sharding::coordinator::{self, Coordinator, CoordinatorConfig, Meta, StateEvent, StopReason, StoredState};
 use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
@@ -491,7 +492,7 @@ impl<A: Application> World<A> {
             up_number: index as u32 + 1,
             reachable: true,
             roles: BTreeSet::new(),
-            app_version: vec![1],
+            app_version: AppVersion::default(),
         };
         self.change_view(|members| {
             members.members.insert(address, facts);

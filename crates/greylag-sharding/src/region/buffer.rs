@@ -1,0 +1,247 @@
+//! What waits in one shard until it has a route, in the order in which it will leave.
+//!
+//! Taking one entry more costs the same however many wait: what a message needs to know of the others is counted as they
+//! come and go. Source: sharding §2.5, §2.9.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use greylag_core::{Generation, UniqueAddress};
+
+use super::protocol::Token;
+use crate::ids::RegionId;
+
+/// A message or probe that waits for a route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Waiting {
+    pub(super) content: Content,
+    pub(super) origin: RegionId,
+    /// The generation under which it first left its origin; `None` if it has not.
+    pub(super) first: Option<Generation>,
+    /// The generation its last sender believed in.
+    pub(super) stamped: Option<Generation>,
+    /// How many regions have forwarded it, this one included if it is forwarded from here.
+    pub(super) hops: u8,
+    pub(super) rank: Rank,
+}
+
+impl Waiting {
+    fn is_message(&self) -> bool {
+        matches!(self.content, Content::Message { .. })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Content {
+    Message { token: Token, expires_at: Option<Instant> },
+    Probe { nonce: u64 },
+}
+
+/// Why something waits where it waits in the buffer, front to back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Rank {
+    /// Unhandled when the hosting of this generation ended here. Good for the allocation that follows
+    /// directly upon it and for no other.
+    Leftover { ended: Generation },
+    /// A leftover that its former owner's node sent here, for this generation.
+    Handed { by: UniqueAddress, addressed: Generation },
+    /// Given back by a failed shard of this generation: it has passed the floor already.
+    Taken { generation: Generation },
+    /// Of this region, was out there and came back.
+    Back,
+    /// Everything else.
+    Plain,
+}
+
+impl Rank {
+    fn is_leftover(&self) -> bool {
+        matches!(self, Self::Leftover { .. } | Self::Handed { .. })
+    }
+}
+
+/// The waiting entries of one shard.
+#[derive(Debug, Default)]
+pub(super) struct Buffer {
+    /// Leftovers, what a shard gave back, what came back: everything that goes before plain entries.
+    ahead: VecDeque<Waiting>,
+    /// Everything of rank `Plain`, as it came.
+    plain: VecDeque<Waiting>,
+    /// Entries that are no probes.
+    messages: usize,
+    /// Entries of rank `Leftover`.
+    leftovers: usize,
+    /// No entry is stamped with a larger generation.
+    newest: Option<Generation>,
+}
+
+impl Buffer {
+    /// Puts an entry where its rank belongs.
+    pub(super) fn insert(&mut self, waiting: Waiting) {
+        self.count(&waiting);
+        match waiting.rank {
+            Rank::Plain => self.plain.push_back(waiting),
+            Rank::Back => self.ahead.push_back(waiting),
+            Rank::Taken { .. } => self.ahead.push_front(waiting),
+            Rank::Leftover { .. } | Rank::Handed { .. } => {
+                let last = self.ahead.iter().rposition(|before| before.rank.is_leftover());
+                self.ahead.insert(last.map_or(0, |last| last + 1), waiting);
+            }
+        }
+    }
+
+    /// Puts an entry in front of all others.
+    pub(super) fn push_front(&mut self, waiting: Waiting) {
+        self.count(&waiting);
+        self.ahead.push_front(waiting);
+    }
+
+    /// Puts an entry behind all others of its kind: for entries that were taken out and stay in their order.
+    pub(super) fn push_back(&mut self, waiting: Waiting) {
+        self.count(&waiting);
+        match waiting.rank {
+            Rank::Plain => self.plain.push_back(waiting),
+            _ => self.ahead.push_back(waiting),
+        }
+    }
+
+    fn count(&mut self, waiting: &Waiting) {
+        self.messages += usize::from(waiting.is_message());
+        self.leftovers += usize::from(matches!(waiting.rank, Rank::Leftover { .. }));
+        self.newest = self.newest.max(waiting.stamped);
+    }
+
+    /// Takes everything out, front to back.
+    pub(super) fn take(&mut self) -> Vec<Waiting> {
+        let Self { ahead, plain, .. } = std::mem::take(self);
+        ahead.into_iter().chain(plain).collect()
+    }
+
+    /// Takes out the plain message that has waited longest.
+    pub(super) fn take_oldest_plain(&mut self) -> Option<Waiting> {
+        let oldest = self.plain.iter().position(Waiting::is_message)?;
+        self.messages -= 1;
+        self.plain.remove(oldest)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ahead.is_empty() && self.plain.is_empty()
+    }
+
+    /// Entries that are no probes.
+    pub(super) fn messages(&self) -> usize {
+        self.messages
+    }
+
+    /// Whether leftovers of an ended hosting wait here.
+    pub(super) fn has_leftovers(&self) -> bool {
+        self.leftovers > 0
+    }
+
+    /// Whether an entry may have been stamped with a larger generation. A sender that was dropped since may have stamped
+    /// it: then the coordinator is asked once more than it need be.
+    pub(super) fn may_hold_newer(&self, generation: Generation) -> bool {
+        self.newest > Some(generation)
+    }
+
+    /// What waits was sent to the generation that ends: it goes ahead of all others to the next owner. Own messages stay
+    /// behind while others of this region are out on an old path (`is_path_open`): those must come first.
+    pub(super) fn make_leftovers(&mut self, generation: Generation, is_path_open: bool) {
+        let mut all = self.take();
+        for waiting in &mut all {
+            if waiting.is_message() && !(is_path_open && waiting.first.is_none()) {
+                waiting.first = waiting.first.or(Some(generation));
+                waiting.rank = Rank::Leftover { ended: generation };
+            }
+        }
+        // Leftovers are in front, whatever waited between them.
+        let (leftovers, others): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|waiting| matches!(waiting.rank, Rank::Leftover { .. }));
+        leftovers.into_iter().chain(others).for_each(|waiting| self.push_back(waiting));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn generation(seq: u64) -> Generation {
+        Generation::new(1, seq).unwrap()
+    }
+
+    fn entry(token: u64, rank: Rank) -> Waiting {
+        let content = Content::Message { token: Token(token), expires_at: None };
+        let origin = RegionId { node: "a:1#1".parse().unwrap(), incarnation: 1 };
+        Waiting { content, origin, first: None, stamped: None, hops: 0, rank }
+    }
+
+    fn probe(nonce: u64) -> Waiting {
+        Waiting { content: Content::Probe { nonce }, ..entry(0, Rank::Plain) }
+    }
+
+    fn handed() -> Rank {
+        Rank::Handed { by: "b:1#2".parse().unwrap(), addressed: generation(2) }
+    }
+
+    fn tokens(buffer: &mut Buffer) -> Vec<u64> {
+        let token = |waiting: Waiting| match waiting.content {
+            Content::Message { token, .. } => token.0,
+            Content::Probe { nonce } => 1_000 + nonce,
+        };
+        buffer.take().into_iter().map(token).collect()
+    }
+
+    #[test]
+    fn entries_leave_by_rank_and_within_a_rank_as_they_came() {
+        let mut buffer = Buffer::default();
+        let ranks =
+            [(1, Rank::Plain), (2, Rank::Back), (3, handed()), (4, Rank::Plain), (5, handed()), (6, Rank::Back)];
+        ranks.into_iter().for_each(|(token, rank)| buffer.insert(entry(token, rank)));
+        buffer.insert(entry(7, Rank::Taken { generation: generation(1) }));
+        buffer.push_front(entry(8, Rank::Plain));
+        assert_eq!(buffer.messages(), 8);
+        assert_eq!(tokens(&mut buffer), [8, 7, 3, 5, 2, 6, 1, 4]);
+        assert!(buffer.is_empty());
+        assert_eq!(buffer.messages(), 0);
+    }
+
+    #[test]
+    fn the_oldest_plain_message_makes_room() {
+        let mut buffer = Buffer::default();
+        [probe(1), entry(1, Rank::Back), entry(2, Rank::Plain), entry(3, Rank::Plain)]
+            .into_iter()
+            .for_each(|waiting| buffer.insert(waiting));
+        let taken = buffer.take_oldest_plain().map(|waiting| waiting.content);
+        assert_eq!(taken, Some(Content::Message { token: Token(2), expires_at: None }));
+        assert_eq!(buffer.messages(), 2);
+        assert_eq!(tokens(&mut buffer), [1, 1_001, 3]);
+        assert_eq!(buffer.take_oldest_plain(), None);
+    }
+
+    #[test]
+    fn what_waits_for_a_generation_that_ends_goes_ahead() {
+        for (is_path_open, expected) in [(false, vec![1, 2, 3, 1_001]), (true, vec![1, 3, 1_001, 2])] {
+            let mut buffer = Buffer::default();
+            let travelled = Waiting { first: Some(generation(1)), ..entry(3, Rank::Plain) };
+            [entry(1, Rank::Back), probe(1), entry(2, Rank::Plain), travelled]
+                .into_iter()
+                .enumerate()
+                .map(|(at, waiting)| if at == 0 { Waiting { first: Some(generation(1)), ..waiting } } else { waiting })
+                .for_each(|waiting| buffer.insert(waiting));
+            buffer.make_leftovers(generation(2), is_path_open);
+            assert!(buffer.has_leftovers());
+            assert_eq!(tokens(&mut buffer), expected, "path open: {is_path_open}");
+            assert!(!buffer.has_leftovers());
+        }
+    }
+
+    #[test]
+    fn a_larger_stamp_is_known_until_the_buffer_is_emptied() {
+        let mut buffer = Buffer::default();
+        buffer.insert(Waiting { stamped: Some(generation(5)), ..entry(1, Rank::Plain) });
+        buffer.insert(entry(2, Rank::Plain));
+        assert!(buffer.may_hold_newer(generation(4)) && !buffer.may_hold_newer(generation(5)));
+        buffer.take();
+        buffer.insert(entry(3, Rank::Plain));
+        assert!(!buffer.may_hold_newer(generation(4)));
+    }
+}
