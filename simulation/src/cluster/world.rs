@@ -309,6 +309,11 @@ impl World {
             if calm_since.is_some_and(|since| now - since >= 8 * SECOND) {
                 return Ok(());
             }
+            if now > patience && self.checks.conflicts > 0 {
+                // Two sides have downed each other where G1 promises nothing: they stay apart, since neither believes a
+                // process that is no member of its own (cluster S19).
+                return Ok(());
+            }
             if now > patience {
                 let what = "all who live agree, and host one singleton, after healing (cluster G2, S1)";
                 return self.broken(what, "minutes after the last fault they did not".to_owned());
