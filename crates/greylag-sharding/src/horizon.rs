@@ -7,8 +7,6 @@
 //!
 //! Source: sharding §2.1.
 
-use std::time::SystemTime;
-
 use greylag_core::Generation;
 
 use crate::message::{Attempt, Epoch};
@@ -24,11 +22,6 @@ impl Horizon {
     /// A hundred years after this Unix time in seconds.
     pub fn after(wall_secs: u64) -> Self {
         Self(wall_secs.saturating_add(AHEAD).min(Generation::MAX_EPOCH))
-    }
-
-    /// A hundred years after the time of this node's clock.
-    pub fn from_clock() -> Self {
-        Self::after(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs())
     }
 
     /// The epoch, if a coordinator can have reached it.

@@ -26,7 +26,6 @@ use super::strategy::AllocationStrategy;
 use crate::allocation::View;
 use crate::coordinator::{Coordinator, CoordinatorConfig, CoordinatorEvent, Effect, Input, StopReason};
 use crate::fingerprint::Fingerprint;
-use crate::horizon::Horizon;
 use crate::ids::{EntityTypeName, RegionId, ShardId};
 use crate::membership::Members;
 use crate::message::{CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage};
@@ -352,7 +351,7 @@ impl Receiver for ControlReceiver {
     fn receive(&self, message: Inbound) {
         let host = &self.0;
         let node = message.from.clone();
-        let input = match wire::decode(&message.manifest, message.payload.clone(), Horizon::from_clock()) {
+        let input = match wire::decode(&message.manifest, message.payload.clone(), super::node::horizon()) {
             Ok(Control::ToCoordinator(told)) => return host.tell(node, told),
             Ok(Control::FromCoordinator(message)) => crate::region::Input::FromCoordinator { node, message },
             Ok(Control::Peer(message)) => crate::region::Input::FromPeer { node, message },

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::SystemTime;
 
 use greylag_cluster::{Pulse, RunningHere};
 use greylag_persistence::{RecoveryPermits, Stores};
@@ -9,6 +10,11 @@ use greylag_transport::Remoting;
 
 use crate::horizon::Horizon;
 use crate::settings::ShardingSettings;
+
+/// The bound of the numbers that other nodes may name, by this node's clock.
+pub(crate) fn horizon() -> Horizon {
+    Horizon::after(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs())
+}
 
 /// See the module's description.
 pub(crate) struct Node {
@@ -45,7 +51,7 @@ impl Node {
             recoveries: RecoveryPermits::new(settings.max_concurrent_recoveries).warn_after(settings.permit_wait_warn),
             running,
             pulse,
-            horizon: Horizon::from_clock(),
+            horizon: horizon(),
             shards_started: AtomicU32::new(0),
         }
     }

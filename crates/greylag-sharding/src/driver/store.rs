@@ -17,7 +17,6 @@ use greylag_ddata::{Key, Read, ReadLevel, Replicator, WriteLevel};
 use twox_hash::XxHash3_64;
 
 use crate::coordinator::{Meta, StateEvent, StoredHome, StoredState};
-use crate::horizon::Horizon;
 use crate::ids::{EntityTypeName, ShardId};
 use crate::settings::{MajorityPlus, ShardingSettings};
 use crate::wire;
@@ -95,7 +94,7 @@ impl Store {
     async fn read_meta(&self) -> Result<Option<Meta>, greylag_ddata::GetError> {
         let register = self.replicator.get(&self.meta, self.read).await?.found();
         let bytes = register.as_ref().and_then(Register::value);
-        Ok(bytes.and_then(|bytes| match wire::decode_meta(bytes, Horizon::from_clock()) {
+        Ok(bytes.and_then(|bytes| match wire::decode_meta(bytes, super::node::horizon()) {
             Ok(meta) => Some(meta),
             Err(error) => {
                 tracing::error!(entity_type = %self.name, %error, "the coordinator's epoch could not be read");
@@ -105,7 +104,7 @@ impl Store {
     }
 
     fn homes_of(&self, homes: &Homes) -> BTreeMap<ShardId, StoredHome> {
-        let horizon = Horizon::from_clock();
+        let horizon = super::node::horizon();
         let read = |(shard, bytes): (&String, &Vec<u8>)| {
             let shard = ShardId::new(shard.as_str()).ok()?;
             match wire::decode_home(bytes, horizon) {
