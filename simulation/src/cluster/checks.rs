@@ -78,6 +78,11 @@ impl Checks {
         }
     }
 
+    /// Whether two sides may have removed each other, in one decision each or in several, where G1 promises nothing.
+    pub(super) fn may_stay_apart(&self) -> bool {
+        self.conflicts > 0 || (self.excused && self.overlapped)
+    }
+
     pub(super) fn broken(&mut self, promise: &'static str, what: String) {
         self.violation.get_or_insert(Violation { promise, what });
     }

@@ -309,7 +309,7 @@ impl World {
             if calm_since.is_some_and(|since| now - since >= 8 * SECOND) {
                 return Ok(());
             }
-            if now > patience && self.checks.conflicts > 0 {
+            if now > patience && self.checks.may_stay_apart() {
                 // Two sides have downed each other where G1 promises nothing: they stay apart, since neither believes a
                 // process that is no member of its own (cluster S19).
                 return Ok(());
