@@ -145,7 +145,7 @@ pub fn answer_undelivered<T>(reason: DeadLetterReason, f: impl FnOnce() -> T) ->
     with_unanswered(Unanswered::Dropped(reason), f)
 }
 
-/// What tokens answer that are dropped unanswered.
+/// The answer that a reply token gives when it is dropped unused; without one it answers [`EntityError::NoReply`].
 #[derive(Clone)]
 enum Unanswered {
     Failed(EntityError),

@@ -75,8 +75,8 @@ fn on_mark<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Res
 fn on_frame<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Result<(), DeadLetterReason> {
     let (shard, index) = shard_of(shared, message)?;
     let mut payload = message.payload.clone();
-    let header = frame::take_header(&message.from, &mut payload, shared.node.horizon)
-        .map_err(|_| DeadLetterReason::Undecodable)?;
+    let header =
+        frame::take_header(&message.from, &mut payload, shared.node.horizon).map_err(|error| error.reason())?;
     if header.digest != shared.digest {
         return Err(DeadLetterReason::FingerprintMismatch);
     }
