@@ -116,7 +116,9 @@ mod wire;
 
 /// Who survives a partition: the resolver's strategies as pure functions.
 pub mod strategy {
-    pub use crate::sbr::{AllBecause, Picture, Record, Resolution, Ruling, Why, common_node, decide, explain, resolve};
+    pub use crate::sbr::{
+        AllBecause, Picture, Record, Resolution, Ruling, SeenBy, Why, common_node, decide, explain, resolve,
+    };
 }
 
 pub use crate::core::{ClusterCore, Command, Effect, Input, LogLevel, Standing};

@@ -34,7 +34,7 @@ use relevant::{Changes, Relevant};
 use unstable::Unstable;
 
 pub(crate) use lease::LeaseRequest;
-pub use picture::{Picture, Record, common_node};
+pub use picture::{Picture, Record, SeenBy, common_node};
 pub use strategy::{AllBecause, Resolution, Ruling, decide, explain, resolve};
 pub use why::Why;
 
@@ -73,6 +73,8 @@ pub struct Sbr {
     stable_for_self_at: Instant,
     /// Members that have seen the state at any time since the deadline was last reset.
     seen_since: Seen,
+    /// Of them, those that have seen a state with every accusation there is against them.
+    seen_accused: Seen,
     unstable: Option<Unstable>,
     tick_at: Instant,
     lease: ResolverLease,
@@ -92,6 +94,7 @@ impl Sbr {
             exits: ConfirmedExits::new(),
             was_up: false,
             seen_since: Seen::default(),
+            seen_accused: Seen::default(),
             unstable: None,
             tick_at: now,
             lease: ResolverLease::default(),
@@ -118,6 +121,9 @@ impl Sbr {
         let news = (!same).then(|| {
             let new = Relevant::of(gossip, &self.node);
             let changes = new.changes_since(&self.relevant);
+            for subject in new.newly_accused(&self.relevant) {
+                self.seen_accused.remove(&subject);
+            }
             self.relevant = new;
             changes
         });
@@ -129,9 +135,10 @@ impl Sbr {
         self.was_up |= own.is_some_and(|m| m.status == MemberStatus::WeaklyUp || m.up_number != Member::NOT_UP);
         if self.relevant.is_quiet() {
             // The first accusation restarts the wait, so without accusations the set starts over with every state.
-            self.seen_since.clone_from(&gossip.seen);
+            self.start_seen_over();
         } else {
             self.seen_since.union(&gossip.seen);
+            self.seen_accused.union(&gossip.seen);
         }
         if changes.restarts {
             self.restart_wait(now);
@@ -144,7 +151,12 @@ impl Sbr {
     fn restart_wait(&mut self, now: Instant) {
         self.stable_at = now + self.settings.stable_after;
         self.stable_for_self_at = self.stable_at;
-        self.seen_since = self.gossip.seen.clone();
+        self.start_seen_over();
+    }
+
+    fn start_seen_over(&mut self) {
+        self.seen_since.clone_from(&self.gossip.seen);
+        self.seen_accused.clone_from(&self.gossip.seen);
     }
 
     /// `changes`: unless nothing is new but who has seen the state. Source: cluster S13.
@@ -431,8 +443,9 @@ impl Sbr {
             .collect();
         let records = self.gossip.reachability.accusations().map(|(o, s, _)| (o.clone(), s.clone())).collect();
         let exits = self.exits.keys().cloned().collect();
-        let (seen, seen_since) = (self.gossip.seen.to_set(), self.seen_since.to_set());
-        let mut picture = Picture::new(self.node.clone(), members, records, &seen, &seen_since, exits);
+        let (now, since, accused) = (&self.gossip.seen, &self.seen_since, &self.seen_accused);
+        let seen_by = SeenBy { now: now.to_set(), since: since.to_set(), accused: accused.to_set() };
+        let mut picture = Picture::new(self.node.clone(), members, records, seen_by, exits);
         picture.without_recheck = self.sabotage == Some(Sabotage::Recheck);
         picture
     }

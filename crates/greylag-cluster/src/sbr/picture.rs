@@ -16,6 +16,17 @@ use crate::member::{Member, MemberStatus};
 /// An accusation: the observer (first) finds the subject (second) unreachable.
 pub type Record = (UniqueAddress, UniqueAddress);
 
+/// Who has seen the state of the membership, as its version tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SeenBy {
+    /// The state as it is.
+    pub now: BTreeSet<UniqueAddress>,
+    /// Any state since the deadline was last reset, by a relevant change.
+    pub since: BTreeSet<UniqueAddress>,
+    /// A state since then that holds every accusation there is against the member.
+    pub accused: BTreeSet<UniqueAddress>,
+}
+
 /// What one node sees of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Picture {
@@ -27,21 +38,19 @@ pub struct Picture {
     pub records: BTreeSet<Record>,
     /// The other side: subjects of records, and members that are Down. Never the node itself.
     pub unreachable: BTreeSet<UniqueAddress>,
-    pub(super) seen_by: BTreeSet<UniqueAddress>,
+    pub(super) seen_by: SeenBy,
     pub(super) exits: BTreeSet<UniqueAddress>,
     /// The pessimistic re-check is left out, for simulations that prove their checkers.
     pub(crate) without_recheck: bool,
 }
 
 impl Picture {
-    /// Sorts out which records count. `seen_since`: who has seen the state at any time since the
-    /// last relevant change.
+    /// Sorts out which records count.
     pub fn new(
         node: UniqueAddress,
         members: BTreeMap<UniqueAddress, Member>,
         records: BTreeSet<Record>,
-        seen_by: &BTreeSet<UniqueAddress>,
-        seen_since: &BTreeSet<UniqueAddress>,
+        seen_by: SeenBy,
         exits: BTreeSet<UniqueAddress>,
     ) -> Self {
         let valid = |(observer, subject): &Record| {
@@ -49,16 +58,9 @@ impl Picture {
                 && members.contains_key(subject)
         };
         let records = records.into_iter().filter(valid).collect();
-        let records = effective(&node, records, |a| seen_by.contains(a), |a| seen_since.contains(a));
-        let mut picture = Self {
-            node,
-            members,
-            records,
-            unreachable: BTreeSet::new(),
-            seen_by: seen_by.clone(),
-            exits,
-            without_recheck: false,
-        };
+        let records = effective(&node, records, |a| seen_by.now.contains(a), |a| seen_by.since.contains(a));
+        let mut picture =
+            Self { node, members, records, unreachable: BTreeSet::new(), seen_by, exits, without_recheck: false };
         picture.recompute_unreachable();
         picture
     }
@@ -95,9 +97,11 @@ impl Picture {
         self.records.iter().map(|(_, subject)| subject).filter(|s| observers.contains(s)).cloned().collect()
     }
 
-    /// S11 (ii): members that are marked unreachable, yet have seen the current state; and their observers.
+    /// S11 (ii): members that are marked unreachable, yet have seen the current state or one in which all of the
+    /// accusations against them stood; and their observers.
     fn accused_witnesses(&self) -> BTreeSet<UniqueAddress> {
-        let seen = self.records.iter().filter(|(_, subject)| self.seen_by.contains(subject));
+        let SeenBy { now, accused, .. } = &self.seen_by;
+        let seen = self.records.iter().filter(|(_, subject)| now.contains(subject) || accused.contains(subject));
         seen.flat_map(|(observer, subject)| [observer.clone(), subject.clone()]).collect()
     }
 

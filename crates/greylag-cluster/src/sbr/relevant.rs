@@ -68,6 +68,13 @@ impl Relevant {
         self.records.iter().map(move |(observer, subject)| (address(*observer), address(*subject)))
     }
 
+    /// Members that an observer accuses which did not accuse them in `old`.
+    pub(super) fn newly_accused(&self, old: &Self) -> BTreeSet<UniqueAddress> {
+        let before = old.accusations(self).pairs;
+        let news = self.records.iter().filter(|pair| before.binary_search(pair).is_err());
+        news.map(|(_, subject)| self.members[*subject].address.clone()).collect()
+    }
+
     /// Whether no member is accused.
     pub(super) fn is_quiet(&self) -> bool {
         self.records.is_empty()

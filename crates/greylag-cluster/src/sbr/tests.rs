@@ -71,6 +71,12 @@ impl Bench {
         self.state();
     }
 
+    /// A new version, which differs in nothing that is relevant.
+    fn only_seen_by(&mut self, names: &str) {
+        self.gossip.seen.retain(|address| names.chars().any(|name| node(name) == *address));
+        self.state();
+    }
+
     fn status(&mut self, name: char, status: MemberStatus) {
         let known = self.gossip.members.get(&node(name)).cloned();
         self.gossip.members.insert(Member { status, ..known.unwrap_or_else(|| member(name, status)) });
@@ -387,6 +393,47 @@ fn changing_around_b(bench: &mut Bench) -> Option<(u64, DowningDecision)> {
         }
     }
     None
+}
+
+/// cluster S11: e accuses all but a, and b, c and d have seen that state: the leader reaches them. A later version that
+/// only e and a have seen, and that changes nothing else, does not make the three a side of their own.
+#[test]
+fn who_has_seen_what_is_said_against_it_is_reached_although_the_version_moved_on() {
+    let mut bench = Bench::new();
+    bench.unreachable("e", "bcd");
+    assert_eq!(bench.run(1), None);
+    bench.seen("bcd");
+    assert_eq!(bench.run(18), None);
+    bench.only_seen_by("ae");
+    let (second, decision) = bench.decision(2).unwrap();
+    assert_eq!((second, in_order(&decision)), (1, "e".into()), "{}", decision.reason);
+}
+
+/// cluster S11, S4: the members of a real cut are accused anew, and have seen nothing of that. What they saw of an
+/// earlier accusation does not make them reached.
+#[test]
+fn who_has_not_seen_the_latest_accusation_against_it_is_away() {
+    let mut bench = Bench::new();
+    bench.unreachable("e", "bcd");
+    assert_eq!(bench.run(1), None);
+    bench.seen("bcd");
+    assert_eq!(bench.run(9), None);
+    bench.unreachable("a", "bcd");
+    let (second, decision) = bench.decision(20).unwrap();
+    assert_eq!((second, in_order(&decision)), (10, "ea".into()), "two against three: {}", decision.reason);
+}
+
+/// cluster S4, S11: what was seen before the wait began anew shows nothing of the time since.
+#[test]
+fn who_has_seen_nothing_since_the_wait_began_anew_is_away() {
+    let mut bench = Bench::new();
+    bench.unreachable("e", "bcd");
+    assert_eq!(bench.run(1), None);
+    bench.seen("bcd");
+    bench.only_seen_by("ae");
+    bench.status('f', MemberStatus::Up);
+    let (second, decision) = bench.decision(30).unwrap();
+    assert_eq!((second, in_order(&decision)), (20, "bcd".into()), "a wins the tie: {}", decision.reason);
 }
 
 /// cluster S13, S11: a node that has just heard from the sick one, and from no member that the sick one accuses, sees

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use greylag_cluster::strategy::{Picture, Record, decide, resolve};
+use greylag_cluster::strategy::{Picture, Record, SeenBy, decide, resolve};
 use greylag_cluster::{AppVersion, Member, MemberStatus, Strategy, Verdict};
 use greylag_core::UniqueAddress;
 
@@ -32,7 +32,8 @@ pub(crate) fn picture(side: &BTreeSet<UniqueAddress>, members: &Members, before:
         side.iter().flat_map(|observer| outside().map(move |subject| (observer.clone(), subject.clone()))).collect();
     records.extend(before.iter().cloned());
     let node = side.first().expect("a side has members").clone();
-    Picture::new(node, members.clone(), records, side, side, BTreeSet::new())
+    let seen_by = SeenBy { now: side.clone(), since: side.clone(), accused: side.clone() };
+    Picture::new(node, members.clone(), records, seen_by, BTreeSet::new())
 }
 
 /// Whether a member of the side can go on hosting singletons after these were downed. An Exiting

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use greylag_cluster::strategy::{Picture, Record, decide, resolve};
+use greylag_cluster::strategy::{Picture, Record, SeenBy, decide, resolve};
 use greylag_cluster::{MemberStatus, Strategy, Verdict};
 use greylag_core::UniqueAddress;
 
@@ -140,7 +140,8 @@ fn parse_picture(members: &str, view: &str, records: &str) -> Picture {
             }
         }
     }
-    let seen = words.get("seen").map_or_else(|| side.clone(), |names| nodes(names));
-    let since = words.get("since").map_or_else(|| seen.clone(), |names| nodes(names));
-    Picture::new(own, all, found, &seen, &since, exits)
+    let now = words.get("seen").map_or_else(|| side.clone(), |names| nodes(names));
+    let named = |key: &str| words.get(key).map_or_else(|| now.clone(), |names| nodes(names));
+    let (since, accused) = (named("since"), named("accused"));
+    Picture::new(own, all, found, SeenBy { now, since, accused }, exits)
 }
