@@ -73,7 +73,7 @@ pub struct Sbr {
     stable_for_self_at: Instant,
     /// Members that have seen the state at any time since the deadline was last reset.
     seen_since: Seen,
-    /// Of them, those that have seen a state with every accusation there is against them.
+    /// Of them, those that have seen a state with every accusation there is.
     seen_accused: Seen,
     unstable: Option<Unstable>,
     tick_at: Instant,
@@ -121,8 +121,8 @@ impl Sbr {
         let news = (!same).then(|| {
             let new = Relevant::of(gossip, &self.node);
             let changes = new.changes_since(&self.relevant);
-            for subject in new.newly_accused(&self.relevant) {
-                self.seen_accused.remove(&subject);
+            if new.accuses_anew(&self.relevant) {
+                self.seen_accused.clone_from(&gossip.seen);
             }
             self.relevant = new;
             changes
@@ -169,6 +169,9 @@ impl Sbr {
             return unstable.on_same(now);
         }
         let records = self.records();
+        if self.unstable.is_none() {
+            self.tick_at = now + TICK;
+        }
         let unstable = self.unstable.get_or_insert_with(|| Unstable::new(now));
         unstable.on_state(now, changes.unwrap_or_default(), self.relevant.open(), records);
     }

@@ -23,7 +23,7 @@ pub struct SeenBy {
     pub now: BTreeSet<UniqueAddress>,
     /// Any state since the deadline was last reset, by a relevant change.
     pub since: BTreeSet<UniqueAddress>,
-    /// A state since then that holds every accusation there is against the member.
+    /// A state since then that holds every accusation there is.
     pub accused: BTreeSet<UniqueAddress>,
 }
 
@@ -97,8 +97,8 @@ impl Picture {
         self.records.iter().map(|(_, subject)| subject).filter(|s| observers.contains(s)).cloned().collect()
     }
 
-    /// S11 (ii): members that are marked unreachable, yet have seen the current state or one in which all of the
-    /// accusations against them stood; and their observers.
+    /// S11 (ii): members that are marked unreachable, yet have seen the current state or one with all accusations; and
+    /// their observers.
     fn accused_witnesses(&self) -> BTreeSet<UniqueAddress> {
         let SeenBy { now, accused, .. } = &self.seen_by;
         let seen = self.records.iter().filter(|(_, subject)| now.contains(subject) || accused.contains(subject));

@@ -68,11 +68,10 @@ impl Relevant {
         self.records.iter().map(move |(observer, subject)| (address(*observer), address(*subject)))
     }
 
-    /// Members that an observer accuses which did not accuse them in `old`.
-    pub(super) fn newly_accused(&self, old: &Self) -> BTreeSet<UniqueAddress> {
+    /// Whether an observer accuses a member that it did not accuse in `old`.
+    pub(super) fn accuses_anew(&self, old: &Self) -> bool {
         let before = old.accusations(self).pairs;
-        let news = self.records.iter().filter(|pair| before.binary_search(pair).is_err());
-        news.map(|(_, subject)| self.members[*subject].address.clone()).collect()
+        self.records.iter().any(|pair| before.binary_search(pair).is_err())
     }
 
     /// Whether no member is accused.

@@ -209,6 +209,22 @@ fn scenario_51_what_heals_is_removed_or_is_down_in_time_is_left_alone() {
     assert_eq!(busy.run(1), Some((1, "de".into())), "joining members do not put it off");
 }
 
+/// cluster S4, 84: a measurement may begin in the midst of a tick, by what the leader does. The time of its first look
+/// lies ahead all the same, whenever the last one was.
+#[test]
+fn the_first_look_comes_after_the_measurement_has_begun() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.sbr.next_deadline(), None);
+    for _ in 0..2 {
+        bench.now += Duration::from_millis(1500);
+        bench.unreachable("abc", "d");
+        assert_eq!(bench.sbr.next_deadline(), Some(bench.now + TICK));
+        assert_eq!(bench.run(2), None);
+        bench.reachable("abc", "d");
+        assert_eq!(bench.sbr.next_deadline(), None);
+    }
+}
+
 /// cluster S4: a decision that downs no member is not repeated at each tick, but the wait begins anew.
 #[test]
 fn an_empty_decision_is_not_repeated_at_each_tick() {
@@ -398,7 +414,7 @@ fn changing_around_b(bench: &mut Bench) -> Option<(u64, DowningDecision)> {
 /// cluster S11: e accuses all but a, and b, c and d have seen that state: the leader reaches them. A later version that
 /// only e and a have seen, and that changes nothing else, does not make the three a side of their own.
 #[test]
-fn who_has_seen_what_is_said_against_it_is_reached_although_the_version_moved_on() {
+fn who_has_seen_all_accusations_is_reached_although_the_version_moved_on() {
     let mut bench = Bench::new();
     bench.unreachable("e", "bcd");
     assert_eq!(bench.run(1), None);
@@ -409,16 +425,17 @@ fn who_has_seen_what_is_said_against_it_is_reached_although_the_version_moved_on
     assert_eq!((second, in_order(&decision)), (1, "e".into()), "{}", decision.reason);
 }
 
-/// cluster S11, S4: the members of a real cut are accused anew, and have seen nothing of that. What they saw of an
-/// earlier accusation does not make them reached.
+/// cluster S11, S4: in a real cut members of the other side are accused anew, and the other side has seen nothing of
+/// that. What it saw of earlier accusations does not make it reached, nor the one member of it that none accuses anew.
 #[test]
-fn who_has_not_seen_the_latest_accusation_against_it_is_away() {
+fn who_has_not_seen_the_latest_accusation_is_away() {
     let mut bench = Bench::new();
     bench.unreachable("e", "bcd");
     assert_eq!(bench.run(1), None);
     bench.seen("bcd");
     assert_eq!(bench.run(9), None);
-    bench.unreachable("a", "bcd");
+    bench.only_seen_by("ae");
+    bench.unreachable("a", "bc");
     let (second, decision) = bench.decision(20).unwrap();
     assert_eq!((second, in_order(&decision)), (10, "ea".into()), "two against three: {}", decision.reason);
 }
