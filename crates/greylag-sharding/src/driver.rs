@@ -1,6 +1,7 @@
 //! The tokio half: tasks of regions and shards, and the handles that users hold.
 
 mod alone;
+mod control;
 mod coordinator;
 mod durable_state;
 mod event;

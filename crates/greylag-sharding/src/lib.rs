@@ -117,6 +117,7 @@ mod inbox;
 pub mod membership;
 pub mod message;
 mod parcel;
+pub mod parts;
 pub mod region;
 mod routes;
 pub mod settings;

@@ -25,6 +25,9 @@ pub const COORDINATOR_MANIFEST: &str = "greylag.sharding.coordinator";
 /// Manifest of what regions tell each other.
 pub const PEER_MANIFEST: &str = "greylag.sharding.peer";
 
+/// The kinds of control messages.
+pub const MANIFESTS: [&str; 3] = [REGION_MANIFEST, COORDINATOR_MANIFEST, PEER_MANIFEST];
+
 /// Whatever arrives on the control path of an entity type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Control {

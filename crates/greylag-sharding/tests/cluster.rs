@@ -7,12 +7,19 @@ use std::time::{Duration, Instant};
 
 use greylag_cluster::{Clock, Cluster, ClusterSettings, SbrSettings, ShutdownReason};
 use greylag_codec::json;
-use greylag_core::{NodeAddress, Registry, ReplyTo, Uid, UniqueAddress};
+use greylag_core::{CodecId, Generation, NodeAddress, Registry, ReplyTo, Uid, UniqueAddress};
 use greylag_persistence::{
     CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, PersistenceId, StoredCodec, Stores,
 };
+use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
+use greylag_sharding::horizon::Horizon;
+use greylag_sharding::ids::{RegionId, ShardId};
+use greylag_sharding::message::{Claim, ClaimState, CoordinatorMessage, FromCoordinator, RegionMessage, Register};
+use greylag_sharding::parts::Cutter;
+use greylag_sharding::wire::{self, Control};
 use greylag_sharding::{Ctx, Entity, EntityType, Failure, Region, Sharding, ShardingSettings};
 use greylag_transport::memory::MemoryNetwork;
+use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient};
 use serde::{Deserialize, Serialize};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -315,4 +322,78 @@ async fn a_leaving_node_hands_its_shards_over() {
     tokio::time::timeout(PATIENCE, left).await.expect("it leaves in time").expect("no panic");
     assert_all(&a.counters, 60, 21).await;
     assert_eq!(a.counters.shard_homes().keys().collect::<Vec<_>>(), [&a.address]);
+}
+
+/// What a node without a region is told on the control path of a type.
+struct Told(tokio::sync::mpsc::UnboundedSender<Control>);
+
+impl Receiver for Told {
+    fn receive(&self, message: Inbound) {
+        let horizon = Horizon::after(4_000_000_000);
+        self.0.send(wire::decode(&message.manifest, message.payload, horizon).expect("it is readable")).ok();
+    }
+}
+
+/// sharding 98: an inventory that takes several frames reaches the coordinator.
+#[tokio::test]
+async fn scenario_98_an_inventory_in_pieces_is_answered() {
+    let world = World::new();
+    let a = world.node("a:1").await;
+    let address: UniqueAddress = "b:1#77".parse().expect("an address");
+    let remoting = world.network.node(address.clone(), Arc::new(Registry::new()));
+    let path = format!("{}sharding/Counter", Recipient::CONTROL_PREFIX);
+    let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+    remoting.register(&path, Arc::new(Told(sender)));
+    let resolver = SbrSettings { stable_after: Duration::from_secs(3), ..SbrSettings::default() };
+    let settings = ClusterSettings::test().with_resolver(resolver);
+    let b = Cluster::start(settings, remoting.clone()).await.expect("it starts");
+    b.join_seed_nodes(vec![world.seed.clone()]).await.expect("it joins");
+    b.wait_up().await.expect("it comes up");
+
+    // Refused, since that is an answer to its serial which any region gets.
+    let fingerprint = Fingerprint {
+        protocol_major: 1,
+        type_name: "Another".into(),
+        extractor: ("HashV1".into(), 1),
+        number_of_shards: 10_000,
+        remember_entities: false,
+        remember_entities_store: "ddata".into(),
+        state_store_mode: StateStoreMode::Ddata,
+        role: String::new(),
+    };
+    let claim = |index| Claim {
+        shard: ShardId::from_index(index),
+        generation: Generation::new(1, 1).expect("in range"),
+        state: ClaimState::Running,
+    };
+    let region = RegionId { node: address, incarnation: 1 };
+    let register = Register {
+        region,
+        proxy: false,
+        serial: 5,
+        fingerprint,
+        highest_epoch: 0,
+        hosted: (0..10_000).map(claim).collect(),
+    };
+    let (manifest, bytes) = wire::encode_region(&RegionMessage::Register(register));
+    let frames = Cutter::default().frames(manifest, bytes);
+    assert!(frames.len() > 2, "{} frames", frames.len());
+    for (manifest, frame) in frames {
+        let envelope = Envelope::new(Recipient::new(path.as_str()), CodecId::INTERNAL, manifest, frame);
+        remoting.send(&Destination::Incarnation(a.address.clone()), envelope.to_uid(a.address.uid())).expect("taken");
+    }
+    let answer = async {
+        while let Some(message) = told.recv().await {
+            if let Control::FromCoordinator(FromCoordinator {
+                message: CoordinatorMessage::RegisterRefused { serial, .. },
+                ..
+            }) = message
+            {
+                return serial;
+            }
+        }
+        unreachable!("the receiver lives as long as its node")
+    };
+    let answer = tokio::time::timeout(PATIENCE, answer).await.expect("the coordinator answers");
+    assert_eq!(answer, 5, "it was read whole");
 }

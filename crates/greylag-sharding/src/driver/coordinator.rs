@@ -13,22 +13,25 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use greylag_cluster::{Cluster, Singleton, SingletonSettings, StopToken};
-use greylag_core::{CodecId, UniqueAddress};
+use greylag_core::UniqueAddress;
 use greylag_ddata::Replicator;
-use greylag_transport::{AskError, AskHeader, Destination, Envelope, Inbound, Receiver, Recipient, Remoting};
+use greylag_transport::{AskError, AskHeader, Inbound, Receiver, Remoting};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::control::{ControlLane, control_path};
 use super::region::AnyRegion;
-use super::shared::{Coordination, control_path};
+use super::shared::Coordination;
 use super::store::Store;
 use super::strategy::AllocationStrategy;
 use crate::allocation::View;
 use crate::coordinator::{Coordinator, CoordinatorConfig, CoordinatorEvent, Effect, Input, StopReason};
+use crate::error::ReadError;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{EntityTypeName, RegionId, ShardId};
 use crate::membership::Members;
 use crate::message::{CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage};
+use crate::parts::{Joiner, PART_MANIFEST};
 use crate::settings::ShardingSettings;
 use crate::wire::{self, Control};
 
@@ -36,6 +39,7 @@ use crate::wire::{self, Control};
 pub(crate) struct Host {
     name: EntityTypeName,
     remoting: Arc<dyn Remoting>,
+    control_lane: ControlLane,
     region: Weak<dyn AnyRegion>,
     /// `None` where the singleton never is, because the node lacks the role.
     store: Option<Store>,
@@ -71,6 +75,7 @@ impl Host {
         let host = Arc::new(Self {
             store: replicator.map(|replicator| Store::new(&name, replicator, &settings)),
             remoting: cluster.remoting().clone(),
+            control_lane: ControlLane::new(name.clone(), cluster.remoting().clone()),
             region: Arc::downgrade(region),
             margin: settings.down_removal_margin.unwrap_or_else(|| cluster.down_removal_margin()),
             strategy,
@@ -81,7 +86,7 @@ impl Host {
             now: Mutex::new(Now { members, suspect: false, running: None }),
             name,
         });
-        cluster.remoting().register(&control_path(&host.name), Arc::new(ControlReceiver(host.clone())));
+        cluster.remoting().register(&control_path(&host.name), Arc::new(ControlReceiver::new(host.clone())));
         let singleton = format!("sharding/{}/singleton", host.name.encoded());
         let instance = host.clone();
         let job = Singleton::job(singleton, move |context, stop| instance.clone().run(context.instance_id, stop));
@@ -266,23 +271,24 @@ impl Host {
             }
             return;
         }
-        let (manifest, bytes) = wire::encode_coordinator(&message);
-        let recipient = Recipient::new(control_path(&self.name));
-        let mut envelope = Envelope::new(recipient, CodecId::INTERNAL, manifest, bytes).to_uid(to.uid());
+        let mut ask = None;
         if message.message == CoordinatorMessage::RegionInquiry {
             // As a question, because "no such recipient" is an answer: no region of the type is there.
             let budget = self.settings.retry_interval;
-            let ask = self.remoting.open_ask(budget);
-            envelope.ask = Some(AskHeader { id: ask.address.ask_id, budget });
+            let asked = self.remoting.open_ask(budget);
+            ask = Some(AskHeader { id: asked.address.ask_id, budget });
             let (inbox, node, epoch) = (inbox.clone(), to.clone(), message.epoch);
             work.spawn(async move {
-                if let Err(AskError::NoSuchRecipient) = ask.answer.await {
+                if let Err(AskError::NoSuchRecipient) = asked.answer.await {
                     inbox.send(Input::FromRegion { node, message: RegionMessage::NoRegion { epoch } }).ok();
                 }
             });
         }
-        // A refused control message is as good as a lost one: it will be said again.
-        self.remoting.send(&Destination::Incarnation(to), envelope).ok();
+        if let Err(refused) = self.control_lane.send(&to, wire::encode_coordinator(&message), ask)
+            && let Some(region) = self.region.upgrade()
+        {
+            region.publish(refused);
+        }
     }
 
     async fn allocate(
@@ -345,19 +351,45 @@ impl Coordination for Host {
 }
 
 /// Takes the messages of the type's control path.
-struct ControlReceiver(Arc<Host>);
+struct ControlReceiver {
+    host: Arc<Host>,
+    joiner: Mutex<Joiner>,
+}
+
+impl ControlReceiver {
+    fn new(host: Arc<Host>) -> Self {
+        Self { host, joiner: Mutex::default() }
+    }
+
+    /// The message that a frame is or completes.
+    fn read(&self, frame: &Inbound) -> Result<Option<Control>, ReadError> {
+        let horizon = super::node::horizon();
+        if frame.manifest != PART_MANIFEST {
+            return wire::decode(&frame.manifest, frame.payload.clone(), horizon).map(Some);
+        }
+        let whole = {
+            let mut joiner = self.joiner.lock().unwrap_or_else(PoisonError::into_inner);
+            let members = self.host.lock().members.clone();
+            // A node that joined a moment ago may speak before this one knows it.
+            joiner.retain(|node| *node == frame.from || members.contains(node));
+            joiner.take(&frame.from, frame.payload.clone())?
+        };
+        whole.map(|(manifest, bytes)| wire::decode(manifest, bytes, horizon)).transpose()
+    }
+}
 
 impl Receiver for ControlReceiver {
-    fn receive(&self, message: Inbound) {
-        let host = &self.0;
-        let node = message.from.clone();
-        let input = match wire::decode(&message.manifest, message.payload.clone(), super::node::horizon()) {
-            Ok(Control::ToCoordinator(told)) => return host.tell(node, told),
-            Ok(Control::FromCoordinator(message)) => crate::region::Input::FromCoordinator { node, message },
-            Ok(Control::Peer(message)) => crate::region::Input::FromPeer { node, message },
+    fn receive(&self, frame: Inbound) {
+        let host = &self.host;
+        let node = frame.from.clone();
+        let input = match self.read(&frame) {
+            Ok(None) => return,
+            Ok(Some(Control::ToCoordinator(told))) => return host.tell(node, told),
+            Ok(Some(Control::FromCoordinator(message))) => crate::region::Input::FromCoordinator { node, message },
+            Ok(Some(Control::Peer(message))) => crate::region::Input::FromPeer { node, message },
             Err(error) => {
                 tracing::warn!(entity_type = %host.name, %error, "control message could not be read");
-                return host.remoting.refuse(&message, error.reason());
+                return host.remoting.refuse(&frame, error.reason());
             }
         };
         if let Some(region) = host.region.upgrade() {

@@ -1,5 +1,7 @@
 //! The events of an entity type on one node, for subscribers.
 
+use greylag_core::UniqueAddress;
+use greylag_transport::SendError;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -38,6 +40,16 @@ pub enum Event {
         entity: EntityId,
         /// What the journal knows.
         fenced: Fenced,
+    },
+    /// The transport did not take a control message. It is said again by a deadline; until then shards may wait for it.
+    /// Source: sharding scenario 98.
+    ControlRefused {
+        /// The node that it was for.
+        to: UniqueAddress,
+        /// Its kind.
+        message: &'static str,
+        /// Why it was not taken.
+        error: SendError,
     },
     /// The subscriber was too slow: so many events are lost to it.
     Lagged {

@@ -10,6 +10,7 @@ use std::time::Instant;
 use greylag_core::UniqueAddress;
 use greylag_transport::{Envelope, Recipient};
 
+use super::event::Event;
 use super::handle::Region;
 use super::node::Node;
 use super::shared::{Deferred, Shared, data_path, direct_path};
@@ -27,6 +28,8 @@ pub(crate) trait AnyRegion: Send + Sync {
     fn tell(&self, input: Input);
     /// Envelopes of the region that were never written.
     fn hand_back(&self, node: UniqueAddress, envelopes: Vec<Envelope>);
+    /// Tells the type's subscribers.
+    fn publish(&self, event: Event);
     /// For a typed handle.
     fn as_any(&self) -> &(dyn std::any::Any + Send + Sync);
 }
@@ -38,6 +41,10 @@ impl<M: Send + 'static> AnyRegion for Region<M> {
 
     fn hand_back(&self, node: UniqueAddress, envelopes: Vec<Envelope>) {
         self.0.deferred.push_anyway(Deferred::HandedBack(node, envelopes));
+    }
+
+    fn publish(&self, event: Event) {
+        self.0.events.send(event).ok();
     }
 
     fn as_any(&self) -> &(dyn std::any::Any + Send + Sync) {

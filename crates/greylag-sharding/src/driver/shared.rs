@@ -19,6 +19,7 @@ use greylag_transport::{
 };
 use tokio::sync::{broadcast, watch};
 
+use super::control::ControlLane;
 use super::event::Event;
 use super::node::Node;
 use super::shard::{Control, ShardTask};
@@ -73,6 +74,7 @@ pub(crate) struct Shared<M> {
     pub(crate) deferred: Inbox<Deferred>,
     /// Set right after the region was made.
     pub(crate) coordination: OnceLock<Arc<dyn Coordination>>,
+    control_lane: ControlLane,
     shards: Box<[ShardId]>,
     data_path: Arc<str>,
     direct_path: Arc<str>,
@@ -142,6 +144,7 @@ impl<M: Send + 'static> Shared<M> {
             shards: (0..count.get()).map(ShardId::from_index).collect(),
             data_path: data_path(&name).into(),
             direct_path: direct_path(&name).into(),
+            control_lane: ControlLane::new(name.clone(), node.remoting.clone()),
             name,
             extractor,
             settings,
@@ -307,8 +310,8 @@ impl<M: Send + 'static> Shared<M> {
         let recipient = self.recipient(shard);
         let mut envelope = Envelope::with_payload(recipient, codec_id, manifest, Payload::Value(Box::new(value)));
         envelope.ask = ask;
-        let to = Destination::Incarnation(to.node.clone());
-        self.remoting().send(&to, envelope.to_uid_of(&to)).map_err(|rejected| {
+        let envelope = envelope.to_uid(to.node.uid());
+        self.remoting().send(&Destination::Incarnation(to.node.clone()), envelope).map_err(|rejected| {
             let Some((_, parcel)) = Self::unpack(*rejected.envelope) else {
                 unreachable!("the envelope comes back as it was sent")
             };
@@ -523,35 +526,32 @@ impl<M: Send + 'static> Shared<M> {
         let bytes = frame::encode_mark(mark);
         let mut envelope = Envelope::new(self.recipient(index), CodecId::INTERNAL, frame::MARK_MANIFEST, bytes);
         envelope.must_enqueue = true;
-        self.send_envelope(to.node.clone(), envelope);
+        let envelope = envelope.to_uid(to.node.uid());
+        if let Err(rejected) = self.remoting().send(&Destination::Incarnation(to.node.clone()), envelope) {
+            // Marks pass by the queue's bound, so only a peer that is gone refuses one.
+            let (to, message) = (to.node.clone(), frame::MARK_MANIFEST);
+            self.events.send(Event::ControlRefused { to, message, error: rejected.error }).ok();
+        }
     }
 
     fn send_peer(&self, to: UniqueAddress, message: PeerMessage) {
         if to == *self.remoting().self_address() {
             return self.tell_later(Input::FromPeer { node: to, message });
         }
-        let (manifest, bytes) = crate::wire::encode_peer(&message);
-        self.send_control(to, manifest, bytes);
+        self.send_control(&to, crate::wire::encode_peer(&message));
     }
 
     fn send_coordinator(&self, to: UniqueAddress, message: RegionMessage) {
         if to == *self.remoting().self_address() {
             return self.deferred.push_anyway(Deferred::Coordinate(message));
         }
-        let (manifest, bytes) = crate::wire::encode_region(&message);
-        self.send_control(to, manifest, bytes);
+        self.send_control(&to, crate::wire::encode_region(&message));
     }
 
-    fn send_control(&self, to: UniqueAddress, manifest: &'static str, bytes: Bytes) {
-        let recipient = Recipient::new(control_path(&self.name));
-        self.send_envelope(to, Envelope::new(recipient, CodecId::INTERNAL, manifest, bytes));
-    }
-
-    fn send_envelope(&self, to: UniqueAddress, envelope: Envelope) {
-        // A refused protocol message is as good as a lost one: all of them are repeated.
-        let to = Destination::Incarnation(to);
-        let envelope = envelope.to_uid_of(&to);
-        self.remoting().send(&to, envelope).ok();
+    fn send_control(&self, to: &UniqueAddress, message: (&'static str, Bytes)) {
+        if let Err(refused) = self.control_lane.send(to, message, None) {
+            self.events.send(refused).ok();
+        }
     }
 
     // --- shards ---
@@ -651,21 +651,6 @@ impl<M> Guarded<M> {
         Returned { token: self.keep(parcel), provenance, expires_at }
     }
 }
-
-/// Addresses an envelope to the incarnation that its destination names.
-trait ToUidOf {
-    fn to_uid_of(self, to: &Destination) -> Self;
-}
-
-impl ToUidOf for Envelope {
-    fn to_uid_of(self, to: &Destination) -> Self {
-        match to {
-            Destination::Incarnation(node) => self.to_uid(node.uid()),
-            Destination::Address(_) => self,
-        }
-    }
-}
-
 /// Where a type's messages and marks arrive; the sub-path is the shard.
 pub(crate) fn data_path(name: &EntityTypeName) -> String {
     format!("sharding/{}", name.encoded())
@@ -674,9 +659,4 @@ pub(crate) fn data_path(name: &EntityTypeName) -> String {
 /// Where messages to one incarnation arrive; the sub-path is the shard.
 pub(crate) fn direct_path(name: &EntityTypeName) -> String {
     format!("sharding-direct/{}", name.encoded())
-}
-
-/// Where coordinator and regions of a type talk.
-pub(crate) fn control_path(name: &EntityTypeName) -> String {
-    format!("{}sharding/{}", Recipient::CONTROL_PREFIX, name.encoded())
 }

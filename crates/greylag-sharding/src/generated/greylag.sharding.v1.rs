@@ -316,3 +316,18 @@ pub struct StoredMeta {
     #[prost(message, optional, tag = "4")]
     pub fingerprint: ::core::option::Option<Fingerprint>,
 }
+/// A piece of a control message that is longer than one frame carries. Pieces of one message follow each other on the
+/// control lane, from index 0 on, and are read together as a message of this manifest.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Part {
+    #[prost(fixed64, tag = "1")]
+    pub number: u64,
+    #[prost(uint32, tag = "2")]
+    pub index: u32,
+    #[prost(uint32, tag = "3")]
+    pub count: u32,
+    #[prost(string, tag = "4")]
+    pub manifest: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "5")]
+    pub piece: ::prost::bytes::Bytes,
+}

@@ -1,0 +1,101 @@
+//! The way to the control path of one entity type on other nodes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use greylag_core::{CodecId, UniqueAddress};
+use greylag_transport::{AskHeader, Destination, Envelope, Recipient, Remoting, SendError};
+
+use super::event::Event;
+use crate::ids::EntityTypeName;
+use crate::parts::Cutter;
+
+/// Between two lines in the log about refusals by the transport for one node.
+const LOG_EVERY: Duration = Duration::from_secs(10);
+
+/// Sends control messages, in as many frames as each takes.
+pub(crate) struct ControlLane {
+    name: EntityTypeName,
+    remoting: Arc<dyn Remoting>,
+    path: Arc<str>,
+    cutter: Cutter,
+    /// When a refusal was last logged, by node; looked at only when there is one.
+    logged: Mutex<BTreeMap<UniqueAddress, Instant>>,
+}
+
+impl ControlLane {
+    pub(crate) fn new(name: EntityTypeName, remoting: Arc<dyn Remoting>) -> Self {
+        let path = control_path(&name).into();
+        Self { name, remoting, path, cutter: Cutter::default(), logged: Mutex::default() }
+    }
+
+    /// Sends one message. `ask`: the transport's answer "no such recipient" is wanted.
+    ///
+    /// # Errors
+    /// The event to publish if the transport does not take the message. The message is said again by its deadline, so
+    /// there is nothing else to do.
+    pub(crate) fn send(
+        &self,
+        to: &UniqueAddress,
+        (manifest, bytes): (&'static str, Bytes),
+        mut ask: Option<AskHeader>,
+    ) -> Result<(), Event> {
+        let destination = Destination::Incarnation(to.clone());
+        for (frame_manifest, frame) in self.cutter.frames(manifest, bytes) {
+            let recipient = Recipient { path: self.path.clone(), sub_path: None, instance: 0 };
+            let mut envelope = Envelope::new(recipient, CodecId::INTERNAL, frame_manifest, frame);
+            envelope.ask = ask.take();
+            if let Err(rejected) = self.remoting.send(&destination, envelope.to_uid(to.uid())) {
+                self.log(to, manifest, rejected.error);
+                return Err(Event::ControlRefused { to: to.clone(), message: manifest, error: rejected.error });
+            }
+        }
+        Ok(())
+    }
+
+    fn log(&self, to: &UniqueAddress, message: &str, error: SendError) {
+        if matches!(error, SendError::Quarantined | SendError::ShuttingDown) {
+            // One of the two nodes is going, and the membership will say so.
+            return tracing::debug!(entity_type = %self.name, %to, message, %error, "control message was not sent");
+        }
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        logged.retain(|_, at| at.elapsed() < LOG_EVERY);
+        if !logged.contains_key(to) {
+            logged.insert(to.clone(), Instant::now());
+            tracing::error!(
+                entity_type = %self.name, %to, message, %error,
+                "control message was not sent; it is said again, and shards wait for it meanwhile"
+            );
+        }
+    }
+}
+
+/// The path at which a node takes the control messages of a type.
+pub(crate) fn control_path(name: &EntityTypeName) -> String {
+    format!("{}sharding/{}", Recipient::CONTROL_PREFIX, name.encoded())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use greylag_core::Registry;
+    use greylag_transport::QuarantineReason;
+    use greylag_transport::memory::MemoryNetwork;
+
+    /// Sharding scenario 98: what the transport does not take is an event that names the node, the kind and the reason.
+    #[tokio::test]
+    async fn scenario_98_a_refused_control_message_is_an_event() {
+        let network = MemoryNetwork::new();
+        let peer: UniqueAddress = "b:1#2".parse().unwrap();
+        let node = network.node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
+        let lane = ControlLane::new(EntityTypeName::new("Echo").expect("valid"), node.clone());
+        let message = || ("greylag.sharding.region", Bytes::from(vec![0; 200_000]));
+        assert_eq!(lane.send(&peer, message(), None), Ok(()));
+        node.quarantine(&peer, QuarantineReason::Manual, false);
+        let (to, error) = (peer.clone(), SendError::Quarantined);
+        let refused = Event::ControlRefused { to, message: "greylag.sharding.region", error };
+        assert_eq!(lane.send(&peer, message(), None), Err(refused));
+    }
+}

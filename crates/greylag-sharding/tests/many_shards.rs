@@ -1,0 +1,328 @@
+//! A coordinator that fails over among regions with many shards: every control message passes through its frames.
+//!
+//! ```text
+//! a (gone) coordinated b and c, each with half of the shards; c buffers a message for each shard of b, and for shards
+//! without a home whose leftovers lie at c.
+//! b --Read--> coordinator --RegionInquiry--> b, c --Register, GetShardHome--> coordinator --ShardHomes, HostShard--> b, c
+//! ```
+//! Source: sharding scenario 98.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use greylag_cluster::AppVersion;
+use greylag_core::{Generation, UniqueAddress};
+use greylag_sharding::coordinator::{
+    Coordinator, CoordinatorConfig, CoordinatorEvent, Effect as Deed, Input as Told, Meta, StateEvent, StoredHome,
+    StoredState,
+};
+use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
+use greylag_sharding::horizon::Horizon;
+use greylag_sharding::ids::{RegionId, ShardId};
+use greylag_sharding::membership::{MemberFacts, Members, Phase, Removal};
+use greylag_sharding::message::{CoordinatorId, CoordinatorMessage, FromCoordinator, Home};
+use greylag_sharding::parts::{Cutter, Joiner, PART_MANIFEST};
+use greylag_sharding::region::{Effect, Input, Region, RegionConfig, Route, Token};
+use greylag_sharding::settings::ShardingSettings;
+use greylag_sharding::wire::{self, Control};
+use greylag_transport::Lane;
+
+const SHARDS: u32 = 100_000;
+/// The last shards of all have no home, and leftovers of theirs lie at `c`.
+const HOMELESS: u32 = SHARDS / 10;
+const A: usize = 0;
+const B: usize = 1;
+const C: usize = 2;
+/// Longest frame that may be sent, with room for the header of its envelope.
+const FRAME: usize = 64 * 1024 - 256;
+
+fn node(index: usize) -> UniqueAddress {
+    let host = ["a", "b", "c"][index].repeat(64);
+    format!("{host}:1#{}", index + 1).parse().unwrap()
+}
+
+fn region(index: usize) -> RegionId {
+    RegionId { node: node(index), incarnation: 1 }
+}
+
+fn owner(shard: u32) -> usize {
+    if shard.is_multiple_of(2) { B } else { C }
+}
+
+fn generation(shard: u32) -> Generation {
+    Generation::new(1, u64::from(shard) + 1).unwrap()
+}
+
+fn members(alive: &[usize], at: Instant) -> Arc<Members> {
+    let facts = |index: usize| MemberFacts {
+        phase: Phase::Up,
+        up_number: index as u32 + 1,
+        reachable: true,
+        roles: BTreeSet::new(),
+        app_version: AppVersion::default(),
+    };
+    let members = alive.iter().map(|index| (node(*index), facts(*index))).collect();
+    let gone = (A..=C).filter(|index| !alive.contains(index));
+    Arc::new(Members { members, removed: gone.map(|index| (node(index), Removal { at, clean: true })).collect() })
+}
+
+fn fingerprint() -> Fingerprint {
+    Fingerprint {
+        protocol_major: 1,
+        type_name: "Entity".into(),
+        extractor: ("HashV1".into(), 1),
+        number_of_shards: SHARDS,
+        remember_entities: false,
+        remember_entities_store: "ddata".into(),
+        state_store_mode: StateStoreMode::Ddata,
+        role: String::new(),
+    }
+}
+
+fn settings() -> ShardingSettings {
+    ShardingSettings { buffer_size: SHARDS as usize, ..ShardingSettings::test() }
+}
+
+/// What `a` left behind.
+fn stored() -> StoredState {
+    let record = |shard: u32| {
+        let homeless = shard >= SHARDS - HOMELESS;
+        let home = StoredHome {
+            region: region(if homeless { A } else { owner(shard) }),
+            generation: generation(shard),
+            deallocated: homeless,
+            previous: None,
+            leftovers_from: homeless.then(|| region(C)),
+        };
+        (ShardId::from_index(shard), home)
+    };
+    let coordinator = CoordinatorId { node: node(A), incarnation: 1 };
+    let meta = Meta { epoch: 1, coordinator, fingerprint: fingerprint() };
+    StoredState { meta: Some(meta), homes: (0..SHARDS).map(record).collect() }
+}
+
+/// What of the frames is asserted.
+#[derive(Default)]
+struct Traffic {
+    longest: usize,
+    /// Messages that were cut, by their kind.
+    cut: BTreeMap<&'static str, u32>,
+}
+
+struct World {
+    now: Instant,
+    regions: [Region; 2],
+    coordinator: Option<Coordinator>,
+    stored: StoredState,
+    cutters: [Cutter; 2],
+    joiners: [Joiner; 2],
+    frames: VecDeque<(usize, usize, &'static str, Bytes)>,
+    traffic: Traffic,
+    active: Option<(Instant, usize)>,
+    routes: BTreeMap<(usize, ShardId), Route>,
+    sent: u32,
+}
+
+impl World {
+    fn new() -> Self {
+        let now = Instant::now();
+        let config = |index| RegionConfig {
+            id: region(index),
+            proxy: false,
+            fingerprint: fingerprint(),
+            coordinator_role: String::new(),
+            settings: settings(),
+            lane_of: Arc::new(|_| Lane::ordinary(0)),
+        };
+        Self {
+            now,
+            regions: [B, C].map(|index| Region::new(config(index), now)),
+            coordinator: None,
+            stored: stored(),
+            cutters: [Cutter::default(), Cutter::default()],
+            joiners: [Joiner::default(), Joiner::default()],
+            frames: VecDeque::new(),
+            traffic: Traffic::default(),
+            active: None,
+            routes: BTreeMap::new(),
+            sent: 0,
+        }
+    }
+
+    /// Cuts a message into frames, which stand in one queue.
+    fn send(&mut self, from: usize, to: &UniqueAddress, (manifest, bytes): (&'static str, Bytes)) {
+        let Some(to) = [B, C].into_iter().find(|index| node(*index) == *to) else { return };
+        let frames = self.cutters[from - B].frames(manifest, bytes);
+        if frames.len() > 1 {
+            *self.traffic.cut.entry(manifest).or_default() += 1;
+        }
+        for (manifest, frame) in frames {
+            self.traffic.longest = self.traffic.longest.max(frame.len());
+            self.frames.push_back((from, to, manifest, frame));
+        }
+    }
+
+    fn tell(&mut self, index: usize, input: Input) {
+        let mut effects = Vec::new();
+        self.regions[index - B].handle(self.now, input, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::SendCoordinator { to, message } => self.send(index, &to, wire::encode_region(&message)),
+                Effect::SendPeer { to, message } => self.send(index, &to, wire::encode_peer(&message)),
+                Effect::StartShard { shard, generation } => {
+                    self.tell(index, Input::ShardInitialized { shard, generation });
+                }
+                Effect::RouteChange { shard, route } => drop(self.routes.insert((index, shard), route)),
+                Effect::SendData { .. } => self.sent += 1,
+                _ => {}
+            }
+        }
+    }
+
+    fn coordinate(&mut self, input: Told) {
+        let mut deeds = Vec::new();
+        self.coordinator.as_mut().unwrap().handle(self.now, input, &mut deeds);
+        for deed in deeds {
+            self.perform(deed);
+        }
+    }
+
+    fn perform(&mut self, deed: Deed) {
+        match deed {
+            Deed::Send { to, message } => self.send(B, &to, wire::encode_coordinator(&message)),
+            Deed::Read => {
+                let state = self.stored.clone();
+                self.coordinate(Told::Read { state, wall_secs: 5, seen_epoch: 1 });
+            }
+            Deed::Commit { batch, events } => {
+                for event in events {
+                    match event {
+                        StateEvent::EpochStarted(meta) => self.stored.meta = Some(meta),
+                        StateEvent::Home { shard, home } => drop(self.stored.homes.insert(shard, home)),
+                    }
+                }
+                self.coordinate(Told::Committed { batch });
+            }
+            Deed::CallAllocate { call, shards, .. } => {
+                let homes = shards.into_iter().map(|(shard, _)| (shard, Some(region(B)))).collect();
+                self.coordinate(Told::Allocated { call, homes });
+            }
+            Deed::Event(CoordinatorEvent::Active { shards, .. }) => self.active = Some((self.now, shards)),
+            Deed::Stop(reason) => panic!("the coordinator ended: {reason:?}"),
+            _ => {}
+        }
+    }
+
+    /// All frames arrive; then time passes until the next deadline of a machine, up to `end`.
+    fn run_until(&mut self, end: Instant) {
+        loop {
+            while let Some((from, to, manifest, frame)) = self.frames.pop_front() {
+                self.arrive(from, to, manifest, frame);
+            }
+            let deadlines = self.regions.iter().filter_map(Region::next_deadline);
+            let deadlines = deadlines.chain(self.coordinator.as_ref().and_then(Coordinator::next_deadline));
+            let Some(next) = deadlines.min().filter(|next| *next <= end) else { return };
+            self.now = self.now.max(next);
+            self.tell(B, Input::Tick);
+            self.tell(C, Input::Tick);
+            self.coordinate(Told::Tick);
+        }
+    }
+
+    fn arrive(&mut self, from: usize, to: usize, manifest: &'static str, frame: Bytes) {
+        let whole = if manifest == PART_MANIFEST {
+            self.joiners[to - B].take(&node(from), frame).unwrap()
+        } else {
+            Some((manifest, frame))
+        };
+        let Some((manifest, bytes)) = whole else { return };
+        let from = node(from);
+        match wire::decode(manifest, bytes, Horizon::after(1_800_000_000)).unwrap() {
+            Control::ToCoordinator(message) => self.coordinate(Told::FromRegion { node: from, message }),
+            Control::FromCoordinator(message) => self.tell(to, Input::FromCoordinator { node: from, message }),
+            Control::Peer(message) => self.tell(to, Input::FromPeer { node: from, message }),
+        }
+    }
+
+    /// `a` has given all shards but the homeless ones to `b` and `c`, which run them.
+    fn hosted(&mut self) {
+        let coordinator = CoordinatorId { node: node(A), incarnation: 1 };
+        for index in [B, C] {
+            self.tell(index, Input::Membership(members(&[A, B, C], self.now)));
+            let own = (0..SHARDS - HOMELESS).filter(|shard| owner(*shard) == index).map(|shard| Home {
+                shard: ShardId::from_index(shard),
+                region: region(index),
+                generation: generation(shard),
+                flushed: None,
+                previous: None,
+                leftovers_from: None,
+            });
+            let messages =
+                [CoordinatorMessage::RegisterAck { serial: 1 }, CoordinatorMessage::HostShard(own.collect())];
+            for message in messages {
+                let message =
+                    FromCoordinator { coordinator: coordinator.clone(), epoch: 1, to: Some(region(index)), message };
+                self.tell(index, Input::FromCoordinator { node: node(A), message });
+            }
+        }
+        self.frames.clear();
+    }
+
+    fn fail_over(&mut self) {
+        for shard in (0..SHARDS).filter(|shard| owner(*shard) == B || *shard >= SHARDS - HOMELESS) {
+            let (shard, token) = (ShardId::from_index(shard), Token(u64::from(shard) + 1));
+            self.tell(C, Input::LocalSend { shard, token, expires_at: None });
+        }
+        self.frames.clear();
+        for index in [B, C] {
+            self.tell(index, Input::Membership(members(&[B, C], self.now)));
+        }
+        let config = CoordinatorConfig {
+            id: CoordinatorId { node: node(B), incarnation: 2 },
+            fingerprint: fingerprint(),
+            role: String::new(),
+            settings: settings(),
+            down_removal_margin: Duration::from_secs(1),
+        };
+        let mut deeds = Vec::new();
+        self.coordinator = Some(Coordinator::new(config, &mut deeds));
+        self.coordinate(Told::Membership(members(&[B, C], self.now)));
+        for deed in deeds {
+            self.perform(deed);
+        }
+    }
+}
+
+#[test]
+fn scenario_98_many_shards_fail_over_in_frames_below_64_kib() {
+    let mut world = World::new();
+    world.hosted();
+    let began = world.now;
+    world.fail_over();
+    world.run_until(began + Duration::from_secs(5));
+    let (at, shards) = world.active.expect("it is active within 5 s");
+    assert_eq!(
+        (at.saturating_duration_since(began) <= Duration::from_secs(5), shards),
+        (true, (SHARDS - HOMELESS) as usize)
+    );
+    assert!(world.traffic.longest <= FRAME, "a frame of {} bytes", world.traffic.longest);
+    for manifest in [wire::REGION_MANIFEST, wire::COORDINATOR_MANIFEST] {
+        assert!(world.traffic.cut.contains_key(manifest), "no {manifest} was cut: {:?}", world.traffic.cut);
+    }
+    for shard in 0..SHARDS {
+        let at_b = shard >= SHARDS - HOMELESS || owner(shard) == B;
+        for (index, is_home) in [(B, at_b), (C, !at_b)] {
+            let route = world.routes.get(&(index, ShardId::from_index(shard)));
+            let is_right = match route {
+                Some(Route::Local { .. }) => is_home,
+                Some(Route::Remote { region: home, .. }) => !is_home && *home == region(if at_b { B } else { C }),
+                _ => false,
+            };
+            assert!(is_right, "shard {shard} at {index}: {route:?}");
+        }
+    }
+    let expected = (0..SHARDS).filter(|shard| owner(*shard) == B || *shard >= SHARDS - HOMELESS).count();
+    assert_eq!(world.sent as usize, expected, "each message that waited left once");
+}
