@@ -1010,17 +1010,19 @@ fn the_tick_says_where_this_node_stands_before_it_does_anything() {
     assert_eq!(first(&out), says(a.now, Standing::Ended));
 }
 
+/// Whom a decision downs, if one was published.
+fn downs(out: &[Effect]) -> Option<Vec<UniqueAddress>> {
+    out.iter().find_map(|effect| match effect {
+        Effect::Publish(ClusterEvent::DowningDecision(decision)) => Some(decision.downed.clone()),
+        _ => None,
+    })
+}
+
 /// cluster F9: a node that may have been removed meanwhile downs no other member, even where a decision is due.
 #[test]
 fn a_suspect_node_downs_nobody_else() {
     let downing = Downing::SplitBrainResolver(SbrSettings::default());
     let mut a = Machine::with("a", ClusterSettings { downing, ..Default::default() }, &["b", "c", "d", "e"]);
-    let downs = |out: &[Effect]| {
-        out.iter().find_map(|effect| match effect {
-            Effect::Publish(ClusterEvent::DowningDecision(decision)) => Some(decision.downed.clone()),
-            _ => None,
-        })
-    };
     a.run(10 * SECOND, &["b", "c", "d"]);
     assert_eq!(*a.core.view().unreachable, [ua("e")].into());
     a.now += 25 * SECOND;
@@ -1068,6 +1070,99 @@ fn a_process_that_stood_still_marks_its_peers_when_their_time_is_over() {
     }
     let marked_after = a.now - woke_at;
     assert!((4 * SECOND..7 * SECOND).contains(&marked_after), "{marked_after:?}");
+}
+
+/// cluster F10: only for more than half of the peers, within 10 s of the lag, by one pause, once.
+#[test]
+fn marks_are_put_off_for_most_peers_after_a_recent_lag_once_and_by_one_pause() {
+    const ALL: [&str; 4] = ["b", "c", "d", "e"];
+    fn lag(a: &mut Machine) {
+        a.now = a.core.next_deadline().unwrap() + Duration::from_millis(1500);
+        a.input(Input::Tick);
+    }
+    /// How long after all but `heard` fell silent one of them is marked; `lags`: 3 s after that this node is late.
+    fn marked_after(a: &mut Machine, lags: bool, heard: &[&str]) -> Duration {
+        let from = a.now;
+        if lags {
+            a.run(3 * SECOND, heard);
+            lag(a);
+        }
+        while a.core.view().unreachable.is_empty() {
+            a.run(Duration::from_millis(100), heard);
+            assert!(a.now < from + 40 * SECOND);
+        }
+        a.now - from
+    }
+    let machine = || {
+        let mut a = Machine::with("a", ClusterSettings::default(), &ALL);
+        a.run(12 * SECOND, &ALL);
+        a
+    };
+    let prompt = marked_after(&mut machine(), false, &[]);
+    let is_prompt = |took: Duration| took + SECOND >= prompt && took <= prompt + SECOND;
+    let mut a = machine();
+    let late = marked_after(&mut a, true, &[]);
+    assert!((prompt + 2 * SECOND..=prompt + 5 * SECOND).contains(&late), "by one pause: {prompt:?}, {late:?}");
+    while !a.core.view().unreachable.is_empty() {
+        a.run(Duration::from_millis(100), &ALL);
+    }
+    let again = marked_after(&mut a, true, &[]);
+    assert!(is_prompt(again), "once: {prompt:?}, {again:?}");
+    let half = marked_after(&mut machine(), true, &["b", "c"]);
+    assert!(is_prompt(half), "half is not more than half: {prompt:?}, {half:?}");
+    let mut long_ago = machine();
+    lag(&mut long_ago);
+    long_ago.run(11 * SECOND, &ALL);
+    let long_after = marked_after(&mut long_ago, false, &[]);
+    assert!(is_prompt(long_after), "the lag is long ago: {prompt:?}, {long_after:?}");
+}
+
+/// cluster F10, S4: no verdict on a part of the marks.
+#[test]
+fn no_verdict_is_taken_while_marks_are_put_off() {
+    let settings = ClusterSettings::default().with_resolver(SbrSettings::default());
+    let mut a = Machine::with("a", settings, &["b", "c", "d", "e"]);
+    while a.core.view().unreachable.is_empty() {
+        a.run(Duration::from_millis(100), &["b", "c", "d"]);
+    }
+    assert_eq!(downs(&a.run(14 * SECOND, &["b", "c", "d"])), None);
+    assert_eq!(downs(&a.run(Duration::from_millis(3_500), &[])), None);
+    a.now = a.core.next_deadline().unwrap() + Duration::from_millis(1_500);
+    assert_eq!(downs(&a.input(Input::Tick)), None);
+    for _ in 0..60 {
+        assert_eq!(downs(&a.run(Duration::from_millis(100), &[])), None, "{:?}", a.core.view().unreachable);
+    }
+    assert_eq!(a.core.view().unreachable.len(), 4);
+}
+
+/// cluster F9, scenario 64: a verdict that fell due during a pause waits for three heartbeats, and no longer.
+#[test]
+fn scenario_64_a_verdict_that_is_due_on_waking_waits_for_three_heartbeats() {
+    let settings = ClusterSettings::default().with_resolver(SbrSettings::default());
+    let mut a = Machine::with("a", settings, &["b", "c", "d", "e"]);
+    while a.core.view().unreachable.is_empty() {
+        a.run(Duration::from_millis(100), &["b", "c", "d"]);
+    }
+    assert_eq!(downs(&a.run(17 * SECOND, &["b", "c", "d"])), None);
+    a.agree(&["b"]);
+    a.now += 5 * SECOND;
+    assert_eq!(downs(&a.input(Input::Tick)), None);
+    assert_eq!(downs(&a.run(Duration::from_millis(2_900), &["b", "c", "d"])), None);
+    assert_eq!(downs(&a.run(2 * SECOND, &["b", "c", "d"])), Some(vec![ua("e")]));
+}
+
+/// cluster F10: an Exiting node blames no peer, a Leaving one does.
+#[test]
+fn an_exiting_node_blames_no_peer_and_a_leaving_one_does() {
+    for (status, blames) in [(MemberStatus::Leaving, true), (MemberStatus::Exiting, false)] {
+        let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
+        a.gossip_from("b", |gossip| gossip.members.get_mut(&ua("a")).unwrap().status = status);
+        let marks = (0..100).any(|_| {
+            a.run(Duration::from_millis(100), &[]);
+            !a.core.view().unreachable.is_empty()
+        });
+        assert_eq!(marks, blames, "{status}");
+    }
 }
 
 /// cluster F10.

@@ -38,8 +38,10 @@ pub struct Picture {
     pub records: BTreeSet<Record>,
     /// The other side: subjects of records, and members that are Down. Never the node itself.
     pub unreachable: BTreeSet<UniqueAddress>,
-    pub(super) seen_by: SeenBy,
+    pub(super) seen_by: BTreeSet<UniqueAddress>,
     pub(super) exits: BTreeSet<UniqueAddress>,
+    /// One member alone accuses others, and all of them have seen that: they are reached, and it is sick.
+    is_one_against_the_reached: bool,
     /// The pessimistic re-check is left out, for simulations that prove their checkers.
     pub(crate) without_recheck: bool,
 }
@@ -57,10 +59,21 @@ impl Picture {
             members.get(observer).is_some_and(|member| member.status != MemberStatus::Down)
                 && members.contains_key(subject)
         };
-        let records = records.into_iter().filter(valid).collect();
+        let records: BTreeSet<Record> = records.into_iter().filter(valid).collect();
+        let observers: BTreeSet<&UniqueAddress> = records.iter().map(|(observer, _)| observer).collect();
+        let have_all_seen = records.iter().all(|(_, subject)| seen_by.accused.contains(subject));
+        let is_one_against_the_reached = observers.len() == 1 && have_all_seen;
         let records = effective(&node, records, |a| seen_by.now.contains(a), |a| seen_by.since.contains(a));
-        let mut picture =
-            Self { node, members, records, unreachable: BTreeSet::new(), seen_by, exits, without_recheck: false };
+        let mut picture = Self {
+            node,
+            members,
+            records,
+            unreachable: BTreeSet::new(),
+            seen_by: seen_by.now,
+            exits,
+            is_one_against_the_reached,
+            without_recheck: false,
+        };
         picture.recompute_unreachable();
         picture
     }
@@ -97,11 +110,11 @@ impl Picture {
         self.records.iter().map(|(_, subject)| subject).filter(|s| observers.contains(s)).cloned().collect()
     }
 
-    /// S11 (ii): members that are marked unreachable, yet have seen the current state or one with all accusations; and
-    /// their observers.
+    /// S11 (ii): members that are marked unreachable, yet have seen the current state or, where one member alone accuses
+    /// others, all that it says; and their observers.
     fn accused_witnesses(&self) -> BTreeSet<UniqueAddress> {
-        let SeenBy { now, accused, .. } = &self.seen_by;
-        let seen = self.records.iter().filter(|(_, subject)| now.contains(subject) || accused.contains(subject));
+        let is_reached = |subject| self.is_one_against_the_reached || self.seen_by.contains(subject);
+        let seen = self.records.iter().filter(|(_, subject)| is_reached(subject));
         seen.flat_map(|(observer, subject)| [observer.clone(), subject.clone()]).collect()
     }
 

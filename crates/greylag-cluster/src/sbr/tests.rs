@@ -440,6 +440,99 @@ fn who_has_not_seen_the_latest_accusation_is_away() {
     assert_eq!((second, in_order(&decision)), (10, "ea".into()), "two against three: {}", decision.reason);
 }
 
+/// cluster S11, scenario 66: the sick one is accused, too, and lags behind a version that changes nothing. It goes, and
+/// not the one that accuses it.
+#[test]
+fn scenario_66_the_sick_goes_and_not_who_accuses_it() {
+    for lags in [false, true] {
+        let mut bench = Bench::new();
+        bench.unreachable("e", "bcd");
+        bench.unreachable("b", "e");
+        bench.seen("bcde");
+        assert_eq!(bench.run(10), None);
+        if lags {
+            bench.only_seen_by("abcd");
+        }
+        let (_, decision) = bench.decision(20).unwrap();
+        assert_eq!(in_order(&decision), "e", "it lags: {lags}; {}", decision.reason);
+    }
+}
+
+/// cluster S11, S10: all marks stand, the links are back for one exchange, and then cut for good. Who heard in that moment
+/// is no less away, for both sides accuse; and the minority of a lease waits as in any cut.
+#[test]
+fn who_was_heard_for_a_moment_of_a_cut_is_away() {
+    let back_for_a_moment = |own: char, names: &str, (side, other): (&str, &str), settings: SbrSettings| {
+        let mut bench = Bench::of(own, names, settings);
+        bench.unreachable(side, other);
+        assert_eq!(bench.run(9), None);
+        for (observer, subject) in other.chars().flat_map(|o| side.chars().map(move |s| (o, s))) {
+            bench.gossip.reachability.set(&node(observer), &node(subject), Unreachable);
+        }
+        bench.seen("a");
+        bench.only_seen_by(side);
+        bench
+    };
+    for strategy in [Strategy::KeepMajority { role: None }, Strategy::KeepOldest { role: None, down_if_alone: false }] {
+        let settings = SbrSettings::with_strategy(strategy);
+        let (_, decision) = back_for_a_moment('c', "abcd", ("cd", "ab"), settings).decision(30).unwrap();
+        assert_eq!(in_order(&decision), "dc", "{}", decision.reason);
+    }
+    let settings = SbrSettings::with_strategy(Strategy::named("lease_majority", None).unwrap());
+    let mut minority = back_for_a_moment('d', "abcde", ("de", "abc"), settings);
+    assert_eq!(minority.request(40), Some((22, LeaseRequest::Acquire)), "20 s after both sides accused, and 2 s");
+}
+
+/// cluster S13: nothing is measured where all unreachable members are Exiting or removed.
+#[test]
+fn the_measurement_ends_with_the_last_member_that_could_be_downed() {
+    for removed in [false, true] {
+        let mut bench = Bench::new();
+        bench.unreachable("abcd", "e");
+        assert!(bench.sbr.unstable.is_some());
+        if removed {
+            bench.remove('e');
+        } else {
+            bench.status('e', MemberStatus::Exiting);
+        }
+        assert!(bench.sbr.unstable.is_none(), "removed: {removed}");
+    }
+}
+
+/// cluster S13: the patience is four seconds at least.
+#[test]
+fn the_patience_with_instability_is_four_seconds_at_least() {
+    let mut bench = Bench::of('a', "abcde", settings(4, DownAllWhenUnstable::On));
+    bench.unreachable("abc", "de");
+    let decided = (1..20).find(|second| {
+        bench.now += Duration::from_secs(1);
+        let decides = bench.sbr.decide(bench.now, false).is_some();
+        if second % 2 == 1 {
+            bench.unreachable("bc", "a");
+        } else {
+            bench.reachable("bc", "a");
+        }
+        decides
+    });
+    assert_eq!(decided, Some(8), "4 s, and no less than 4 s");
+}
+
+/// cluster S13: only the responsible node downs the sick one; another ends itself 3 s later.
+#[test]
+fn only_the_leader_downs_the_sick_one() {
+    let mut bench = Bench::of('d', "abcde", SbrSettings::default());
+    bench.unreachable("b", "c");
+    for (before, subject) in "cecececec".chars().zip("ececececc".chars()).take(8) {
+        bench.unreachable("b", &subject.to_string());
+        bench.reachable("b", &before.to_string());
+        bench.seen(&subject.to_string());
+        assert_eq!(bench.run(4), None, "a leads");
+    }
+    assert_eq!(bench.run(5), None, "a leads");
+    let (_, decision) = bench.decision(5).unwrap();
+    assert_eq!((decision.verdict, in_order(&decision)), (Verdict::DownSelf, "d".into()));
+}
+
 /// cluster S4, S11: what was seen before the wait began anew shows nothing of the time since.
 #[test]
 fn who_has_seen_nothing_since_the_wait_began_anew_is_away() {
@@ -686,7 +779,7 @@ mod lease {
 
     impl Bench {
         /// Runs until the lease is asked for, or given back; after how many seconds.
-        fn request(&mut self, seconds: u64) -> Option<(u64, LeaseRequest)> {
+        pub(super) fn request(&mut self, seconds: u64) -> Option<(u64, LeaseRequest)> {
             (0..=seconds).find_map(|second| {
                 self.now += Duration::from_secs(u64::from(second > 0));
                 assert_eq!(self.sbr.decide(self.now, false), None);
@@ -739,6 +832,16 @@ mod lease {
         assert_eq!(bench.sbr.lease_request(bench.now), None, "it is asked for once");
         assert_eq!(bench.outcome(LeaseOutcome::Granted), Some("de".into()));
         assert_eq!(bench.run(60), None, "the state that waited is the present one now");
+    }
+
+    /// cluster S10: what happens while the lease is asked for is not lost by the decision.
+    #[test]
+    fn who_falls_silent_while_the_lease_is_asked_for_is_decided_on_afterwards() {
+        let mut bench = bench('a', "abcd", "e");
+        assert_eq!(bench.request(30), Some((20, LeaseRequest::Acquire)));
+        bench.unreachable("abc", "d");
+        assert_eq!(bench.outcome(LeaseOutcome::Granted), Some("e".into()));
+        assert_eq!(bench.request(30), Some((20, LeaseRequest::Acquire)), "d fell silent meanwhile");
     }
 
     /// cluster S10, F9: a node that woke from a pause acts when the hold ends, if the lease is its own still.

@@ -239,6 +239,13 @@ pub(super) fn validate(settings: &ClusterSettings, problems: &mut Vec<ConfigErro
         "with heartbeat_interval it must be at most sbr.stable_after (20s without a resolver), or others could start what \
          runs here during a pause that this node does not notice",
     );
+    let detector = &settings.failure_detector;
+    check(
+        detector.local_pause_threshold > detector.heartbeat_interval,
+        "failure_detector.local_pause_threshold",
+        format!("{:?}", detector.local_pause_threshold),
+        "must be longer than heartbeat_interval, or a lag of this process is never told from the silence of its peers",
+    );
     let Downing::SplitBrainResolver(sbr) = &settings.downing else { return };
     let least = settings.failure_detector.detection();
     check(
@@ -363,6 +370,20 @@ mod tests {
         assert_eq!(with(19), Ok(()));
         let problems = with(20).unwrap_err();
         assert_eq!(problems.len(), 1);
+        assert_eq!(problems[0].setting, "failure_detector.local_pause_threshold");
+    }
+
+    /// cluster F10: a node that is late by more than an interval, and by less than a pause, doubts itself first. Such a time
+    /// must be possible.
+    #[test]
+    fn a_pause_is_longer_than_a_heartbeat_interval() {
+        let with = |interval: u64| {
+            let mut settings = ClusterSettings::default();
+            settings.failure_detector.heartbeat_interval = Duration::from_millis(interval);
+            settings.validate()
+        };
+        assert_eq!(with(1_999), Ok(()));
+        let problems = with(2_000).unwrap_err();
         assert_eq!(problems[0].setting, "failure_detector.local_pause_threshold");
     }
 

@@ -226,7 +226,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "cluster.failure_detector.local_pause_threshold",
             "cluster F9",
-            "A tick so late means that this process stood still; it then finds no member unreachable, and entities and singletons wait for the next tick. With `heartbeat_interval` at most `stable_after`.",
+            "A tick so late means that this process stood still; it then finds no member unreachable, and entities and singletons wait for the next tick. Longer than `heartbeat_interval`, and with it at most `stable_after`.",
             |draft| &mut draft.settings.cluster.failure_detector.local_pause_threshold,
         ),
         Key::new(
