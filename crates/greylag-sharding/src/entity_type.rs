@@ -5,6 +5,7 @@
 //!
 //! Source: sharding §1.1, §1.2.
 
+use std::any::{Any, TypeId};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,15 @@ type StopMessage<M> = Arc<dyn Fn() -> M + Send + Sync>;
 /// Tells messages that count as activity from those that do not.
 type IsActivity<M> = Arc<dyn Fn(&M) -> bool + Send + Sync>;
 
+/// The types of what a caller gave, which tell closures of one place in the program from those of another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct GivenTypes {
+    factory: Option<TypeId>,
+    codec: Option<TypeId>,
+    stop_message: Option<TypeId>,
+    is_activity: Option<TypeId>,
+}
+
 /// What entities of a type keep in this node's stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Persisted {
@@ -49,6 +59,7 @@ pub struct EntityType<M> {
     pub(crate) persisted: Persisted,
     /// Outer: whether the type says anything.
     pub(crate) passivate_idle_after: Option<Option<Duration>>,
+    given: GivenTypes,
 }
 
 impl<M: Send + 'static> EntityType<M> {
@@ -57,8 +68,9 @@ impl<M: Send + 'static> EntityType<M> {
         name: impl Into<String>,
         factory: impl Fn(&EntityInit) -> Result<E, Failure> + Send + Sync + 'static,
     ) -> Self {
+        let given = GivenTypes { factory: Some(factory.type_id()), ..GivenTypes::default() };
         let factory: Factory<M> = Arc::new(move |init| Ok(Box::new(factory(init)?)));
-        Self { factory: Some(factory), ..Self::proxy(name) }
+        Self { factory: Some(factory), given, ..Self::proxy(name) }
     }
 
     /// A type whose entities are event-sourced: `behavior` makes the behaviour of one, or says why
@@ -67,7 +79,9 @@ impl<M: Send + 'static> EntityType<M> {
         name: impl Into<String>,
         behavior: impl Fn(&EntityInit) -> Result<B, Failure> + Send + Sync + 'static,
     ) -> Self {
-        Self::new(name, move |init| Ok(EventSourcedEntity::new(behavior(init)?, init))).persistent()
+        let factory = Some(behavior.type_id());
+        let of_events = Self::new(name, move |init| Ok(EventSourcedEntity::new(behavior(init)?, init)));
+        Self { given: GivenTypes { factory, ..of_events.given }, ..of_events }.persistent()
     }
 
     /// A type whose entities keep their newest state: `behavior` makes the behaviour of one, or says
@@ -123,8 +137,10 @@ impl<M: Send + 'static> EntityType<M> {
         name: impl Into<String>,
         behavior: impl Fn(&EntityInit) -> Result<B, Failure> + Send + Sync + 'static,
     ) -> Self {
+        let factory = Some(behavior.type_id());
         let of_state = Self::new(name, move |init| Ok(DurableStateEntity::new(behavior(init)?, init)));
-        Self { persisted: Persisted::State, ..of_state }
+        let given = GivenTypes { factory, ..of_state.given };
+        Self { persisted: Persisted::State, given, ..of_state }
     }
 
     /// A type that this node only sends to; for `Sharding::init_proxy`.
@@ -140,6 +156,7 @@ impl<M: Send + 'static> EntityType<M> {
             supervision: Supervision::default(),
             persisted: Persisted::Nothing,
             passivate_idle_after: None,
+            given: GivenTypes::default(),
         }
     }
 
@@ -147,6 +164,7 @@ impl<M: Send + 'static> EntityType<M> {
     /// a message to another node is a dead letter `SerializeFailed`.
     #[must_use]
     pub fn codec(mut self, codec: impl Codec<M>) -> Self {
+        self.given.codec = Some(codec.type_id());
         self.codec = Some(Arc::new(codec));
         self
     }
@@ -168,6 +186,7 @@ impl<M: Send + 'static> EntityType<M> {
     /// What an entity is asked to stop with. Without one it is stopped after its queued messages.
     #[must_use]
     pub fn stop_message(mut self, message: impl Fn() -> M + Send + Sync + 'static) -> Self {
+        self.given.stop_message = Some(message.type_id());
         self.stop_message = Some(Arc::new(message));
         self
     }
@@ -175,6 +194,7 @@ impl<M: Send + 'static> EntityType<M> {
     /// Which messages count as activity for automatic passivation. Default: all of them.
     #[must_use]
     pub fn is_activity(mut self, is_activity: impl Fn(&M) -> bool + Send + Sync + 'static) -> Self {
+        self.given.is_activity = Some(is_activity.type_id());
         self.is_activity = Some(Arc::new(is_activity));
         self
     }
@@ -203,6 +223,44 @@ impl<M: Send + 'static> EntityType<M> {
     /// The name as it was given.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What the codec reads, as the fingerprint has it.
+    pub(crate) fn codec_names(&self) -> Vec<String> {
+        let Some(codec) = &self.codec else { return Vec::new() };
+        let mut names: Vec<String> =
+            codec.manifests().iter().map(|manifest| format!("{}:{manifest}", codec.id())).collect();
+        names.sort();
+        names
+    }
+
+    /// The first thing in which `other` is another type than this one. A proxy says nothing of what only hosts need, and
+    /// may say nothing of codec, extractor and role. Two factories are the same if they are written at the same place in
+    /// the program: values that they capture cannot be compared.
+    pub(crate) fn differs_from(&self, other: &Self, is_proxy: bool) -> Option<&'static str> {
+        let codec = |of: &Self| (of.given.codec, of.codec_names());
+        let extractor = |of: &Self| {
+            of.extractor.as_ref().map(|extractor| {
+                (extractor.identity().0.to_owned(), extractor.identity().1, extractor.number_of_shards())
+            })
+        };
+        let unsaid = |says: bool| is_proxy && !says;
+        let limits = |of: &Self| (of.supervision.max_restarts, of.supervision.restart_window);
+        let routing = [
+            ("codec", unsaid(other.codec.is_some()) || codec(self) == codec(other)),
+            ("extractor", unsaid(other.extractor.is_some()) || extractor(self) == extractor(other)),
+            ("role", unsaid(other.role.is_some()) || self.role == other.role),
+        ];
+        let hosting = [
+            ("factory", self.given.factory == other.given.factory),
+            ("persistence", self.persisted == other.persisted),
+            ("stop_message", self.given.stop_message == other.given.stop_message),
+            ("is_activity", self.given.is_activity == other.given.is_activity),
+            ("supervision", limits(self) == limits(other)),
+            ("passivate_idle_after", self.passivate_idle_after == other.passivate_idle_after),
+        ];
+        let hosting = hosting.into_iter().filter(|_| !is_proxy);
+        routing.into_iter().chain(hosting).find(|(_, is_same)| !is_same).map(|(field, _)| field)
     }
 }
 

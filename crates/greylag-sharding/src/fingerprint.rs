@@ -45,6 +45,8 @@ pub struct Fingerprint {
     pub state_store_mode: StateStoreMode,
     /// The hosting role; empty for all nodes.
     pub role: String,
+    /// What the messages' codec reads, as `codec id:manifest`, sorted; empty for a type without a codec.
+    pub codec: Vec<String>,
 }
 
 impl Fingerprint {
@@ -76,6 +78,12 @@ impl Fingerprint {
             ("extractor", extractor(self), extractor(got)),
             ("number_of_shards", self.number_of_shards.to_string(), got.number_of_shards.to_string()),
         ];
+        // A codec that reads old and new names lets nodes change over one by one; without a common name no message of one
+        // node is read on the other.
+        let speaks = |one: &Self, other: &Self| one.codec.iter().any(|name| other.codec.contains(name));
+        if !self.codec.is_empty() && !got.codec.is_empty() && !speaks(self, got) {
+            fields.push(("codec", self.codec.join(", "), got.codec.join(", ")));
+        }
         if !proxy {
             fields.extend([
                 ("remember_entities", self.remember_entities.to_string(), got.remember_entities.to_string()),
@@ -115,6 +123,23 @@ mod tests {
             remember_entities_store: "ddata".into(),
             state_store_mode: StateStoreMode::Ddata,
             role: String::new(),
+            codec: vec!["2:customer".into()],
+        }
+    }
+
+    /// Sharding scenario 109: two codecs without a common name; during a change of names both are read.
+    #[test]
+    fn scenario_109_codecs_without_a_common_name_differ() {
+        let of =
+            |names: &[&str]| Fingerprint { codec: names.iter().map(ToString::to_string).collect(), ..fingerprint() };
+        for proxy in [false, true] {
+            let differ = |one: &[&str], other: &[&str]| of(one).mismatch(&of(other), proxy);
+            let expected = Some(("codec".to_owned(), "2:customer".to_owned(), "2:client".to_owned()));
+            let found = differ(&["2:customer"], &["2:client"]);
+            assert_eq!(found.map(|found| (found.field, found.expected, found.got)), expected);
+            assert!(differ(&["2:customer"], &["3:customer"]).is_some(), "JSON and CBOR");
+            assert_eq!(differ(&["2:customer"], &["2:client", "2:customer"]), None);
+            assert_eq!(differ(&["2:customer"], &[]), None, "a type without a codec sends nothing between nodes");
         }
     }
 

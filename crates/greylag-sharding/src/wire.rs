@@ -238,6 +238,7 @@ fn fingerprint(own: &Fingerprint) -> proto::Fingerprint {
             StateStoreMode::Persistence => 1,
         },
         role: own.role.clone(),
+        codec: own.codec.clone(),
     }
 }
 
@@ -256,6 +257,7 @@ fn read_fingerprint(read: Option<proto::Fingerprint>) -> Result<Fingerprint, Inv
             _ => return Err(Invalid("state store mode", Fault::Missing)),
         },
         role: read.role,
+        codec: read.codec,
     })
 }
 
@@ -510,6 +512,7 @@ mod tests {
             remember_entities_store: "ddata".into(),
             state_store_mode: StateStoreMode::Ddata,
             role: "shop".into(),
+            codec: vec!["2:customer".into(), "2:order".into()],
         }
     }
 

@@ -17,7 +17,7 @@ use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::message::{Claim, ClaimState, CoordinatorMessage, FromCoordinator, RegionMessage, Register};
 use greylag_sharding::parts::Cutter;
 use greylag_sharding::wire::{self, Control};
-use greylag_sharding::{Ctx, Entity, EntityType, Failure, Region, Sharding, ShardingSettings};
+use greylag_sharding::{Ctx, Entity, EntityInit, EntityType, Failure, Region, SendError, Sharding, ShardingSettings};
 use greylag_transport::memory::MemoryNetwork;
 use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient};
 use serde::{Deserialize, Serialize};
@@ -51,6 +51,10 @@ struct Counter(PersistenceId);
 
 #[derive(Serialize, Deserialize)]
 struct Incremented;
+
+fn counter(init: &EntityInit) -> Result<Counter, Failure> {
+    Ok(Counter(init.persistence_id()?))
+}
 
 impl EventSourced for Counter {
     type Command = Command;
@@ -88,6 +92,7 @@ impl EventSourced for Counter {
 struct Node {
     address: UniqueAddress,
     cluster: Cluster,
+    sharding: Sharding,
     counters: Region<Command>,
     volatile: Region<Command>,
 }
@@ -128,13 +133,13 @@ impl World {
         let cluster = Cluster::start(settings, remoting).await.expect("it starts");
         let settings = ShardingSettings { number_of_shards: 20, ..ShardingSettings::test() };
         let sharding = Sharding::start(cluster.clone(), Some(self.stores.clone()), settings).await.expect("valid");
-        let counters = EntityType::event_sourced("Counter", |init| Ok(Counter(init.persistence_id()?)));
+        let counters = EntityType::event_sourced("Counter", counter);
         let counters = sharding.init(counters.codec(json("counter.command"))).expect("fresh");
         let volatile = EntityType::new("Volatile", |_| Ok(Volatile::default()));
         let volatile = sharding.init(volatile.codec(json("volatile.command"))).expect("fresh");
         cluster.join_seed_nodes(vec![self.seed.clone()]).await.expect("it joins");
         cluster.wait_up().await.expect("it comes up");
-        Node { address, cluster, counters, volatile }
+        Node { address, cluster, sharding, counters, volatile }
     }
 }
 
@@ -324,6 +329,30 @@ async fn a_leaving_node_hands_its_shards_over() {
     assert_eq!(a.counters.shard_homes().keys().collect::<Vec<_>>(), [&a.address]);
 }
 
+/// sharding 102: a region that stopped is started again while its node stays, and takes shards again.
+#[tokio::test]
+async fn scenario_102_a_region_is_started_again_beside_another_node() {
+    let world = World::new();
+    let a = world.node("a:1").await;
+    let b = world.node("b:1").await;
+    increment_all(&a.counters, 40);
+    wait_for_shards(&a.counters, &b.address, 1).await;
+    assert_all(&a.counters, 40, 1).await;
+
+    tokio::time::timeout(PATIENCE, b.counters.graceful_shutdown()).await.expect("its shards move");
+    let refused = b.counters.entity_ref("1").tell(Command::Increment);
+    assert_eq!(refused, Err(SendError::RegionStopped));
+    assert_all(&a.counters, 40, 1).await;
+
+    let counters = EntityType::event_sourced("Counter", counter).codec(json("counter.command"));
+    let again = b.sharding.init(counters).expect("the same type");
+    assert_ne!(again.id(), b.counters.id());
+    wait_for_shards(&a.counters, &b.address, 1).await;
+    increment_all(&again, 40);
+    assert_all(&again, 40, 2).await;
+    assert_all(&a.counters, 40, 2).await;
+}
+
 /// What a node without a region is told on the control path of a type.
 struct Told(tokio::sync::mpsc::UnboundedSender<Control>);
 
@@ -360,6 +389,7 @@ async fn scenario_98_an_inventory_in_pieces_is_answered() {
         remember_entities_store: "ddata".into(),
         state_store_mode: StateStoreMode::Ddata,
         role: String::new(),
+        codec: Vec::new(),
     };
     let claim = |index| Claim {
         shard: ShardId::from_index(index),

@@ -78,6 +78,7 @@ fn fingerprint() -> Fingerprint {
         remember_entities_store: "ddata".into(),
         state_store_mode: StateStoreMode::Ddata,
         role: String::new(),
+        codec: Vec::new(),
     }
 }
 

@@ -68,6 +68,7 @@ fn fingerprint(shards: u32) -> Fingerprint {
         remember_entities_store: "ddata".into(),
         state_store_mode: StateStoreMode::Ddata,
         role: String::new(),
+        codec: Vec::new(),
     }
 }
 

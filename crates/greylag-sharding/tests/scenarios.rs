@@ -123,6 +123,7 @@ impl Lab {
                     remember_entities_store: "ddata".into(),
                     state_store_mode: StateStoreMode::Ddata,
                     role: String::new(),
+                    codec: Vec::new(),
                 },
                 coordinator_role: String::new(),
                 settings: ShardingSettings::test(),

@@ -10,6 +10,7 @@ use greylag_core::{Generation, UniqueAddress};
 
 use super::protocol::{CoordinatorEvent, Effect, Meta, StateEvent, StopReason, StoredHome, StoredState};
 use super::{Coordinator, CoordinatorState, HomeEntry, Sabotage};
+use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
 use crate::membership::{Members, Phase};
 use crate::message::{ClaimState, CoordinatorMessage, Epoch, Home};
@@ -39,7 +40,9 @@ impl Coordinator {
         let known = stored.max(generations).max(self.seen_epoch);
         self.epoch = (known + 1).max(wall_secs).min(Generation::MAX_EPOCH);
         if let Some(meta) = state.meta {
-            self.fingerprint = meta.fingerprint;
+            // Codecs change over node by node, so the names that count are those of this node and not the first one's.
+            let codec = self.config.fingerprint.codec.clone();
+            self.fingerprint = Fingerprint { codec, ..meta.fingerprint };
         }
         self.state = CoordinatorState::CommittingEpoch;
         self.queue.push(StateEvent::EpochStarted(self.meta()));

@@ -4,7 +4,7 @@
 //! its epoch is the wall clock's seconds: generations keep rising from start to start.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use greylag_core::{Generation, UniqueAddress};
 
@@ -17,8 +17,7 @@ use crate::region::Input;
 /// See the module's description.
 pub(crate) struct Alone {
     epoch: Epoch,
-    /// Regions end with their runtime, so this circle costs nothing more.
-    region: Arc<dyn AnyRegion>,
+    region: Weak<dyn AnyRegion>,
     homes: Mutex<Homes>,
 }
 
@@ -30,13 +29,15 @@ struct Homes {
 
 impl Alone {
     pub(crate) fn new(epoch: Epoch, region: &Arc<dyn AnyRegion>) -> Self {
-        Self { epoch, region: region.clone(), homes: Mutex::default() }
+        Self { epoch, region: Arc::downgrade(region), homes: Mutex::default() }
     }
 
     fn answer(&self, node: UniqueAddress, to: &RegionId, message: CoordinatorMessage) {
         let coordinator = CoordinatorId { node: node.clone(), incarnation: 1 };
         let message = FromCoordinator { coordinator, epoch: self.epoch, to: Some(to.clone()), message };
-        self.region.tell(Input::FromCoordinator { node, message });
+        if let Some(region) = self.region.upgrade() {
+            region.tell(Input::FromCoordinator { node, message });
+        }
     }
 
     fn home(&self, region: &RegionId, shard: ShardId) -> Home {

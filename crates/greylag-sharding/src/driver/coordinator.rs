@@ -32,6 +32,7 @@ use crate::ids::{EntityTypeName, RegionId, ShardId};
 use crate::membership::Members;
 use crate::message::{CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage};
 use crate::parts::{Joiner, PART_MANIFEST};
+use crate::region::answer_without_region;
 use crate::settings::ShardingSettings;
 use crate::wire::{self, Control};
 
@@ -40,7 +41,6 @@ pub(crate) struct Host {
     name: EntityTypeName,
     remoting: Arc<dyn Remoting>,
     control_lane: ControlLane,
-    region: Weak<dyn AnyRegion>,
     /// `None` where the singleton never is, because the node lacks the role.
     store: Option<Store>,
     fingerprint: Fingerprint,
@@ -59,6 +59,17 @@ struct Now {
     suspect: bool,
     /// The inbox of the incarnation that runs here.
     running: Option<mpsc::UnboundedSender<Input>>,
+    /// The regions of the type in this process, as long as they are of use: the last one is the newest, the others have
+    /// stopped and tell the coordinator.
+    regions: Vec<Weak<dyn AnyRegion>>,
+}
+
+impl Now {
+    /// The region that a coordinator names, or the newest.
+    fn region(&self, to: Option<&RegionId>) -> Option<Arc<dyn AnyRegion>> {
+        let mut living = self.regions.iter().rev().filter_map(Weak::upgrade);
+        living.find(|region| to.is_none_or(|to| region.id() == to))
+    }
 }
 
 impl Host {
@@ -76,14 +87,13 @@ impl Host {
             store: replicator.map(|replicator| Store::new(&name, replicator, &settings)),
             remoting: cluster.remoting().clone(),
             control_lane: ControlLane::new(name.clone(), cluster.remoting().clone()),
-            region: Arc::downgrade(region),
             margin: settings.down_removal_margin.unwrap_or_else(|| cluster.down_removal_margin()),
             strategy,
             fingerprint,
             settings,
             seen_epoch: AtomicU64::new(0),
             incarnations: AtomicU64::new(0),
-            now: Mutex::new(Now { members, suspect: false, running: None }),
+            now: Mutex::new(Now { members, suspect: false, running: None, regions: vec![Arc::downgrade(region)] }),
             name,
         });
         cluster.remoting().register(&control_path(&host.name), Arc::new(ControlReceiver::new(host.clone())));
@@ -96,9 +106,20 @@ impl Host {
         host
     }
 
-    /// What the cluster tells, as the region was told it.
+    /// A new region of the type, whose predecessor has stopped.
+    pub(crate) fn take_region(&self, region: &Arc<dyn AnyRegion>) {
+        let mut now = self.lock();
+        now.regions.retain(|region| region.strong_count() > 0);
+        now.regions.push(Arc::downgrade(region));
+    }
+
+    /// What the cluster tells, as the newest region was told it.
     pub(crate) fn on_cluster(&self, input: &crate::region::Input) {
         let mut now = self.lock();
+        let stopped = now.regions.len() - 1;
+        for region in now.regions[..stopped].iter().filter_map(Weak::upgrade) {
+            region.tell(input.clone());
+        }
         let input = match input {
             crate::region::Input::Membership(members) => {
                 now.members = members.clone();
@@ -266,10 +287,7 @@ impl Host {
         work: &mut JoinSet<()>,
     ) {
         if to == *self.remoting.self_address() {
-            if let Some(region) = self.region.upgrade() {
-                region.tell(crate::region::Input::FromCoordinator { node: to, message });
-            }
-            return;
+            return self.tell_region(to, message);
         }
         let mut ask = None;
         if message.message == CoordinatorMessage::RegionInquiry {
@@ -285,7 +303,24 @@ impl Host {
             });
         }
         if let Err(refused) = self.control_lane.send(&to, wire::encode_coordinator(&message), ask)
-            && let Some(region) = self.region.upgrade()
+            && let Some(region) = self.lock().region(None)
+        {
+            region.publish(refused);
+        }
+    }
+
+    /// Passes on what a coordinator says to the region it names. A region of this process that is no more has stopped.
+    fn tell_region(&self, node: UniqueAddress, message: FromCoordinator) {
+        if let Some(region) = self.lock().region(message.to.as_ref()) {
+            return region.tell(crate::region::Input::FromCoordinator { node, message });
+        }
+        let is_ours = message.to.as_ref().is_some_and(|to| to.node == *self.remoting.self_address());
+        let Some(answer) = answer_without_region(&message).filter(|_| is_ours) else { return };
+        if node == *self.remoting.self_address() {
+            return self.tell(node, answer);
+        }
+        if let Err(refused) = self.control_lane.send(&node, wire::encode_region(&answer), None)
+            && let Some(region) = self.lock().region(None)
         {
             region.publish(refused);
         }
@@ -385,14 +420,14 @@ impl Receiver for ControlReceiver {
         let input = match self.read(&frame) {
             Ok(None) => return,
             Ok(Some(Control::ToCoordinator(told))) => return host.tell(node, told),
-            Ok(Some(Control::FromCoordinator(message))) => crate::region::Input::FromCoordinator { node, message },
+            Ok(Some(Control::FromCoordinator(message))) => return host.tell_region(node, message),
             Ok(Some(Control::Peer(message))) => crate::region::Input::FromPeer { node, message },
             Err(error) => {
                 tracing::warn!(entity_type = %host.name, %error, "control message could not be read");
                 return host.remoting.refuse(&frame, error.reason());
             }
         };
-        if let Some(region) = host.region.upgrade() {
+        if let Some(region) = host.lock().region(None) {
             region.tell(input);
         }
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Instant;
 
@@ -30,6 +31,10 @@ pub(crate) trait AnyRegion: Send + Sync {
     fn hand_back(&self, node: UniqueAddress, envelopes: Vec<Envelope>);
     /// Tells the type's subscribers.
     fn publish(&self, event: Event);
+    /// Which region it is.
+    fn id(&self) -> &RegionId;
+    /// Another region of the type takes over on this node; this one has stopped, and ends once a coordinator knows that.
+    fn retire(&self);
     /// For a typed handle.
     fn as_any(&self) -> &(dyn std::any::Any + Send + Sync);
 }
@@ -45,6 +50,15 @@ impl<M: Send + 'static> AnyRegion for Region<M> {
 
     fn publish(&self, event: Event) {
         self.0.events.send(event).ok();
+    }
+
+    fn id(&self) -> &RegionId {
+        &self.0.id
+    }
+
+    fn retire(&self) {
+        self.0.retired.store(true, Ordering::Relaxed);
+        self.0.deferred.push_anyway(Deferred::Rearm);
     }
 
     fn as_any(&self) -> &(dyn std::any::Any + Send + Sync) {
@@ -86,8 +100,10 @@ pub(crate) fn open<M: Send + 'static>(
     Region(shared)
 }
 
-/// Runs until the region's node is gone.
-pub(crate) async fn run<M: Send + 'static>(shared: Arc<Shared<M>>) {
+/// Runs until the region's node is gone, or another region has taken over from a stopped one.
+///
+/// `_listed`: what coordinators reach the region by, also once another region has taken over.
+pub(crate) async fn run<M: Send + 'static>(shared: Arc<Shared<M>>, _listed: Arc<dyn AnyRegion>) {
     let mut batch = VecDeque::new();
     let mut timer = pin!(tokio::time::sleep_until(Instant::now().into()));
     loop {
@@ -115,6 +131,9 @@ pub(crate) async fn run<M: Send + 'static>(shared: Arc<Shared<M>>) {
         }
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             shared.input(Input::Tick);
+        }
+        if shared.retired.load(Ordering::Relaxed) && shared.has_ended() {
+            return;
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::fingerprint::Fingerprint;
 use crate::frame;
 use crate::ids::EntityTypeName;
 use crate::membership::{self, MemberFacts, Members};
-use crate::region::Input;
+use crate::region::{Input, RegionState};
 use crate::settings::ShardingSettings;
 
 /// Why an entity type was not set up. Nothing was started.
@@ -45,6 +45,14 @@ pub enum InitError {
     AlreadyInitialized {
         /// The name.
         name: EntityTypeName,
+    },
+    /// A type of this name is set up already, and differs from this one. Nothing of the second was taken.
+    #[error("entity type {name} is initialised already, with another {field}")]
+    Differs {
+        /// The name.
+        name: EntityTypeName,
+        /// In what the two differ.
+        field: &'static str,
     },
     /// The type keeps its state in a journal, and sharding was started without one.
     #[error("entity type {name} is persistent, but sharding was started without stores")]
@@ -123,6 +131,8 @@ struct State {
     members: Arc<Members>,
     /// This node cannot trust its own view (cluster F9).
     suspect: bool,
+    /// The epoch of the last region of a node that stands alone.
+    alone_epoch: u64,
     /// Of the coordinators that may run here, by type.
     hosts: BTreeMap<EntityTypeName, Arc<coordinator::Host>>,
     /// Of the coordinators' state, by the role of the nodes that keep it.
@@ -196,7 +206,7 @@ impl Sharding {
     }
 
     /// Sets up an entity type: hosts it if this node has its role, and routes to it in any case.
-    /// The same name and message type again gives the same region.
+    /// The same type again gives the same region, or a new one if that has stopped.
     ///
     /// # Errors
     /// [`InitError`]; nothing was started.
@@ -287,6 +297,8 @@ impl Inner {
         proxy: bool,
     ) -> Result<Region<M>, InitError> {
         let name = EntityTypeName::new(&entity_type.name)?;
+        // A node that stands alone has every role: no other could host.
+        let role = if self.cluster.is_some() { role } else { String::new() };
         let mut settings = self.settings.clone();
         if let Some(idle) = entity_type.passivate_idle_after {
             settings.passivate_idle_after = idle;
@@ -297,8 +309,17 @@ impl Inner {
         let count = extractor.number_of_shards().ok_or_else(|| InitError::UnnumberedShards { name: name.clone() })?;
         let mut state = self.lock();
         if let Some(known) = state.regions.get(&name) {
-            let known = known.as_any().downcast_ref::<Region<M>>().cloned();
-            return known.ok_or(InitError::AlreadyInitialized { name });
+            let Some(known) = known.as_any().downcast_ref::<Region<M>>().cloned() else {
+                return Err(InitError::AlreadyInitialized { name });
+            };
+            // A type that this node cannot host is a proxy here, whatever it brings.
+            let is_proxy = entity_type.factory.is_none();
+            if let Some(field) = known.0.entity_type.differs_from(&entity_type, is_proxy) {
+                return Err(InitError::Differs { name, field });
+            }
+            if known.state() != RegionState::Stopped {
+                return Ok(known);
+            }
         }
         if !proxy {
             self.check_stores(entity_type.persisted, &name, settings.allow_local_journal)?;
@@ -312,6 +333,7 @@ impl Inner {
             remember_entities_store: "ddata".to_owned(),
             state_store_mode: settings.state_store_mode,
             role,
+            codec: entity_type.codec_names(),
         };
         let coordinated = (name.clone(), fingerprint.clone(), settings.clone());
         let region =
@@ -322,8 +344,10 @@ impl Inner {
         }
         let erased: Arc<dyn AnyRegion> = Arc::new(region.clone());
         self.coordinate(&mut state, coordinated, &region, &erased)?;
-        self.node.runtime.spawn(region::run(region.0.clone()));
-        state.regions.insert(name, erased);
+        self.node.runtime.spawn(region::run(region.0.clone(), erased.clone()));
+        if let Some(stopped) = state.regions.insert(name, erased) {
+            stopped.retire();
+        }
         drop(state);
         self.leave_in_order(&region);
         Ok(region)
@@ -360,10 +384,16 @@ impl Inner {
     ) -> Result<(), InitError> {
         let Some(cluster) = &self.cluster else {
             let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            let epoch = since_1970.as_secs().clamp(1, Generation::MAX_EPOCH);
-            region.0.coordination.set(Arc::new(Alone::new(epoch, erased))).ok();
+            // A region that follows another one within a second numbers its shards behind it all the same.
+            state.alone_epoch = since_1970.as_secs().max(state.alone_epoch + 1).min(Generation::MAX_EPOCH);
+            region.0.coordination.set(Arc::new(Alone::new(state.alone_epoch, erased))).ok();
             return Ok(());
         };
+        if let Some(host) = state.hosts.get(&coordinated.0) {
+            host.take_region(erased);
+            region.0.coordination.set(host.clone()).ok();
+            return Ok(());
+        }
         let role = coordinated.1.role.clone();
         // A node that cannot run the coordinator does not keep its state.
         let can_coordinate = role.is_empty() || cluster.settings().has_role(&role);
@@ -504,7 +534,9 @@ impl TransportListener for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entity::{Ctx, Entity, Failure};
+    use crate::entity::{Ctx, Entity, Failure, Supervision};
+    use crate::entity_ref::{AskError, SendError};
+    use greylag_codec::json;
     use greylag_core::{Registry, ReplyTo};
     use greylag_transport::memory::MemoryNetwork;
 
@@ -519,11 +551,84 @@ mod tests {
         }
     }
 
+    fn echoes() -> EntityType<ReplyTo<i64>> {
+        EntityType::new("Echo", |_| Ok(Echo)).codec(json("echo")).role("worker")
+    }
+
+    async fn alone() -> Sharding {
+        let node = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
+        Sharding::alone(node, None, ShardingSettings::test()).await.unwrap()
+    }
+
+    /// Sharding scenario 102: a stopped region is started again, and the handle of the stopped one sends nothing.
+    #[tokio::test]
+    async fn scenario_102_a_stopped_region_is_started_again() {
+        let sharding = alone().await;
+        let timeout = Duration::from_secs(60);
+        let mut ids = BTreeSet::new();
+        for _ in 0..3 {
+            let region = sharding.init(echoes()).unwrap();
+            assert!(ids.insert(region.id().clone()), "a new incarnation");
+            assert_eq!(region.entity_ref("e").ask(|reply_to| reply_to, timeout).await.unwrap(), 1);
+            let mut shared = Arc::downgrade(&region.0);
+            region.graceful_shutdown().await;
+            let refused = region.entity_ref("e").ask(|reply_to| reply_to, timeout).await.unwrap_err();
+            assert_eq!(refused, AskError::Send(SendError::RegionStopped));
+            drop(region);
+            let next = sharding.init(echoes()).unwrap();
+            assert!(ids.insert(next.id().clone()));
+            let ends = async {
+                while shared.upgrade().is_some() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::time::timeout(timeout, ends).await.expect("a stopped region ends once another one has taken over");
+            shared = Arc::downgrade(&next.0);
+            next.graceful_shutdown().await;
+            assert!(shared.upgrade().is_some(), "the newest stays");
+        }
+    }
+
+    /// Sharding scenario 109: nothing of a second description is dropped without a word.
+    #[tokio::test]
+    async fn scenario_109_a_second_description_that_differs_is_refused() {
+        let sharding = alone().await;
+        let region = sharding.init(echoes()).unwrap();
+        assert_eq!(sharding.init(echoes()).unwrap().id(), region.id(), "the same type again");
+        let proxies: [EntityType<ReplyTo<i64>>; 2] =
+            [EntityType::proxy("Echo"), EntityType::proxy("Echo").codec(json("echo")).role("worker")];
+        for proxy in proxies {
+            assert_eq!(sharding.init_proxy(proxy).unwrap().id(), region.id(), "what a proxy says is the same");
+        }
+        let shards = |count: u32| HashV1(count.try_into().unwrap());
+        let others = [
+            ("codec", echoes().codec(json("other"))),
+            ("codec", EntityType::proxy("Echo").codec(json("other"))),
+            ("codec", EntityType::new("Echo", |_| Ok(Echo)).role("worker")),
+            ("extractor", echoes().extractor(shards(7))),
+            ("role", echoes().role("another")),
+            ("role", EntityType::proxy("Echo").role("another")),
+            ("factory", EntityType::new("Echo", |_| Ok(Echo)).codec(json("echo")).role("worker")),
+            ("persistence", echoes().persistent()),
+            ("stop_message", echoes().stop_message(|| unreachable!("it is not set up"))),
+            ("is_activity", echoes().is_activity(|_| false)),
+            ("supervision", echoes().supervision(Supervision { max_restarts: 3, ..Supervision::default() })),
+            ("passivate_idle_after", echoes().passivate_idle_after(None)),
+        ];
+        for (field, other) in others {
+            let refused = sharding.init(other).err();
+            assert_eq!(refused, Some(InitError::Differs { name: region.name().clone(), field }));
+        }
+        let sharding = alone().await;
+        sharding.init_proxy(EntityType::<ReplyTo<i64>>::proxy("Echo").codec(json("echo")).role("worker")).unwrap();
+        let late = sharding.init(echoes()).unwrap_err().to_string();
+        assert_eq!(late, "entity type Echo is initialised already, with another factory");
+    }
+
     /// Sharding scenario 102: a type that is set up while the node cannot trust its view.
     #[tokio::test]
     async fn scenario_102_a_type_set_up_while_the_node_is_suspect_holds_its_messages() {
-        let node = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
-        let sharding = Sharding::alone(node, None, ShardingSettings::test()).await.unwrap();
+        let sharding = alone().await;
         sharding.0.on_cluster_event(&ClusterEvent::SelfSuspect);
         let echoes = sharding.init(EntityType::new("Echo", |_| Ok(Echo))).unwrap();
         let mut answer = echoes.entity_ref("e").ask(|reply_to| reply_to, Duration::from_secs(60));

@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -75,6 +76,8 @@ pub(crate) struct Shared<M> {
     /// Set right after the region was made.
     pub(crate) coordination: OnceLock<Arc<dyn Coordination>>,
     control_lane: ControlLane,
+    /// Another region of the type takes over on this node.
+    pub(crate) retired: AtomicBool,
     shards: Box<[ShardId]>,
     data_path: Arc<str>,
     direct_path: Arc<str>,
@@ -145,6 +148,7 @@ impl<M: Send + 'static> Shared<M> {
             data_path: data_path(&name).into(),
             direct_path: direct_path(&name).into(),
             control_lane: ControlLane::new(name.clone(), node.remoting.clone()),
+            retired: AtomicBool::new(false),
             name,
             extractor,
             settings,
@@ -426,6 +430,12 @@ impl<M: Send + 'static> Shared<M> {
     /// How far the machine is.
     pub(crate) fn state(&self) -> RegionState {
         self.lock().machine.state()
+    }
+
+    /// Whether the region has stopped and a coordinator knows it.
+    pub(crate) fn has_ended(&self) -> bool {
+        let guarded = self.lock();
+        guarded.machine.state() == RegionState::Stopped && guarded.machine.next_deadline().is_none()
     }
 
     pub(crate) fn counters(&self) -> crate::region::Counters {

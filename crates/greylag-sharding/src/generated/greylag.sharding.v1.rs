@@ -38,6 +38,9 @@ pub struct Fingerprint {
     pub state_store_mode: u32,
     #[prost(string, tag = "9")]
     pub role: ::prost::alloc::string::String,
+    /// "codec id:manifest" of each message that the type's codec reads.
+    #[prost(string, repeated, tag = "10")]
+    pub codec: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Mismatch {

@@ -432,6 +432,7 @@ impl<A: Application> World<A> {
             remember_entities_store: "ddata".into(),
             state_store_mode: StateStoreMode::Ddata,
             role: String::new(),
+            codec: Vec::new(),
         }
     }
 
