@@ -284,6 +284,13 @@ impl Endpoint {
             return self.dead_letters.count_chatter(key, 1);
         }
         let (recipient, manifest) = (|| shortened(dropped.recipient.to_string()), shortened_name(dropped.manifest));
+        // Counted before it is published: a subscriber that reads the counters on a letter finds it counted.
+        let line = if weight == Weight::Repeated {
+            self.dead_letters.count_chatter(key, 1);
+            None
+        } else {
+            self.dead_letters.count(now, key, 1)
+        };
         self.dead_letters.publish(|| DeadLetter {
             reason,
             lane,
@@ -295,9 +302,8 @@ impl Endpoint {
             count: 1,
         });
         if weight == Weight::Repeated {
-            self.dead_letters.count_chatter(key, 1);
             tracing::debug!(%reason, ?lane, ?peer, "dropped, and said again: {manifest} for {}", recipient());
-        } else if let Some(line) = self.dead_letters.count(now, key, 1) {
+        } else if let Some(line) = line {
             let (recipient, suppressed) = (recipient(), line.suppressed);
             tracing::warn!(%reason, ?lane, ?peer, suppressed, "dead letter: {manifest} for {recipient}");
         }
@@ -329,8 +335,9 @@ impl Endpoint {
         count: u64,
         what: impl FnOnce() -> String,
     ) {
-        let key = self.publish_unknown(reason, lane, peer, count);
-        if let Some(line) = self.dead_letters.count(now, key, count) {
+        let line = self.dead_letters.count(now, DeadLetterKey { reason, lane, peer: peer.cloned() }, count);
+        self.publish_unknown(reason, lane, peer, count);
+        if let Some(line) = line {
             let (what, suppressed) = (what(), line.suppressed);
             tracing::warn!(%reason, ?lane, ?peer, count, suppressed, "dead letter: {what}");
         }
@@ -345,19 +352,13 @@ impl Endpoint {
         count: u64,
         what: impl FnOnce() -> String,
     ) {
-        let key = self.publish_unknown(reason, lane, peer, count);
-        self.dead_letters.count_chatter(key, count);
+        self.dead_letters.count_chatter(DeadLetterKey { reason, lane, peer: peer.cloned() }, count);
+        self.publish_unknown(reason, lane, peer, count);
         tracing::debug!(%reason, ?lane, ?peer, count, "dropped at an end in order: {}", what());
     }
 
-    /// Tells the subscribers of messages whose content is not known; returns the key of their counter.
-    fn publish_unknown(
-        &self,
-        reason: DeadLetterReason,
-        lane: Option<Lane>,
-        peer: Option<&NodeAddress>,
-        count: u64,
-    ) -> DeadLetterKey {
+    /// Tells the subscribers of messages whose content is not known.
+    fn publish_unknown(&self, reason: DeadLetterReason, lane: Option<Lane>, peer: Option<&NodeAddress>, count: u64) {
         self.dead_letters.publish(|| DeadLetter {
             reason,
             lane,
@@ -368,7 +369,6 @@ impl Endpoint {
             size: 0,
             count,
         });
-        DeadLetterKey { reason, lane, peer: peer.cloned() }
     }
 
     /// What an answer looks like on its way out.
@@ -529,6 +529,34 @@ mod tests {
 
     impl Receiver for Discards {
         fn receive(&self, _: Inbound) {}
+    }
+
+    /// Cluster T20: a subscriber that reads the counters on a letter finds it counted.
+    #[test]
+    fn a_letter_is_counted_before_it_is_told() {
+        const LETTERS: u64 = 20_000;
+        let endpoint = Endpoint::new("b:1#5".parse().unwrap(), Arc::new(Registry::new()), 10, [7; 32]);
+        endpoint.declare_repeated("again", None, &[DeadLetterReason::QueueFull]);
+        let mut letters = endpoint.dead_letters.subscribe(LETTERS as usize);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..LETTERS {
+                    let (now, reason) = (Instant::now(), DeadLetterReason::QueueFull);
+                    match number % 4 {
+                        0 => endpoint.dead_letter_above(now, reason, "inbox", "m"),
+                        1 => endpoint.dead_letter_above(now, reason, "again", "m"),
+                        2 => endpoint.count_dead_letter(now, reason, None, None, 1, String::new),
+                        _ => endpoint.count_expected(reason, None, None, 1, String::new),
+                    }
+                }
+            });
+            let mut told = 0;
+            while told < LETTERS {
+                let Some(letter) = letters.try_next() else { continue };
+                told += letter.count;
+                assert!(endpoint.dead_letters.total(DeadLetterReason::QueueFull) >= told, "letter {told}");
+            }
+        });
     }
 
     /// Cluster T25, T41.
