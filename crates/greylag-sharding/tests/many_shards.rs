@@ -104,7 +104,7 @@ fn stored() -> StoredState {
     StoredState { meta: Some(meta), homes: (0..SHARDS).map(record).collect() }
 }
 
-/// What of the frames is asserted.
+/// The longest frame, and the messages that took several: the test asserts a bound of the one and the kinds of the others.
 #[derive(Default)]
 struct Traffic {
     longest: usize,

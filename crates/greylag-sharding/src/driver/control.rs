@@ -57,7 +57,7 @@ impl ControlLane {
 
     fn log(&self, to: &UniqueAddress, message: &str, error: SendError) {
         if matches!(error, SendError::Quarantined | SendError::ShuttingDown) {
-            // One of the two nodes is going, and the membership will say so.
+            // A refusal because a node is quarantined or shuts down is no fault: the membership tells of that node's end.
             return tracing::debug!(entity_type = %self.name, %to, message, %error, "control message was not sent");
         }
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);

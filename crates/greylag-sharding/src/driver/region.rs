@@ -102,7 +102,8 @@ pub(crate) fn open<M: Send + 'static>(
 
 /// Runs until the region's node is gone, or another region has taken over from a stopped one.
 ///
-/// `_listed`: what coordinators reach the region by, also once another region has taken over.
+/// `_listed` keeps alive the handle by which coordinators reach the region, since the list of regions gives it up when
+/// another region takes over.
 pub(crate) async fn run<M: Send + 'static>(shared: Arc<Shared<M>>, _listed: Arc<dyn AnyRegion>) {
     let mut batch = VecDeque::new();
     let mut timer = pin!(tokio::time::sleep_until(Instant::now().into()));

@@ -312,7 +312,7 @@ impl Inner {
             let Some(known) = known.as_any().downcast_ref::<Region<M>>().cloned() else {
                 return Err(InitError::AlreadyInitialized { name });
             };
-            // A type that this node cannot host is a proxy here, whatever it brings.
+            // A description without a factory is a proxy's, which says nothing of what only hosts need.
             let is_proxy = entity_type.factory.is_none();
             if let Some(field) = known.0.entity_type.differs_from(&entity_type, is_proxy) {
                 return Err(InitError::Differs { name, field });
