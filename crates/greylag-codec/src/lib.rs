@@ -19,10 +19,14 @@
 //! `greylag-core` stays without a serialization library, so the codecs live one step above it;
 //! wire (cluster T34) and journal (persistence §1) read the same ids.
 
+#[cfg(any(feature = "json", feature = "cbor"))]
+use std::any::Any;
 use std::marker::PhantomData;
 
 use bytes::{Bytes, BytesMut};
 use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest};
+#[cfg(any(feature = "json", feature = "cbor"))]
+use greylag_core::{FormatScope, ReadAnswer, ReplyFormat};
 
 /// Protocol Buffers for `M`, under one manifest.
 #[cfg(feature = "prost")]
@@ -98,14 +102,45 @@ impl<M: serde::Serialize + serde::de::DeserializeOwned + 'static> Codec<M> for J
 
     fn encode(&self, message: &M, buffer: &mut BytesMut) -> Result<(), EncodeError> {
         use bytes::BufMut;
+        let _answers = FormatScope::enter(&JsonFormat);
         serde_json::to_writer(buffer.writer(), message).map_err(|error| unrepresentable(self.manifest, error))
     }
 
     fn decode(&self, manifest: &str, bytes: Bytes) -> Result<M, DecodeError> {
         known(self.id(), self.manifest, manifest)?;
+        let _answers = FormatScope::enter(&JsonFormat);
         serde_json::from_slice(&bytes).map_err(|error| DecodeError::malformed(manifest, without_values(&error)))
     }
 }
+
+/// JSON for the answers to questions that travel in JSON.
+#[cfg(feature = "json")]
+struct JsonFormat;
+
+#[cfg(feature = "json")]
+impl ReplyFormat for JsonFormat {
+    fn codec(&self) -> CodecId {
+        CodecId::JSON
+    }
+
+    fn write(&self, answer: &dyn erased_serde::Serialize, buffer: &mut BytesMut) -> Result<(), String> {
+        use bytes::BufMut;
+        let mut writer = serde_json::Serializer::new(buffer.writer());
+        erased_serde::serialize(answer, &mut writer).map_err(|error| error.to_string())
+    }
+
+    fn read(&self, bytes: &[u8], read: ReadAnswer) -> Result<Box<dyn Any + Send>, String> {
+        let mut reader = serde_json::Deserializer::from_slice(bytes);
+        let answer =
+            read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut reader)).map_err(|_| UNFIT.to_owned())?;
+        reader.end().map_err(|error| without_values(&error))?;
+        Ok(answer)
+    }
+}
+
+/// What is said of bytes that do not fit the type of an answer. What the format says may quote them.
+#[cfg(any(feature = "json", feature = "cbor"))]
+const UNFIT: &str = "the bytes are no value of this type";
 
 /// The text of the error without words that quote the message: errors are logged, and messages are confidential.
 #[cfg(feature = "json")]
@@ -142,6 +177,7 @@ impl<M: serde::Serialize + serde::de::DeserializeOwned + 'static> Codec<M> for C
 
     fn encode(&self, message: &M, buffer: &mut BytesMut) -> Result<(), EncodeError> {
         use bytes::BufMut;
+        let _answers = FormatScope::enter(&CborFormat);
         ciborium::into_writer(message, buffer.writer()).map_err(|error| unrepresentable(self.manifest, error))
     }
 
@@ -155,6 +191,7 @@ impl<M: serde::Serialize + serde::de::DeserializeOwned + 'static> Codec<M> for C
             }
             other => DecodeError::malformed(manifest, other),
         };
+        let _answers = FormatScope::enter(&CborFormat);
         let message = ciborium::from_reader(&mut rest).map_err(malformed)?;
         // The library stops after one value; bytes after it were not written by this codec.
         if rest.is_empty() {
@@ -165,12 +202,136 @@ impl<M: serde::Serialize + serde::de::DeserializeOwned + 'static> Codec<M> for C
     }
 }
 
+/// CBOR for the answers to questions that travel in CBOR.
+#[cfg(feature = "cbor")]
+struct CborFormat;
+
+#[cfg(feature = "cbor")]
+impl ReplyFormat for CborFormat {
+    fn codec(&self) -> CodecId {
+        CodecId::CBOR
+    }
+
+    fn write(&self, answer: &dyn erased_serde::Serialize, buffer: &mut BytesMut) -> Result<(), String> {
+        use bytes::BufMut;
+        ciborium::into_writer(&answer, buffer.writer()).map_err(|error| error.to_string())
+    }
+
+    fn read(&self, bytes: &[u8], read: ReadAnswer) -> Result<Box<dyn Any + Send>, String> {
+        let mut rest = bytes;
+        LENT.set(Some(read));
+        let Lent(answer) = ciborium::from_reader(&mut rest).map_err(|_| UNFIT.to_owned())?;
+        if rest.is_empty() { Ok(answer) } else { Err(format!("{} bytes follow the answer", rest.len())) }
+    }
+}
+
+/// An answer of any type. The library shows its deserializer to types alone, and the type of an answer is forgotten; so
+/// what reads the answer is handed round it.
+#[cfg(feature = "cbor")]
+struct Lent(Box<dyn Any + Send>);
+
+#[cfg(feature = "cbor")]
+thread_local! {
+    static LENT: std::cell::Cell<Option<ReadAnswer>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(feature = "cbor")]
+impl<'de> serde::Deserialize<'de> for Lent {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::Error;
+        let read = LENT.take().ok_or_else(|| D::Error::custom("read outside of an answer"))?;
+        read(&mut <dyn erased_serde::Deserializer<'_>>::erase(deserializer)).map(Self).map_err(D::Error::custom)
+    }
+}
+
 fn unrepresentable(manifest: &str, error: impl std::fmt::Display) -> EncodeError {
     EncodeError::Unrepresentable { manifest: manifest.to_owned(), reason: error.to_string() }
 }
 
 fn known(codec: CodecId, own: &str, found: &str) -> Result<(), DecodeError> {
     if own == found { Ok(()) } else { Err(DecodeError::UnknownManifest { codec, manifest: found.to_owned() }) }
+}
+
+#[cfg(test)]
+mod answers {
+    //! api.md, "How replies find their format": the answer travels in the format of its question.
+
+    use std::sync::{Arc, Mutex};
+
+    use greylag_core::{AnswerReader, ReplyAddress, ReplyOutcome, ReplyPort, ReplyScope, ReplyTo};
+
+    use super::*;
+
+    /// A node that keeps what its tokens leave there, and the bytes of what it answers.
+    #[derive(Default)]
+    struct Port {
+        reader: Mutex<Option<AnswerReader>>,
+        answer: Mutex<Option<greylag_core::Encoded>>,
+    }
+
+    impl ReplyPort for Port {
+        fn reply(&self, _: &ReplyAddress, outcome: ReplyOutcome) {
+            let ReplyOutcome::Value { value, writer, .. } = outcome else { return };
+            *self.answer.lock().unwrap() = Some(writer.expect("a format").write(&*value).unwrap());
+        }
+
+        fn expect(&self, _: &ReplyAddress, reader: AnswerReader) {
+            *self.reader.lock().unwrap() = Some(reader);
+        }
+    }
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Ask {
+        reply_to: ReplyTo<Found>,
+    }
+
+    #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    struct Found {
+        name: String,
+        numbers: Vec<Option<u32>>,
+    }
+
+    fn carry(codec: impl Codec<Ask>) -> (AnswerReader, greylag_core::Encoded) {
+        let (asker, owner) = (Arc::new(Port::default()), Arc::new(Port::default()));
+        let address = ReplyAddress { node: "a:1#1".parse().unwrap(), ask_id: 1 };
+        let mut buffer = BytesMut::new();
+        codec.encode(&Ask { reply_to: ReplyTo::new(address, asker.clone()) }, &mut buffer).unwrap();
+        let scope = ReplyScope::enter(owner.clone());
+        let ask = codec.decode("ask", buffer.freeze()).unwrap();
+        drop(scope);
+        ask.reply_to.reply(Found { name: "Ümit".to_owned(), numbers: vec![Some(7), None] });
+        let reader = asker.reader.lock().unwrap().take().expect("the token left it");
+        let answer = owner.answer.lock().unwrap().take().expect("answered");
+        (reader, answer)
+    }
+
+    #[test]
+    fn an_answer_travels_in_the_format_of_its_question_and_needs_no_codec_of_its_own() {
+        let (of_json, in_json) = carry(json::<Ask>("ask"));
+        assert_eq!(in_json.payload, r#"{"name":"Ümit","numbers":[7,null]}"#.as_bytes());
+        let (of_cbor, in_cbor) = carry(cbor::<Ask>("ask"));
+        for (reader, answer, other) in [(&of_json, &in_json, &in_cbor), (&of_cbor, &in_cbor, &in_json)] {
+            assert!(answer.manifest.is_empty() && reader.reads(answer.codec, ""));
+            assert!(!reader.reads(other.codec, "") && !reader.reads(answer.codec, "found"), "the registry reads these");
+            let read = reader.read("", answer.payload.clone()).unwrap().downcast::<Found>().unwrap();
+            assert_eq!(*read, Found { name: "Ümit".to_owned(), numbers: vec![Some(7), None] });
+            let mut damaged = BytesMut::from(&answer.payload[..]);
+            damaged.extend_from_slice(b"0");
+            assert!(reader.read("", damaged.freeze()).is_err(), "bytes after the answer");
+            let error = reader.read("", answer.payload.slice(..answer.payload.len() - 1)).unwrap_err().to_string();
+            assert!(!error.contains("mit"), "an error quotes no message: {error}");
+        }
+    }
+
+    #[test]
+    fn a_scope_ends_with_the_message_that_opened_it() {
+        carry(json::<Ask>("ask"));
+        let port = Arc::new(Port::default());
+        let address = ReplyAddress { node: "a:1#1".parse().unwrap(), ask_id: 1 };
+        let token: ReplyTo<u64> = ReplyTo::new(address, port.clone());
+        serde_json::to_string(&token).unwrap();
+        assert!(port.reader.lock().unwrap().is_none(), "written by no codec, so read by none");
+    }
 }
 
 #[cfg(test)]

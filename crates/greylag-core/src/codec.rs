@@ -5,6 +5,7 @@
 //! paths, so a rename in the code breaks nothing that is stored.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
@@ -70,6 +71,28 @@ pub trait Codec<M>: Send + Sync + 'static {
     /// # Errors
     /// [`DecodeError`] names the manifest, and what is wrong with the bytes.
     fn decode(&self, manifest: &str, bytes: Bytes) -> Result<M, DecodeError>;
+}
+
+impl<M, C: Codec<M> + ?Sized> Codec<M> for Arc<C> {
+    fn id(&self) -> CodecId {
+        (**self).id()
+    }
+
+    fn manifest(&self, message: &M) -> Manifest {
+        (**self).manifest(message)
+    }
+
+    fn manifests(&self) -> Vec<Manifest> {
+        (**self).manifests()
+    }
+
+    fn encode(&self, message: &M, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+        (**self).encode(message, buffer)
+    }
+
+    fn decode(&self, manifest: &str, bytes: Bytes) -> Result<M, DecodeError> {
+        (**self).decode(manifest, bytes)
+    }
 }
 
 /// A message could not be written. It was not sent and not stored.

@@ -6,6 +6,7 @@ use std::fmt;
 ///
 /// Source: cluster T41 and the documents named per variant group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum DeadLetterReason {
     // Transport (cluster §1).

@@ -4,6 +4,7 @@
 ///
 /// Source: persistence §2.2, §2.6; sharding §4.11.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum EntityError {
     /// The entity finished with the message and dropped its reply token unused.
     #[error("the entity did not reply")]
@@ -60,6 +61,7 @@ impl EntityError {
 
 /// Why nothing was stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum NotStoredReason {
     /// The store or the entity refused these events: size, count, tags, encoding, disk space.
     #[error("rejected: {0}")]

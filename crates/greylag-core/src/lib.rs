@@ -43,8 +43,11 @@ pub use generation::{Generation, GenerationError};
 pub use manifest::Manifest;
 pub use registry::{Encoded, Registry, RegistryError};
 pub use reply::{
-    ReplyAddress, ReplyOutcome, ReplyPort, ReplyScope, ReplyTo, UnboundReply, answer_dropped, answer_undelivered,
+    AnswerReader, AnswerWriter, ReadTokenError, ReplyAddress, ReplyOutcome, ReplyPort, ReplyScope, ReplyTo,
+    StorageScope, TokenCodec, UnboundReply, answer_dropped, answer_undelivered,
 };
+#[cfg(feature = "serde")]
+pub use reply::{FormatScope, ReadAnswer, ReplyFormat};
 pub use room::{Room, Share};
 pub use sentence::fmt_sentence;
 pub use timer_key::TimerKey;

@@ -24,20 +24,33 @@ pub struct Encoded {
     pub payload: Bytes,
 }
 
-type AnyMessage = Box<dyn Any + Send>;
+/// A value that forgot its type.
+pub(crate) type AnyMessage = Box<dyn Any + Send>;
 
 /// A codec that forgot its type.
-trait ErasedCodec: Send + Sync {
+pub(crate) trait ErasedCodec: Send + Sync {
+    /// Whether it reads what is written under this codec id and manifest.
+    fn reads(&self, codec: CodecId, manifest: &str) -> bool;
     fn encode(&self, message: &dyn Any) -> Result<Encoded, EncodeError>;
     fn decode(&self, manifest: &str, bytes: Bytes) -> Result<AnyMessage, DecodeError>;
 }
 
-struct Erased<M, C> {
+pub(crate) struct Erased<M, C> {
     codec: C,
     message: std::marker::PhantomData<fn() -> M>,
 }
 
+impl<M, C> Erased<M, C> {
+    pub(crate) fn new(codec: C) -> Self {
+        Self { codec, message: std::marker::PhantomData }
+    }
+}
+
 impl<M: Send + 'static, C: Codec<M>> ErasedCodec for Erased<M, C> {
+    fn reads(&self, codec: CodecId, manifest: &str) -> bool {
+        self.codec.id() == codec && self.codec.manifests().iter().any(|known| **known == *manifest)
+    }
+
     fn encode(&self, message: &dyn Any) -> Result<Encoded, EncodeError> {
         let message = message.downcast_ref::<M>().ok_or(EncodeError::NotRegistered { type_name: type_name::<M>() })?;
         let mut buffer = BytesMut::new();
@@ -109,7 +122,7 @@ impl Registry {
                 _ => {}
             }
         }
-        let erased: Arc<dyn ErasedCodec> = Arc::new(Erased { codec, message: std::marker::PhantomData });
+        let erased: Arc<dyn ErasedCodec> = Arc::new(Erased::new(codec));
         for manifest in manifests {
             tables.by_name.entry(id).or_default().insert(manifest, (this, erased.clone()));
         }

@@ -4,19 +4,30 @@
 //! asking node and a correlation number, and carries the port of the node it is on, through which
 //! the answer leaves: to a waiting future on the same node, or over the wire. On the wire only the
 //! [`ReplyAddress`] travels; a node that decodes a message opens a [`ReplyScope`] with its own port
-//! first, so tokens inside come out bound to that node.
+//! first, so tokens inside come out bound to that node. How the answer travels: `reply/format.rs`.
 //!
 //! ```text
 //! asker: ask(|reply_to| msg) --msg(ReplyAddress)--> entity: reply_to.reply(value)
 //!        future <--complete-- port of the asker <--wire-- port of the entity's node
 //! ```
 
-use std::any::Any;
-use std::cell::RefCell;
+mod format;
+mod token;
+mod unanswered;
+
+use std::any::{Any, TypeId};
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+#[cfg(feature = "serde")]
+pub use format::serde_impls::{FormatScope, ReadAnswer, ReplyFormat};
+pub use format::{AnswerReader, AnswerWriter};
+pub use token::{ReadTokenError, TokenCodec};
+use unanswered::outcome_of_drop;
+pub use unanswered::{answer_dropped, answer_undelivered};
 
 use crate::address::UniqueAddress;
 use crate::dead_letter::DeadLetterReason;
@@ -33,12 +44,15 @@ pub struct ReplyAddress {
 
 /// What an ask is answered with.
 pub enum ReplyOutcome {
-    /// The answer; the port encodes it by its type if it has to leave the node.
+    /// The answer. If it has to leave the node, the port encodes it by the codec that the node's registry has for its
+    /// type, else by the writer.
     Value {
         /// The value, of the type that the asker waits for.
         value: Box<dyn Any + Send>,
         /// Its Rust type, for error texts only.
         type_name: &'static str,
+        /// What the question's token says of the way in which the answer travels.
+        writer: Option<AnswerWriter>,
     },
     /// The runtime answers in the entity's stead.
     Failed(EntityError),
@@ -61,6 +75,19 @@ impl fmt::Debug for ReplyOutcome {
 pub trait ReplyPort: Send + Sync + 'static {
     /// Sends `outcome` on its way to `to`.
     fn reply(&self, to: &ReplyAddress, outcome: ReplyOutcome);
+
+    /// Keeps what reads the answer to `to`, a question whose token leaves this node now. Of other nodes' questions a
+    /// port keeps nothing: what reads their answers is there already. Default: keeps nothing, for ports whose answers
+    /// stay in the process.
+    fn expect(&self, to: &ReplyAddress, reader: AnswerReader) {
+        let _ = (to, reader);
+    }
+
+    /// What a layer of the node has lent to what is decoded here, by its type: see [`ReplyScope::lent`]. Default: nothing.
+    fn lent(&self, what: TypeId) -> Option<Arc<dyn Any + Send + Sync>> {
+        let _ = what;
+        None
+    }
 }
 
 /// A one-shot right to answer a question with an `R`.
@@ -75,19 +102,29 @@ pub struct ReplyTo<R> {
     port: Option<Arc<dyn ReplyPort>>,
     /// Set when the token was written into bytes: the right then lives where they are read.
     written: AtomicBool,
+    writer: Option<AnswerWriter>,
     reply: PhantomData<fn(R)>,
 }
 
 impl<R: Send + 'static> ReplyTo<R> {
     /// A token for `address` that answers through `port`.
     pub fn new(address: ReplyAddress, port: Arc<dyn ReplyPort>) -> Self {
-        Self { address, port: Some(port), written: AtomicBool::new(false), reply: PhantomData }
+        Self { address, port: Some(port), written: AtomicBool::new(false), writer: None, reply: PhantomData }
+    }
+
+    /// Has the answer travel by `writer` where the node's registry has no codec for its type.
+    pub fn written_by(self, writer: AnswerWriter) -> Self {
+        // Field by field: a token that is taken apart would count as dropped.
+        let mut token = self;
+        token.writer = Some(writer);
+        token
     }
 
     /// Answers.
     pub fn reply(mut self, value: R) {
-        let value = ReplyOutcome::Value { value: Box::new(value), type_name: std::any::type_name::<R>() };
-        self.send(value);
+        let (value, type_name) = (Box::new(value), std::any::type_name::<R>());
+        let writer = self.writer.take();
+        self.send(ReplyOutcome::Value { value, type_name, writer });
     }
 
     /// Binds a token read from bytes to the port of the surrounding [`ReplyScope`].
@@ -111,8 +148,12 @@ impl<R> ReplyTo<R> {
     }
 
     /// The address, for writing the token into bytes. The right to answer moves with the bytes:
-    /// dropping this token afterwards says nothing to the asker.
-    pub fn write(&self) -> &ReplyAddress {
+    /// dropping this token afterwards says nothing to the asker. The answer is read by `reader`, or else by the codec
+    /// that the asker's registry has for its type.
+    pub fn write(&self, reader: Option<AnswerReader>) -> &ReplyAddress {
+        if let (Some(port), Some(reader)) = (&self.port, reader) {
+            port.expect(&self.address, reader);
+        }
         self.written.store(true, Ordering::Relaxed);
         &self.address
     }
@@ -132,48 +173,6 @@ impl<R> Drop for ReplyTo<R> {
     }
 }
 
-/// Runs `f`; reply tokens that it drops unanswered answer `error` in place of
-/// [`EntityError::NoReply`]. For runtimes that drop messages and side effects whose tokens they
-/// cannot see. Source: persistence §2.6.
-pub fn answer_dropped<T>(error: EntityError, f: impl FnOnce() -> T) -> T {
-    with_unanswered(Unanswered::Failed(error), f)
-}
-
-/// Runs `f`; reply tokens that it drops unanswered answer that their message was dropped for `reason`, before any
-/// handler saw it. For runtimes that drop messages whose tokens they cannot see. Source: sharding §4.11.
-pub fn answer_undelivered<T>(reason: DeadLetterReason, f: impl FnOnce() -> T) -> T {
-    with_unanswered(Unanswered::Dropped(reason), f)
-}
-
-/// The answer that a reply token gives when it is dropped unused; without one it answers [`EntityError::NoReply`].
-#[derive(Clone)]
-enum Unanswered {
-    Failed(EntityError),
-    Dropped(DeadLetterReason),
-}
-
-fn with_unanswered<T>(answer: Unanswered, f: impl FnOnce() -> T) -> T {
-    struct Restore(Option<Unanswered>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            UNANSWERED.with_borrow_mut(|answer| *answer = self.0.take());
-        }
-    }
-    let _restore = Restore(UNANSWERED.with_borrow_mut(|before| before.replace(answer)));
-    f()
-}
-
-fn outcome_of_drop() -> ReplyOutcome {
-    if std::thread::panicking() {
-        return ReplyOutcome::Failed(EntityError::Failed("the handler panicked".to_owned()));
-    }
-    match UNANSWERED.with_borrow(Clone::clone) {
-        Some(Unanswered::Failed(error)) => ReplyOutcome::Failed(error),
-        Some(Unanswered::Dropped(reason)) => ReplyOutcome::Dropped(reason),
-        None => ReplyOutcome::Failed(EntityError::NoReply),
-    }
-}
-
 impl<R> fmt::Debug for ReplyTo<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ReplyTo({}/{})", self.address.node, self.address.ask_id)
@@ -187,8 +186,35 @@ pub struct UnboundReply;
 
 thread_local! {
     static SCOPE: RefCell<Vec<Arc<dyn ReplyPort>>> = const { RefCell::new(Vec::new()) };
-    /// Set by `answer_dropped` and `answer_undelivered`.
-    static UNANSWERED: RefCell<Option<Unanswered>> = const { RefCell::new(None) };
+    static STORES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, what belongs to a running process (reply tokens, references to entities) refuses to be written on this
+/// thread: what is stored is read when that process is long gone.
+#[must_use = "the scope ends when it is dropped"]
+#[derive(Debug)]
+pub struct StorageScope {
+    outer: bool,
+    /// Scopes end on the thread that opened them.
+    not_send: PhantomData<*const ()>,
+}
+
+impl StorageScope {
+    /// Opens a scope on this thread; scopes nest.
+    pub fn enter() -> Self {
+        Self { outer: STORES.replace(true), not_send: PhantomData }
+    }
+
+    /// Whether such a scope is open on this thread.
+    pub fn is_open() -> bool {
+        STORES.get()
+    }
+}
+
+impl Drop for StorageScope {
+    fn drop(&mut self) {
+        STORES.set(self.outer);
+    }
 }
 
 /// While it lives, reply tokens decoded on this thread are bound to its port.
@@ -208,6 +234,11 @@ impl ReplyScope {
         Self { not_send: PhantomData }
     }
 
+    /// What a layer of the node whose message is decoded here has lent, such as what finds entities by their names.
+    pub fn lent<T: Send + Sync + 'static>() -> Option<Arc<T>> {
+        Self::current()?.lent(TypeId::of::<T>())?.downcast().ok()
+    }
+
     fn current() -> Option<Arc<dyn ReplyPort>> {
         SCOPE.with_borrow(|scopes| scopes.last().cloned())
     }
@@ -221,21 +252,32 @@ impl Drop for ReplyScope {
 
 #[cfg(feature = "serde")]
 mod serde_impls {
-    use super::{ReplyAddress, ReplyTo};
+    use super::format::serde_impls::FormatScope;
+    use super::{AnswerReader, AnswerWriter, ReplyAddress, ReplyTo, StorageScope};
     use crate::address::UniqueAddress;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+    use serde::de::DeserializeOwned;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser::Error};
 
-    impl<R> Serialize for ReplyTo<R> {
+    /// The format of the codec that writes the message is the one in which the answer comes back.
+    impl<R: DeserializeOwned + Send + 'static> Serialize for ReplyTo<R> {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-            let address = self.write();
+            if StorageScope::is_open() {
+                return Err(S::Error::custom("a reply token cannot be stored: its asker is gone when it is read"));
+            }
+            let address = self.write(FormatScope::current().map(AnswerReader::of_format::<R>));
             (&address.node, address.ask_id).serialize(serializer)
         }
     }
 
-    impl<'de, R: Send + 'static> Deserialize<'de> for ReplyTo<R> {
+    /// The format of the codec that reads the message is the one in which the answer goes back.
+    impl<'de, R: Serialize + Send + 'static> Deserialize<'de> for ReplyTo<R> {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
             let (node, ask_id) = <(UniqueAddress, u64)>::deserialize(deserializer)?;
-            Self::bind(ReplyAddress { node, ask_id }).map_err(D::Error::custom)
+            let token = Self::bind(ReplyAddress { node, ask_id }).map_err(de::Error::custom)?;
+            Ok(match FormatScope::current() {
+                Some(format) => token.written_by(AnswerWriter::of_format::<R>(format)),
+                None => token,
+            })
         }
     }
 }
@@ -307,7 +349,7 @@ mod tests {
         let port = Arc::new(Log::default());
         let there = Arc::new(Log::default());
         let here = token(&port, 1);
-        let address = here.write().clone();
+        let address = here.write(None).clone();
         drop(here);
         assert_eq!(ReplyTo::<i64>::bind(address.clone()).map(drop), Err(UnboundReply));
         let scope = ReplyScope::enter(there.clone());

@@ -12,29 +12,21 @@
 //! use greylag_codec::json;
 //! use greylag_core::{Registry, ReplyTo};
 //! use greylag_delivery::*;
-//! use greylag_persistence::{
-//!     CommandContext, Effect, EventMeta, EventSourced, InMemoryJournal, InMemorySnapshots, PersistenceId, StoredCodec,
-//!     Stores,
-//! };
-//! use greylag_sharding::{Sharding, settings::ShardingSettings};
+//! use greylag_persistence::{Ctx, Effect, EventCodecs, EventSourced, Stores};
+//! use greylag_sharding::{EntityKey, Sharding, ShardingSettings};
 //! use greylag_transport::memory::MemoryNetwork;
 //!
-//! struct Account(String);
+//! // Deposits, and the balance on request.
+//! const ACCOUNT: EntityKey<WithDelivery<i64, ReplyTo<i64>>> = EntityKey::new("Account");
+//!
+//! struct Account;
 //!
 //! impl EventSourced for Account {
-//!     type Command = DeliveryCommand<i64, ReplyTo<i64>>; // deposits, and the balance on request
+//!     type Command = DeliveryCommand<i64, ReplyTo<i64>>;
 //!     type Event = i64;
 //!     type State = i64;
 //!
-//!     fn persistence_id(&self) -> PersistenceId {
-//!         PersistenceId::of("Account", &self.0).unwrap()
-//!     }
-//!
-//!     fn event_codec(&self) -> StoredCodec<i64> {
-//!         StoredCodec::new(json::<i64>("deposited"))
-//!     }
-//!
-//!     fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, balance: &i64, command: Self::Command) -> Effect<Self> {
+//!     fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, balance: &i64, command: Self::Command) -> Effect<Self> {
 //!         match command {
 //!             DeliveryCommand::Delivered(deposit) => {
 //!                 let amount = *deposit;
@@ -44,7 +36,7 @@
 //!         }
 //!     }
 //!
-//!     fn apply(&self, balance: &mut i64, amount: &i64, _: &EventMeta<'_>) {
+//!     fn apply(balance: &mut i64, amount: &i64) {
 //!         *balance += amount;
 //!     }
 //! }
@@ -52,11 +44,11 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let remoting = MemoryNetwork::new().node("localhost:17355#1".parse()?, Arc::new(Registry::new()));
-//! let stores = Stores::new(Arc::new(InMemoryJournal::default()), Arc::new(InMemorySnapshots::default()));
-//! let sharding = Sharding::alone(remoting, Some(stores), ShardingSettings::default()).await?;
+//! let sharding = Sharding::alone(remoting, Some(Stores::in_memory()), ShardingSettings::default()).await?;
 //!
 //! let delivery = ConsumerDelivery::new(&DeliverySettings::default())?;
-//! let accounts = event_sourced_with_delivery("Account", &delivery, |init| Ok(Account(init.id.to_string())));
+//! let codecs = EventCodecs::new(json("account.deposited"));
+//! let accounts = event_sourced_with_delivery(ACCOUNT, &codecs, &delivery, |_| Ok(Account));
 //! let region = sharding.init(accounts)?;
 //!
 //! // The same stream, numbered from 1 in every run: messages of an earlier run are recognised.
@@ -67,7 +59,7 @@
 //! }
 //! producer.drain(Duration::from_secs(10)).await?;
 //!
-//! let balance = region.entity_ref("alice").ask(WithDelivery::Bypass, Duration::from_secs(3)).await?;
+//! let balance = region.entity_ref("alice").ask(WithDelivery::Bypass).await?;
 //! assert_eq!(balance, 123);
 //! # Ok(())
 //! # }

@@ -15,11 +15,11 @@ use greylag_delivery::{
     event_sourced_with_delivery,
 };
 use greylag_persistence::{
-    CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, InMemoryJournal, InMemorySnapshots,
-    PersistenceId, StoredCodec, Stores,
+    Ctx, Effect, EventCodecs, EventSourced, EventSourcedSettings, InMemoryJournal, InMemorySnapshots, StoredCodec,
+    Stores,
 };
 use greylag_sharding::settings::ShardingSettings;
-use greylag_sharding::{Region, Sharding};
+use greylag_sharding::{EntityKey, Region, Sharding};
 use greylag_transport::memory::MemoryNetwork;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -218,7 +218,6 @@ fn a_stream_goes_on_under_a_higher_epoch() {
 
 /// Adds up; zero leads to nothing; events mean nothing when `forgetful` is set.
 struct Sum {
-    id: String,
     evaluated: Arc<AtomicUsize>,
     snapshots: bool,
     settings: EventSourcedSettings,
@@ -227,29 +226,27 @@ struct Sum {
 
 type Command = DeliveryCommand<i64, ReplyTo<i64>>;
 
+const SUM: EntityKey<WithDelivery<i64, ReplyTo<i64>>> = EntityKey::new("Sum");
+
+impl Sum {
+    fn codecs(&self) -> EventCodecs<Self> {
+        let events = StoredCodec::new(json::<i64>("added"));
+        let lost = |_| greylag_persistence::EventSeq::Filtered;
+        let codecs = EventCodecs::new(if self.forgetful { events.from_journal(lost) } else { events });
+        if self.snapshots { codecs.snapshots(json::<i64>("sum")) } else { codecs }
+    }
+}
+
 impl EventSourced for Sum {
     type Command = Command;
     type Event = i64;
     type State = i64;
 
-    fn persistence_id(&self) -> PersistenceId {
-        PersistenceId::of("Sum", &self.id).unwrap()
-    }
-
-    fn event_codec(&self) -> StoredCodec<i64> {
-        let codec = StoredCodec::new(json::<i64>("added"));
-        if self.forgetful { codec.from_journal(|_| greylag_persistence::EventSeq::Filtered) } else { codec }
-    }
-
-    fn snapshot_codec(&self) -> Option<StoredCodec<i64>> {
-        self.snapshots.then(|| StoredCodec::new(json::<i64>("sum")))
-    }
-
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         self.settings.clone()
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, state: &i64, command: Command) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Command>, state: &i64, command: Command) -> Effect<Self> {
         match command {
             DeliveryCommand::Delivered(delivery) => {
                 self.evaluated.fetch_add(1, Ordering::Relaxed);
@@ -260,7 +257,7 @@ impl EventSourced for Sum {
         }
     }
 
-    fn apply(&self, state: &mut i64, by: &i64, _: &EventMeta<'_>) {
+    fn apply(state: &mut i64, by: &i64) {
         *state += by;
     }
 
@@ -289,13 +286,14 @@ impl Node {
         let delivery = ConsumerDelivery::new(&DeliverySettings::test()).unwrap();
         let evaluated = Arc::new(AtomicUsize::new(0));
         let count = evaluated.clone();
-        let sums = event_sourced_with_delivery("Sum", &delivery, move |init| {
+        let make = move || {
             let settings = EventSourcedSettings::default();
-            let id = init.id.to_string();
-            let mut sum = Sum { id, evaluated: count.clone(), snapshots: false, settings, forgetful: false };
+            let mut sum = Sum { evaluated: count.clone(), snapshots: false, settings, forgetful: false };
             change(&mut sum);
-            Ok(sum)
-        });
+            sum
+        };
+        let codecs = make().codecs();
+        let sums = event_sourced_with_delivery(SUM, &codecs, &delivery, move |_| Ok(make()));
         let region = sharding.init(sums).unwrap();
         Self { sharding, region, delivery, evaluated }
     }
@@ -309,7 +307,7 @@ impl Node {
     }
 
     async fn sum(&self, id: &str) -> i64 {
-        self.region.entity_ref(id).ask(WithDelivery::Bypass, PATIENCE).await.unwrap()
+        self.region.entity_ref(id).ask(WithDelivery::Bypass).timeout(PATIENCE).await.unwrap()
     }
 }
 
@@ -366,7 +364,7 @@ async fn marks_outlive_snapshots_and_unreadable_events() {
 #[tokio::test]
 async fn settings_that_lose_marks_are_refused() {
     let node = Node::start(&kept(), |sum| sum.settings.allow_partial_history = true).await;
-    let answer = node.region.entity_ref("x").ask(WithDelivery::Bypass, Duration::from_secs(2)).await;
+    let answer = node.region.entity_ref("x").ask(WithDelivery::Bypass).timeout(Duration::from_secs(2)).await;
     let refused = answer.unwrap_err().to_string();
     assert!(refused.contains("under_delivery"), "{refused}");
 }

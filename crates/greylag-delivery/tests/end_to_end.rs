@@ -13,14 +13,15 @@ use greylag_delivery::{
     event_sourced_with_delivery,
 };
 use greylag_persistence::{
-    AppendFault, CommandContext, Effect, EventMeta, EventSourced, InMemoryJournal, InMemorySnapshots, PersistenceId,
-    StoredCodec, Stores,
+    AppendFault, Ctx, Effect, EventCodecs, EventSourced, InMemoryJournal, InMemorySnapshots, PersistenceId, Stores,
 };
 use greylag_sharding::settings::ShardingSettings;
-use greylag_sharding::{Ctx, Failure, Region, Sharding};
+use greylag_sharding::{EntityKey, Failure, Region, Sharding};
 use greylag_transport::memory::MemoryNetwork;
 
 const PATIENCE: Duration = Duration::from_secs(10);
+
+const CUSTOMER: EntityKey<WithDelivery<Purchase, Question>> = EntityKey::new("Customer");
 
 /// What a customer bought; zero cents is nothing.
 type Purchase = i64;
@@ -50,20 +51,7 @@ impl EventSourced for Customer {
     type Event = i64;
     type State = Totals;
 
-    fn persistence_id(&self) -> PersistenceId {
-        customer(&self.id)
-    }
-
-    fn event_codec(&self) -> StoredCodec<i64> {
-        StoredCodec::new(json::<i64>("purchased"))
-    }
-
-    fn on_command(
-        &mut self,
-        _: &mut CommandContext<'_, Self::Command>,
-        state: &Totals,
-        command: Self::Command,
-    ) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, state: &Totals, command: Self::Command) -> Effect<Self> {
         match command {
             DeliveryCommand::Delivered(purchase) if *purchase == 0 => Effect::confirm_delivery(purchase),
             DeliveryCommand::Delivered(purchase) => {
@@ -78,7 +66,7 @@ impl EventSourced for Customer {
         }
     }
 
-    fn apply(&self, state: &mut Totals, cents: &i64, _: &EventMeta<'_>) {
+    fn apply(state: &mut Totals, cents: &i64) {
         state.purchases += 1;
         state.cents += cents;
     }
@@ -110,7 +98,8 @@ impl Shop {
         let sharding = alone(&journal).await;
         let delivery = ConsumerDelivery::new(&DeliverySettings::test()).unwrap();
         let panics = Arc::new(AtomicU32::new(0));
-        let customers = event_sourced_with_delivery("Customer", &delivery, move |init| {
+        let codecs = EventCodecs::new(json("purchased"));
+        let customers = event_sourced_with_delivery(CUSTOMER, &codecs, &delivery, move |init| {
             Ok(Customer { id: init.id.as_str().to_owned(), panics: panics.clone() })
         });
         let region = sharding.init(customers).unwrap();
@@ -126,7 +115,7 @@ impl Shop {
 
     async fn totals(&self, id: &str) -> Totals {
         let question = |reply_to| WithDelivery::Bypass(Question::Totals(reply_to));
-        self.region.entity_ref(id).ask(question, PATIENCE).await.unwrap()
+        self.region.entity_ref(id).ask(question).timeout(PATIENCE).await.unwrap()
     }
 }
 
@@ -283,7 +272,7 @@ impl DeliveryEntity<i64> for Moody {
         match (*delivery, delivery.attempt()) {
             (2, 1) => delivery.nack(Duration::from_millis(1)),
             (3, 1) => drop(delivery),
-            (4, _) => cx.spawn_for(async move {
+            (4, _) => cx.run(async move {
                 tokio::task::yield_now().await;
                 delivery.confirm();
             }),
@@ -307,7 +296,8 @@ impl DeliveryEntity<i64> for Moody {
 async fn an_entity_with_handlers_may_say_no_or_later() {
     let sharding = alone(&InMemoryJournal::default()).await;
     let delivery = ConsumerDelivery::new(&DeliverySettings::test()).unwrap();
-    let region = sharding.init(DeliveryType::new("Moody", &delivery, |_| Ok(Moody::default()))).unwrap();
+    let region =
+        sharding.init(DeliveryType::new(EntityKey::new("Moody"), &delivery, |_| Ok(Moody::default()))).unwrap();
     let identity = ProducerIdentity::stable(ProducerId::new("p").unwrap(), StreamId(9), Epoch::FIRST);
     let producer =
         ShardingProducer::start(&sharding, identity, region.clone(), json::<i64>("n"), DeliverySettings::test())
@@ -316,7 +306,7 @@ async fn an_entity_with_handlers_may_say_no_or_later() {
         producer.send("one", number).await.unwrap();
     }
     producer.drain(PATIENCE).await.unwrap();
-    let handed = region.entity_ref("one").ask(WithDelivery::Bypass, PATIENCE).await.unwrap();
+    let handed = region.entity_ref("one").ask(WithDelivery::Bypass).timeout(PATIENCE).await.unwrap();
     assert_eq!(handed, [(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (4, 1), (5, 1)]);
 }
 
@@ -366,7 +356,8 @@ async fn what_is_confirmed_beside_the_deliveries_lets_the_entity_go_on() {
     let mut settings = DeliverySettings::test();
     settings.consumer.resend_interval_min = Duration::from_secs(30);
     let delivery = ConsumerDelivery::new(&settings).unwrap();
-    let region = sharding.init(DeliveryType::new("Patient", &delivery, |_| Ok(Patient::default()))).unwrap();
+    let region =
+        sharding.init(DeliveryType::new(EntityKey::new("Patient"), &delivery, |_| Ok(Patient::default()))).unwrap();
     let identity = ProducerIdentity::stable(ProducerId::new("p").unwrap(), StreamId(9), Epoch::FIRST);
     let producer = ShardingProducer::start(&sharding, identity, region.clone(), json::<i64>("n"), settings).unwrap();
     let mut sent = Vec::new();
@@ -379,7 +370,12 @@ async fn what_is_confirmed_beside_the_deliveries_lets_the_entity_go_on() {
     }
 
     let handed = async || {
-        region.entity_ref("one").ask(|reply_to| WithDelivery::Bypass(Later::Handed(reply_to)), PATIENCE).await.unwrap()
+        region
+            .entity_ref("one")
+            .ask(|reply_to| WithDelivery::Bypass(Later::Handed(reply_to)))
+            .timeout(PATIENCE)
+            .await
+            .unwrap()
     };
     producer.send("one", 6).await.unwrap();
     while !handed().await.contains(&6) {}
@@ -423,7 +419,7 @@ async fn a_handler_that_always_fails_does_not_keep_its_shard_busy() {
     let delivery = ConsumerDelivery::new(&settings).unwrap();
     let attempts = Arc::new(Mutex::new(Vec::new()));
     let noted = attempts.clone();
-    let hopeless = DeliveryType::new("Hopeless", &delivery, move |_| Ok(Hopeless(noted.clone())));
+    let hopeless = DeliveryType::new(EntityKey::new("Hopeless"), &delivery, move |_| Ok(Hopeless(noted.clone())));
     let region = sharding.init(hopeless).unwrap();
     let identity = ProducerIdentity::stable(ProducerId::new("p").unwrap(), StreamId(9), Epoch::FIRST);
     let producer = ShardingProducer::start(&sharding, identity, region, json::<i64>("n"), settings).unwrap();

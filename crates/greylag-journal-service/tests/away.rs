@@ -9,9 +9,9 @@ use common::{ServedDisk, append, client, id, loopback};
 use greylag_codec::json;
 use greylag_persistence::driver::{RecoveryPermits, spawn};
 use greylag_persistence::{
-    AppendError, BreakerMode, BreakerSettings, CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings,
-    Guarded, Health, Journal, PersistenceId, ReadError, SnapshotStore, StateStore, StoredCodec, Stores, Under,
-    WriterEpoch, WriterUuid,
+    AppendError, BreakerMode, BreakerSettings, Ctx, Effect, EventCodecs, EventSourced, EventSourcedSettings, Guarded,
+    Health, Journal, Persisted, PersistenceId, ReadError, SnapshotStore, StateStore, Stores, Under, WriterEpoch,
+    WriterUuid,
 };
 use tokio::sync::oneshot;
 
@@ -67,31 +67,26 @@ impl EventSourced for Account {
     type Event = u64;
     type State = u64;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.0.clone()
-    }
-
-    fn event_codec(&self) -> StoredCodec<u64> {
-        StoredCodec::new(json("added"))
-    }
-
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         EventSourcedSettings::test()
     }
 
-    fn on_command(
-        &mut self,
-        _: &mut CommandContext<'_, Self::Command>,
-        _: &u64,
-        Add(number, done): Add,
-    ) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, _: &u64, Add(number, done): Add) -> Effect<Self> {
         Effect::<Self>::persist(number).then_run(move |sum| {
             let _gone = done.send(*sum);
         })
     }
 
-    fn apply(&self, sum: &mut u64, number: &u64, _: &EventMeta<'_>) {
+    fn apply(sum: &mut u64, number: &u64) {
         *sum += number;
+    }
+}
+
+impl Account {
+    /// The entity with its name and its codecs.
+    fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
+        let id = self.0.clone();
+        EventCodecs::new(json("added")).of(id, self)
     }
 }
 
@@ -103,7 +98,7 @@ async fn entities_wait_in_recovery_until_the_server_is_back() {
     let served = ServedDisk::start(directory.path(), loopback()).await;
     let client = client(served.address).await;
     let stores = client.stores();
-    let start = |number| spawn(Account(id(number)), stores.clone(), RecoveryPermits::default()).unwrap();
+    let start = |number| spawn(Account(id(number)).stored(), stores.clone(), RecoveryPermits::default()).unwrap();
     let add = async |entity: &greylag_persistence::driver::EntityHandle<Add>, number| {
         let (done, sum) = oneshot::channel();
         entity.tell(Add(number, done)).await.unwrap();

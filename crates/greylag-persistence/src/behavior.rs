@@ -1,20 +1,17 @@
 //! What a user writes: commands in, events out, a state folded from events.
 
 use std::fmt;
-use std::time::Duration;
 
-use greylag_core::{Generation, ReplyTo, TimerKey};
+use greylag_core::Generation;
 
-use crate::codec::{StoredCodec, UnreadableRecord};
+use crate::codec::UnreadableRecord;
+use crate::ctx::Ctx;
 use crate::effect::Effect;
-use crate::errands::{Message, Pace, Request, SHORTEST_PERIOD, Work, answer_when, errand_methods};
 use crate::error::{
     AdvanceError, AppendError, ClaimError, DeleteError, ReadError, RejectReason, SnapshotError, StateWriteError,
 };
 use crate::event::{Metadata, SeqNr, Tags};
 use crate::journal::Head;
-use crate::marks::Marks;
-use crate::persistence_id::PersistenceId;
 use crate::replay_filter::WritersOverlap;
 use crate::settings::EventSourcedSettings;
 use crate::snapshot::SnapshotCriteria;
@@ -32,17 +29,6 @@ pub trait EventSourced: Sized + Send + 'static {
     type Event: Send + 'static;
     /// What follows from the events; the default is the state before the first.
     type State: Default + Send + 'static;
-
-    /// Under which name its history is stored; the same at every call.
-    fn persistence_id(&self) -> PersistenceId;
-
-    /// How events become bytes.
-    fn event_codec(&self) -> StoredCodec<Self::Event>;
-
-    /// How states become bytes; without it, no snapshot is saved or read.
-    fn snapshot_codec(&self) -> Option<StoredCodec<Self::State>> {
-        None
-    }
 
     /// Which journal of its node keeps the events, of those given by `Stores::with_plugin`. Default `""`:
     /// the node's default. Source: persistence §1.
@@ -64,20 +50,26 @@ pub trait EventSourced: Sized + Send + 'static {
     /// Decides what a command does. `state` is what all events until now say, all of them durable.
     fn on_command(
         &mut self,
-        cx: &mut CommandContext<'_, Self::Command>,
+        cx: &mut Ctx<'_, Self::Command>,
         state: &Self::State,
         command: Self::Command,
     ) -> Effect<Self>;
 
     /// Folds one event. Must be pure and total: it runs before the event is stored, and again at
     /// every replay.
-    fn apply(&self, state: &mut Self::State, event: &Self::Event, meta: &EventMeta<'_>);
+    fn apply(state: &mut Self::State, event: &Self::Event);
+
+    /// As [`EventSourced::apply`], with what is known about the event, and with the behaviour. Default: just that.
+    fn apply_with(&self, state: &mut Self::State, event: &Self::Event, meta: &EventMeta<'_>) {
+        let _ = meta;
+        Self::apply(state, event);
+    }
 
     /// Hears what happened to the entity. While the state is lost (after a panic, before recovery ended, or while an
     /// append whose events it holds is not answered) `state` is the default. What the entity begins through its context
     /// on a signal that ends its incarnation (all but `RecoveryCompleted`, and those that it gets while it runs) is
     /// not begun.
-    fn on_signal(&mut self, _cx: &mut CommandContext<'_, Self::Command>, _state: &Self::State, _signal: &Signal) {}
+    fn on_signal(&mut self, _cx: &mut Ctx<'_, Self::Command>, _state: &Self::State, _signal: &Signal) {}
 
     /// The tags of a new event, which `state` contains already.
     fn tags(&self, _state: &Self::State, _event: &Self::Event, _meta: &EventMeta<'_>) -> Tags {
@@ -125,67 +117,6 @@ pub struct EventMeta<'a> {
     /// Whether the state comes from a snapshot that reflects this event already, and is only to take
     /// from it what the snapshot left out; see [`EventSourced::replay_from`].
     pub refill: bool,
-}
-
-/// What a command or signal handler may know and ask, besides the state.
-///
-/// `C` is the behaviour's command: what it begins here (timers, futures, blocking work, messages to itself) comes back as
-/// one. Such a command waits while an append is under way, none comes before
-/// [`Signal::RecoveryCompleted`], and all ends when the entity stops, restarts or is fenced. Source: persistence 77.
-pub struct CommandContext<'a, C> {
-    pub(crate) id: &'a PersistenceId,
-    pub(crate) seq_nr: SeqNr,
-    pub(crate) marks: &'a Marks,
-    pub(crate) stashed: usize,
-    pub(crate) read_only: bool,
-    pub(crate) delete_to: Option<SeqNr>,
-    pub(crate) requests: Vec<Request<C>>,
-}
-
-impl<'a, C> CommandContext<'a, C> {
-    /// A context for calling a handler by hand, in a test of the behaviour alone.
-    pub fn for_test(id: &'a PersistenceId, seq_nr: SeqNr, marks: &'a Marks) -> Self {
-        Self { id, seq_nr, marks, stashed: 0, read_only: false, delete_to: None, requests: Vec::new() }
-    }
-
-    errand_methods!();
-
-    /// The name of the history.
-    pub fn persistence_id(&self) -> &PersistenceId {
-        self.id
-    }
-
-    /// The number of the last event stored.
-    pub fn seq_nr(&self) -> SeqNr {
-        self.seq_nr
-    }
-
-    /// Which deliveries the history shows as applied, as of now.
-    pub fn marks(&self) -> &Marks {
-        self.marks
-    }
-
-    /// How many commands are put aside.
-    pub fn stashed_count(&self) -> usize {
-        self.stashed
-    }
-
-    /// Whether persists are refused.
-    pub fn is_read_only(&self) -> bool {
-        self.read_only
-    }
-
-    /// Deletes the events up to `to` in the background ([`SeqNr::MAX`]: all); a signal tells the end.
-    /// Without a snapshot that covers them, the next recovery fails.
-    pub fn delete_events_to(&mut self, to: SeqNr) {
-        self.delete_to = self.delete_to.max(Some(to));
-    }
-}
-
-impl<C> fmt::Debug for CommandContext<'_, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CommandContext({} at {})", self.id, self.seq_nr)
-    }
 }
 
 /// What happened to an entity. Source: persistence §2.8 (signals).

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use greylag_core::{Codec, CodecId, EncodeError};
+use greylag_core::{Codec, CodecId, EncodeError, StorageScope};
 
 use crate::event::{EventKind, SeqNr};
 use crate::persistence_id::PersistenceId;
@@ -143,6 +143,33 @@ impl<T: 'static> fmt::Debug for StoredCodec<T> {
     }
 }
 
+/// What names a way of storing `T`s where an entity type is defined: a codec, or a [`StoredCodec`] with what it takes to read
+/// the values of earlier releases. `By` says which of the two, and is never written.
+pub trait IntoStored<T, By> {
+    /// As a stored codec.
+    fn into_stored(self) -> StoredCodec<T>;
+}
+
+/// See [`IntoStored`].
+#[derive(Debug)]
+pub enum ByCodec {}
+
+/// See [`IntoStored`].
+#[derive(Debug)]
+pub enum AsIs {}
+
+impl<T: 'static, C: Codec<T>> IntoStored<T, ByCodec> for C {
+    fn into_stored(self) -> StoredCodec<T> {
+        StoredCodec::new(self)
+    }
+}
+
+impl<T> IntoStored<T, AsIs> for StoredCodec<T> {
+    fn into_stored(self) -> StoredCodec<T> {
+        self
+    }
+}
+
 impl<T: 'static> StoredCodec<T> {
     /// Writes and reads by `codec`, at version 1.
     pub fn new(codec: impl Codec<T>) -> Self {
@@ -217,12 +244,15 @@ impl<T: 'static> StoredCodec<T> {
     /// The stored form of `value`.
     ///
     /// # Errors
-    /// [`EncodeError`] if the codec refuses it.
+    /// [`EncodeError`] if the codec refuses it, or if it holds what belongs to a running process: a reply token or a
+    /// reference to an entity.
     pub fn encode(&self, value: &T) -> Result<EncodedValue, EncodeError> {
         let adapted = self.0.to_journal.as_ref().map(|adapter| adapter(value));
         let value = adapted.as_ref().unwrap_or(value);
         let mut payload = BytesMut::new();
+        let storing = StorageScope::enter();
         self.0.writer.encode(value, &mut payload)?;
+        drop(storing);
         Ok(EncodedValue {
             codec_id: self.0.writer.id(),
             manifest: self.0.writer.manifest(value).into(),

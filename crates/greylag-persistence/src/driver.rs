@@ -25,7 +25,7 @@ pub use faulty::{
     FaultyJournal, FaultyOffsets, FaultySnapshots, FaultyStates, JournalOp, OffsetOp, SnapshotOp, StateOp, StoreFault,
 };
 pub use guarded::Guarded;
-pub use host::{Ended, EntityHandle, next_start, random_seed, spawn, spawn_state};
+pub use host::{Ended, EntityHandle, Spawn, Spawned, next_start, random_seed, spawn, spawn_state};
 pub use memory::{
     AppendFault, InMemoryArchive, InMemoryChanges, InMemoryJournal, InMemoryOffsets, InMemoryQueries,
     InMemorySnapshots, InMemoryStates,

@@ -5,33 +5,20 @@
 //!
 //! use greylag_codec::json;
 //! use greylag_core::ReplyTo;
-//! use greylag_persistence::{DurableState, PersistenceId, StateContext, StateEffect, StateTestKit, StoredCodec};
+//! use greylag_persistence::{Ctx, DurableState, PersistenceId, StateCodec, StateEffect, StateTestKit};
 //!
 //! #[derive(Default, serde::Serialize, serde::Deserialize)]
 //! struct Profile { name: String }
 //!
 //! enum Command { Rename(String, ReplyTo<u64>), Forget(ReplyTo<u64>) }
 //!
-//! struct User(PersistenceId);
+//! struct User;
 //!
 //! impl DurableState for User {
 //!     type Command = Command;
 //!     type State = Profile;
 //!
-//!     fn persistence_id(&self) -> PersistenceId {
-//!         self.0.clone()
-//!     }
-//!
-//!     fn state_codec(&self) -> StoredCodec<Profile> {
-//!         StoredCodec::new(json("user.profile"))
-//!     }
-//!
-//!     fn on_command(
-//!         &mut self,
-//!         cx: &mut StateContext<'_, Command>,
-//!         _: &Profile,
-//!         command: Command,
-//!     ) -> StateEffect<Self> {
+//!     fn on_command(&mut self, cx: &mut Ctx<'_, Command>, _: &Profile, command: Command) -> StateEffect<Self> {
 //!         let next = cx.revision().as_u64() + 1;
 //!         match command {
 //!             // The answer leaves only when the new name is durable.
@@ -42,7 +29,8 @@
 //! }
 //!
 //! let id = PersistenceId::of("User", "7")?;
-//! let mut user = StateTestKit::new(Instant::now(), move || User(id.clone()));
+//! let codec = StateCodec::new(json("user.profile"));
+//! let mut user = StateTestKit::new(Instant::now(), move || codec.of(id.clone(), User));
 //! assert_eq!(user.ask(|to| Command::Rename("Ada".into(), to)), Ok(1));
 //! user.restart();
 //! assert_eq!(user.state().map(|profile| profile.name.as_str()), Some("Ada"));
@@ -51,19 +39,13 @@
 //! ```
 //! Others follow the states by projections, over a [`ReadJournal`](crate::ReadJournal) of the state store.
 
-use std::fmt;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use greylag_core::{ReplyTo, TimerKey};
-
 use crate::behavior::RecoveryFailure;
-use crate::codec::StoredCodec;
-use crate::errands::{Message, Pace, Request, SHORTEST_PERIOD, Work, answer_when, errand_methods};
+use crate::ctx::Ctx;
 use crate::error::{StateRejectReason, StateWriteError};
-use crate::persistence_id::PersistenceId;
 use crate::settings::{Backoff, OnFailure, SettingsError, StashOverflow};
-use crate::state::Revision;
 use crate::state_effect::StateEffect;
 
 /// An entity whose state is kept as it is, not as the events that led to it.
@@ -75,12 +57,6 @@ pub trait DurableState: Sized + Send + 'static {
     type Command: Send + 'static;
     /// What it remembers; the default is the state before the first write, and after a deletion.
     type State: Default + Send + 'static;
-
-    /// Under which name its state is stored; the same at every call.
-    fn persistence_id(&self) -> PersistenceId;
-
-    /// How states become bytes.
-    fn state_codec(&self) -> StoredCodec<Self::State>;
 
     /// Which stores of its node keep the state, of those given by `Stores::with_plugin`. Default `""`: the
     /// node's default. Source: persistence §1.
@@ -96,7 +72,7 @@ pub trait DurableState: Sized + Send + 'static {
     /// Decides what a command does. `state` is durable.
     fn on_command(
         &mut self,
-        cx: &mut StateContext<'_, Self::Command>,
+        cx: &mut Ctx<'_, Self::Command>,
         state: &Self::State,
         command: Self::Command,
     ) -> StateEffect<Self>;
@@ -104,49 +80,11 @@ pub trait DurableState: Sized + Send + 'static {
     /// Hears what happened to the entity. While there is no state (after a panic, or before recovery
     /// ended) `state` is the default. What the entity begins through its context on a signal that ends its incarnation is
     /// not begun.
-    fn on_signal(&mut self, _cx: &mut StateContext<'_, Self::Command>, _state: &Self::State, _signal: &StateSignal) {}
+    fn on_signal(&mut self, _cx: &mut Ctx<'_, Self::Command>, _state: &Self::State, _signal: &StateSignal) {}
 
     /// What change queries find a new state by.
     fn tag(&self, _state: &Self::State) -> Option<String> {
         None
-    }
-}
-
-/// What a handler may know and ask, besides the state; see [`CommandContext`](crate::CommandContext) for what it begins.
-pub struct StateContext<'a, C> {
-    pub(crate) id: &'a PersistenceId,
-    pub(crate) revision: Revision,
-    pub(crate) stashed: usize,
-    pub(crate) requests: Vec<Request<C>>,
-}
-
-impl<'a, C> StateContext<'a, C> {
-    /// A context for calling a handler by hand, in a test of the behaviour alone.
-    pub fn for_test(id: &'a PersistenceId, revision: Revision) -> Self {
-        Self { id, revision, stashed: 0, requests: Vec::new() }
-    }
-
-    errand_methods!();
-
-    /// The name of the state.
-    pub fn persistence_id(&self) -> &PersistenceId {
-        self.id
-    }
-
-    /// How often the state was written or deleted.
-    pub fn revision(&self) -> Revision {
-        self.revision
-    }
-
-    /// How many commands are put aside.
-    pub fn stashed_count(&self) -> usize {
-        self.stashed
-    }
-}
-
-impl<C> fmt::Debug for StateContext<'_, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "StateContext({} at {})", self.id, self.revision)
     }
 }
 

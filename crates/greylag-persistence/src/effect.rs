@@ -147,7 +147,7 @@ impl<B: EventSourced> Effect<B> {
     }
 
     /// Says which delivery these events apply. The mark is stored with them, and
-    /// [`CommandContext::marks`](crate::CommandContext::marks) covers it from the acknowledgement on.
+    /// [`Ctx::marks`](crate::Ctx::marks) covers it from the acknowledgement on.
     /// Without events it has no effect. Source: delivery §7.
     pub fn with_mark(mut self, mark: Mark) -> Self {
         self.mark = Some(mark);

@@ -29,14 +29,15 @@ use greylag_core::{DeadLetterReason, EntityError, Generation, answer_dropped};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::behavior::{CommandContext, DeleteFailure, EventSourced, Failure, FencedBy, Signal};
-use crate::codec::StoredCodec;
+use crate::behavior::{DeleteFailure, EventSourced, Failure, FencedBy, Signal};
+use crate::ctx::{Ctx, Kept, KeptAs, SharedHost};
 use crate::effect::{Asked, Chain, Primary, guard};
 use crate::errands::{Errands, Work, WorkNo};
 use crate::event::{SeqNr, WriterEpoch, WriterUuid};
 use crate::journal::Caps;
 use crate::marks::Marks;
 use crate::owned::Owned;
+use crate::persisted::{EventCodecs, Persisted};
 use crate::persistence_id::PersistenceId;
 use crate::settings::{EventSourcedSettings, OnFailure, SettingsError, StashOverflow};
 use crate::snapshot::SnapshotCaps;
@@ -66,6 +67,8 @@ pub struct EntityInit {
     pub snapshot_caps: SnapshotCaps,
     /// What the behaviour's settings start from: those of its node.
     pub settings: EventSourcedSettings,
+    /// The runtime that hosts the entity, for its handlers.
+    pub host: Option<SharedHost>,
 }
 
 /// Where an entity stands.
@@ -120,8 +123,8 @@ pub struct EntityCore<B: EventSourced> {
     behavior: B,
     id: PersistenceId,
     settings: EventSourcedSettings,
-    events: StoredCodec<B::Event>,
-    snapshots: Option<StoredCodec<B::State>>,
+    codecs: EventCodecs<B>,
+    host: Option<SharedHost>,
     generation: Option<Generation>,
     caps: Caps,
     snapshot_caps: SnapshotCaps,
@@ -172,11 +175,12 @@ impl<B: EventSourced> EntityCore<B> {
     /// # Errors
     /// [`SettingsError`] if the settings of the behaviour cannot work, alone or with this journal.
     pub fn start(
-        mut behavior: B,
+        entity: Persisted<B, EventCodecs<B>>,
         init: EntityInit,
         now: Instant,
         out: &mut Vec<Action<B::Command>>,
     ) -> Result<Self, SettingsError> {
+        let Persisted { mut behavior, id, codecs } = entity;
         let settings = behavior.settings(&init.settings);
         settings.check()?;
         if settings.under_delivery && !init.caps.metadata {
@@ -186,9 +190,9 @@ impl<B: EventSourced> EntityCore<B> {
             settings.check_tracked()?;
         }
         let mut core = Self {
-            id: behavior.persistence_id(),
-            events: behavior.event_codec(),
-            snapshots: behavior.snapshot_codec(),
+            id,
+            codecs,
+            host: init.host,
             behavior,
             stash: Stash::new(settings.stash_capacity),
             settings,
@@ -521,27 +525,26 @@ impl<B: EventSourced> EntityCore<B> {
         &mut self,
         begins: bool,
         out: &mut Vec<Action<B::Command>>,
-        handler: impl FnOnce(&mut B, &mut CommandContext<'_, B::Command>, &B::State) -> R,
+        handler: impl FnOnce(&mut B, &mut Ctx<'_, B::Command>, &B::State) -> R,
     ) -> Result<R, String> {
-        let mut cx = CommandContext {
+        let kept = Kept {
             id: &self.id,
-            seq_nr: self.seq_nr,
-            marks: &self.marks,
+            as_what: KeptAs::Events { seq_nr: self.seq_nr, marks: &self.marks },
             stashed: self.stash.aside_count(),
             read_only: self.settings.recovery.read_only,
-            delete_to: None,
-            requests: Vec::new(),
         };
+        let mut cx = Ctx { kept: Some(kept), ..Ctx::new(self.errands.now(), self.host.as_deref()) };
         let (behavior, state) = (&mut self.behavior, &self.state);
         let answer = guard(|| handler(behavior, &mut cx, state));
-        let CommandContext { delete_to, requests, .. } = cx;
+        let (requests, wishes) = cx.into_requests();
         if answer.is_ok() {
-            if let Some(to) = delete_to {
+            if let Some(to) = wishes.delete_to {
                 self.begin_delete(to, out);
             }
             if begins {
-                let (incarnation, wishes) = (self.incarnation, self.errands.take(requests));
-                out.extend(wishes.into_iter().map(|wish| Action::of_wish(incarnation, wish)));
+                let incarnation = self.incarnation;
+                out.extend(self.errands.take(requests).into_iter().map(|wish| Action::of_wish(incarnation, wish)));
+                out.extend(Action::of_host_wishes(wishes));
             }
         }
         answer

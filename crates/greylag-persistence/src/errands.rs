@@ -40,115 +40,50 @@ impl<C> fmt::Debug for Work<C> {
     }
 }
 
-/// What a handler asked its context for.
-pub(crate) enum Request<C> {
-    Set { key: TimerKey, after: Duration, message: Message<C> },
+/// What a handler asked its context for; a runtime of entities carries it out.
+pub enum Request<C> {
+    /// A timer, in place of any other of its key.
+    Set {
+        /// The timer's name.
+        key: TimerKey,
+        /// When it is due first.
+        after: Duration,
+        /// What it says.
+        message: Message<C>,
+    },
+    /// The timer of this key says nothing any more.
     Cancel(TimerKey),
+    /// Work beside the entity.
     Work(Work<C>),
+    /// A message to the entity itself.
     ToSelf(C),
+    /// Nothing reaches the entity until this is done. Never asked by an entity that persists.
+    Suspend(Pin<Box<dyn Future<Output = C> + Send>>),
 }
 
 /// What a timer says, and how often.
-pub(crate) enum Message<C> {
+pub enum Message<C> {
+    /// Once.
     Once(C),
-    Every { period: Duration, pace: Pace, make: Box<dyn FnMut() -> C + Send> },
+    /// Again and again.
+    Every {
+        /// The time between two.
+        period: Duration,
+        /// From where it counts.
+        pace: Pace,
+        /// Makes one.
+        make: Box<dyn FnMut() -> C + Send>,
+    },
 }
 
 /// From where the next time of a timer counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub enum Pace {
     /// From the handling of the last.
     Delay,
     /// From the time of the last; those missed are left out.
     Rate,
 }
-
-/// What a context has for handlers that begin something; one text for both kinds of entities.
-macro_rules! errand_methods {
-    () => {
-        /// Queues a command to this entity, behind what is queued by now, unless the incarnation ends before: a command
-        /// that rests on a state which is lost is not handled by the next one. A stop that is asked for later waits for it.
-        pub fn tell_self(&mut self, command: C) {
-            self.requests.push(Request::ToSelf(command));
-        }
-
-        /// Sends `command` to this entity after `delay`, unless the incarnation ends before. A timer of the same key is
-        /// replaced, even if its command is queued already. Source: sharding §4.4.
-        pub fn once(&mut self, key: impl Into<TimerKey>, delay: Duration, command: C) {
-            self.requests.push(Request::Set { key: key.into(), after: delay, message: Message::Once(command) });
-        }
-
-        /// Sends `command` to this entity again and again, `delay` after the one before was handled. Replaces a timer
-        /// of the same key. A delay of zero counts as a millisecond.
-        pub fn fixed_delay(&mut self, key: impl Into<TimerKey>, delay: Duration, command: C)
-        where
-            C: Clone + Send + 'static,
-        {
-            self.every(key.into(), delay, Pace::Delay, command);
-        }
-
-        /// Sends `command` to this entity every `period`; times that pass while it cannot take it are one. Replaces a
-        /// timer of the same key. A period of zero counts as a millisecond.
-        pub fn fixed_rate(&mut self, key: impl Into<TimerKey>, period: Duration, command: C)
-        where
-            C: Clone + Send + 'static,
-        {
-            self.every(key.into(), period, Pace::Rate, command);
-        }
-
-        fn every(&mut self, key: TimerKey, period: Duration, pace: Pace, command: C)
-        where
-            C: Clone + Send + 'static,
-        {
-            let period = period.max(SHORTEST_PERIOD);
-            let message = Message::Every { period, pace, make: Box::new(move || command.clone()) };
-            self.requests.push(Request::Set { key, after: period, message });
-        }
-
-        /// Forgets a timer; its command is not handled, even if it is queued already.
-        pub fn cancel(&mut self, key: impl Into<TimerKey>) {
-            self.requests.push(Request::Cancel(key.into()));
-        }
-
-        /// Runs `future` beside the entity; `map` makes its result a command at the back of the queue. It is cancelled
-        /// when the incarnation ends. Source: sharding §4.3.
-        pub fn spawn<T: Send + 'static>(
-            &mut self,
-            future: impl Future<Output = T> + Send + 'static,
-            map: impl FnOnce(T) -> C + Send + 'static,
-        ) where
-            C: 'static,
-        {
-            let work = async move { Some(map(future.await)) };
-            self.requests.push(Request::Work(Work::Future(Box::pin(work))));
-        }
-
-        /// As `spawn`, for a closure that blocks; it runs on the blocking pool and cannot be cancelled, but a result
-        /// that comes after the incarnation's end is discarded.
-        pub fn blocking<T: Send + 'static>(
-            &mut self,
-            run: impl FnOnce() -> T + Send + 'static,
-            map: impl FnOnce(T) -> C + Send + 'static,
-        ) where
-            C: 'static,
-        {
-            self.requests.push(Request::Work(Work::Blocking(Box::new(move || Some(map(run()))))));
-        }
-
-        /// Answers `to` with what `future` resolves to. If the incarnation ends before, the asker is told that no
-        /// answer will come.
-        pub fn reply_when<R: Send + 'static>(
-            &mut self,
-            to: ReplyTo<R>,
-            future: impl Future<Output = R> + Send + 'static,
-        ) where
-            C: 'static,
-        {
-            self.requests.push(Request::Work(answer_when(to, future)));
-        }
-    };
-}
-pub(crate) use errand_methods;
 
 /// A timer that is always due would leave no turn to anything else.
 pub(crate) const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
@@ -214,6 +149,11 @@ impl<C> Errands<C> {
 
     pub(crate) fn observe(&mut self, now: Instant) {
         self.now = now;
+    }
+
+    /// The time of the present turn.
+    pub(crate) fn now(&self) -> Instant {
+        self.now
     }
 
     /// Takes what a handler asked for, in its order; answers what only the host can do.
@@ -310,6 +250,8 @@ impl<C> List<C> {
                 self.told.push_back(command);
                 Some(Wish::ToSelf(WorkNo(self.last_no)))
             }
+            // Refused to entities that persist, by their context.
+            Request::Suspend(_) => None,
         }
     }
 

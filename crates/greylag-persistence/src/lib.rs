@@ -5,42 +5,33 @@
 //!
 //! use greylag_codec::json;
 //! use greylag_core::ReplyTo;
-//! use greylag_persistence::{
-//!     CommandContext, Effect, EntityTestKit, EventMeta, EventSourced, PersistenceId, StoredCodec,
-//! };
+//! use greylag_persistence::{Ctx, Effect, EntityTestKit, EventCodecs, EventSourced, PersistenceId};
 //!
 //! #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 //! struct Deposited(u64);
 //!
 //! struct Deposit { cents: u64, reply_to: ReplyTo<u64> }
 //!
-//! struct Account(PersistenceId);
+//! struct Account;
 //!
 //! impl EventSourced for Account {
 //!     type Command = Deposit;
 //!     type Event = Deposited;
 //!     type State = u64;
 //!
-//!     fn persistence_id(&self) -> PersistenceId {
-//!         self.0.clone()
-//!     }
-//!
-//!     fn event_codec(&self) -> StoredCodec<Deposited> {
-//!         StoredCodec::new(json("account.deposited"))
-//!     }
-//!
-//!     fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &u64, deposit: Deposit) -> Effect<Self> {
+//!     fn on_command(&mut self, _: &mut Ctx<'_, Deposit>, _: &u64, deposit: Deposit) -> Effect<Self> {
 //!         // The answer leaves only when the event is durable, with the state that contains it.
 //!         Effect::<Self>::persist(Deposited(deposit.cents)).then_reply(deposit.reply_to, |balance| *balance)
 //!     }
 //!
-//!     fn apply(&self, balance: &mut u64, Deposited(cents): &Deposited, _: &EventMeta<'_>) {
+//!     fn apply(balance: &mut u64, Deposited(cents): &Deposited) {
 //!         *balance += cents;
 //!     }
 //! }
 //!
 //! let id = PersistenceId::of("Account", "7")?;
-//! let mut account = EntityTestKit::new(Instant::now(), move || Account(id.clone()));
+//! let codecs = EventCodecs::new(json("account.deposited"));
+//! let mut account = EntityTestKit::new(Instant::now(), move || codecs.of(id.clone(), Account));
 //! assert_eq!(account.ask(|reply_to| Deposit { cents: 500, reply_to }), Ok(500));
 //! account.restart();
 //! assert_eq!(account.ask(|reply_to| Deposit { cents: 250, reply_to }), Ok(750));
@@ -81,6 +72,7 @@ mod breaker;
 mod checksum;
 mod codec;
 mod counters;
+mod ctx;
 pub mod driver;
 mod durable_state;
 mod effect;
@@ -92,6 +84,7 @@ mod journal;
 mod marks;
 mod offset;
 mod owned;
+mod persisted;
 mod persistence_id;
 mod projection;
 mod query;
@@ -107,15 +100,16 @@ pub mod tck;
 mod testkit;
 mod tracker;
 
-pub use behavior::{
-    CommandContext, DeleteFailure, EventMeta, EventSourced, Failure, FencedBy, RecoveryFailure, RecoveryStep, Signal,
-};
+pub use behavior::{DeleteFailure, EventMeta, EventSourced, Failure, FencedBy, RecoveryFailure, RecoveryStep, Signal};
 pub use breaker::{
     Admission, Breaker, BreakerEffect, BreakerInput, BreakerMode, BreakerSettings, BreakerStats, Breakers, CallOutcome,
     DOUBT_LASTS, Unanswered,
 };
-pub use codec::{EncodedValue, EventSeq, StoredCodec, StoredDecodeError, UnreadableRecord, Upcaster};
+pub use codec::{
+    AsIs, ByCodec, EncodedValue, EventSeq, IntoStored, StoredCodec, StoredDecodeError, UnreadableRecord, Upcaster,
+};
 pub use counters::{EntityCounters, EntityStats, EntityTally, SLOW_ENCODING};
+pub use ctx::{CannotSuspend, Ctx, Host, SharedHost, Wishes};
 pub use driver::copy;
 pub use driver::hints::Hints;
 pub use driver::offset_store::OffsetStore;
@@ -134,13 +128,13 @@ pub use driver::{
     InMemoryChanges, InMemoryJournal, InMemoryOffsets, InMemoryQueries, InMemorySnapshots, InMemoryStates, JournalOp,
     OffsetOp, RecoveryPermit, RecoveryPermits, SnapshotOp, StateOp, StoreFault, StoreProbe,
 };
-pub use durable_state::{DurableState, DurableStateSettings, StateContext, StateSignal};
+pub use durable_state::{DurableState, DurableStateSettings, StateSignal};
 pub use effect::Effect;
 pub use entity::{
     Action, DeletedBy, DroppedCommand, EntityCall, EntityCore, EntityInit, Incarnation, Input, PhaseName, StoreAnswer,
     StoreCall, Withheld,
 };
-pub use errands::{Work, WorkNo};
+pub use errands::{Message, Pace, Request, Work, WorkNo};
 pub use error::{
     AdvanceError, AppendError, ClaimError, CloseError, Corrupt, CorruptKind, DeleteError, OffsetError, QueryError,
     ReadError, RejectReason, SnapshotError, StateRejectReason, StateWriteError, StoreFailure,
@@ -155,6 +149,7 @@ pub use offset::{
     MAX_PROJECTION_BYTES, Offset, OffsetCaps, OffsetKind, OwnedSlices, OwnerEpoch, Position, Processed, START_PREFIX,
     is_projection_name,
 };
+pub use persisted::{EventCodecs, Persisted, StateCodec};
 pub use persistence_id::{
     InvalidPersistenceId, InvalidSliceCount, MAX_ID_BYTES, PersistenceId, SEPARATOR, SLICES, slice_ranges,
 };

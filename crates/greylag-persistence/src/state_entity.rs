@@ -24,6 +24,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::behavior::{Failure, FencedBy, RecoveryFailure, RecoveryStep};
 use crate::codec::{EncodedValue, StoredCodec, UnreadableRecord};
+use crate::ctx::SharedHost;
 use crate::durable_state::{DurableState, DurableStateSettings, StateSignal};
 use crate::effect::{Asked, Chain, guard};
 use crate::entity::machine::Machine;
@@ -34,6 +35,7 @@ use crate::errands::{Errands, Work, WorkNo};
 use crate::error::{ReadError, StateRejectReason, StateWriteError};
 use crate::event::{SeqNr, WriterUuid};
 use crate::owned::Owned;
+use crate::persisted::{Persisted, StateCodec};
 use crate::persistence_id::PersistenceId;
 use crate::settings::{SettingsError, StashOverflow};
 use crate::state::{Revision, StateCaps, StateWrite, StoredState};
@@ -53,6 +55,8 @@ pub struct StateEntityInit {
     pub caps: StateCaps,
     /// What the behaviour's settings start from: those of its node.
     pub settings: DurableStateSettings,
+    /// The runtime that hosts the entity, for its handlers.
+    pub host: Option<SharedHost>,
 }
 
 /// One call of a state store.
@@ -146,6 +150,7 @@ pub struct StateEntityCore<B: DurableState> {
     id: PersistenceId,
     settings: DurableStateSettings,
     codec: StoredCodec<B::State>,
+    host: Option<SharedHost>,
     generation: Option<Generation>,
     caps: StateCaps,
     rng: ChaCha8Rng,
@@ -178,16 +183,18 @@ impl<B: DurableState> StateEntityCore<B> {
     /// # Errors
     /// [`SettingsError`] if the settings of the behaviour cannot work.
     pub fn start(
-        behavior: B,
+        entity: Persisted<B, StateCodec<B>>,
         init: StateEntityInit,
         now: Instant,
         out: &mut Vec<Action<B::Command, StateCall>>,
     ) -> Result<Self, SettingsError> {
+        let Persisted { behavior, id, codecs: StateCodec(codec) } = entity;
         let settings = behavior.settings(&init.settings);
         settings.check()?;
         let mut core = Self {
-            id: behavior.persistence_id(),
-            codec: behavior.state_codec(),
+            id,
+            codec,
+            host: init.host,
             behavior,
             stash: Stash::new(settings.stash_capacity),
             settings,

@@ -18,6 +18,7 @@ use crate::durable_state::{DurableState, DurableStateSettings};
 use crate::entity::{Action, Input, Withheld};
 use crate::event::WriterUuid;
 use crate::journal::Scope;
+use crate::persisted::{Persisted, StateCodec};
 use crate::state::{Revision, StateWrite};
 use crate::state_entity::{StateCall, StateEntityCore, StateEntityInit};
 use crate::testkit::encode_state;
@@ -46,7 +47,7 @@ pub struct StateOutcome {
 /// One behaviour over a state store in memory, its clock standing still but for waits that it asks
 /// for.
 pub struct StateTestKit<B: DurableState> {
-    factory: Box<dyn FnMut() -> B>,
+    factory: Factory<B>,
     states: InMemoryStates,
     /// What the entity reaches the states by.
     store: Arc<dyn StateStore>,
@@ -58,12 +59,15 @@ pub struct StateTestKit<B: DurableState> {
     commands: Option<Box<dyn Codec<B::Command>>>,
 }
 
+/// Makes the entity again after each restart.
+type Factory<B> = Box<dyn FnMut() -> Persisted<B, StateCodec<B>>>;
+
 impl<B: DurableState> StateTestKit<B> {
     /// Starts what `factory` makes, over an empty store. `now` is only a base.
     ///
     /// # Panics
     /// If the behaviour does not start.
-    pub fn new(now: Instant, factory: impl FnMut() -> B + 'static) -> Self {
+    pub fn new(now: Instant, factory: impl FnMut() -> Persisted<B, StateCodec<B>> + 'static) -> Self {
         Self::over(now, factory, |states| states)
     }
 
@@ -74,12 +78,12 @@ impl<B: DurableState> StateTestKit<B> {
     /// If the behaviour does not start.
     pub fn over(
         now: Instant,
-        factory: impl FnMut() -> B + 'static,
+        factory: impl FnMut() -> Persisted<B, StateCodec<B>> + 'static,
         wrap: impl FnOnce(Arc<dyn StateStore>) -> Arc<dyn StateStore>,
     ) -> Self {
         let states = InMemoryStates::new(Scope::Process, ticking_clock());
         let store = wrap(Arc::new(states.clone()));
-        let mut factory: Box<dyn FnMut() -> B> = Box::new(factory);
+        let mut factory: Factory<B> = Box::new(factory);
         let mut out = Vec::new();
         let core = start(&mut factory, &*store, 1, now, &mut out);
         let mut kit = Self { factory, states, store, core, now, starts: 1, asks: Asks::default(), commands: None };
@@ -164,7 +168,7 @@ impl<B: DurableState> StateTestKit<B> {
     /// If the state cannot be stored, or the entity does not start from it.
     pub fn initialize(&mut self, state: &B::State) {
         self.states.clear();
-        let codec = (self.factory)().state_codec();
+        let codec = (self.factory)().codecs.0;
         let value = codec.encode(state).unwrap_or_else(|error| panic!("the state cannot be encoded: {error}"));
         let (id, writer_uuid) = (self.core.persistence_id().clone(), WriterUuid::from_u128(1));
         let write = StateWrite { id, revision: Revision::FIRST, generation: None, writer_uuid };
@@ -210,7 +214,7 @@ impl<B: DurableState> StateTestKit<B> {
 
     /// Compares the stored row with the live state.
     fn check_stored(&mut self) {
-        let (codec, Some(live)) = ((self.factory)().state_codec(), self.core.state()) else { return };
+        let (codec, Some(live)) = ((self.factory)().codecs.0, self.core.state()) else { return };
         let Some(row) = self.states.row(self.core.persistence_id()) else { return };
         if row.revision != self.core.revision() {
             return;
@@ -228,7 +232,7 @@ impl<B: DurableState> fmt::Debug for StateTestKit<B> {
 }
 
 fn start<B: DurableState>(
-    factory: &mut dyn FnMut() -> B,
+    factory: &mut Factory<B>,
     store: &dyn StateStore,
     start: u64,
     now: Instant,
@@ -240,6 +244,7 @@ fn start<B: DurableState>(
         seed: seed(start),
         caps: store.caps(),
         settings: DurableStateSettings::default(),
+        host: None,
     };
     StateEntityCore::start(factory(), init, now, out)
         .unwrap_or_else(|error| panic!("the settings cannot work: {error}"))

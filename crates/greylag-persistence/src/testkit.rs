@@ -21,6 +21,7 @@ use crate::driver::{InMemoryJournal, InMemorySnapshots};
 use crate::entity::{Action, EntityCore, EntityInit, Input, PhaseName, StoreCall, Withheld};
 use crate::event::{Metadata, SeqNr, StoredEvent};
 use crate::journal::{Caps, Scope};
+use crate::persisted::{EventCodecs, Persisted};
 use crate::settings::EventSourcedSettings;
 use crate::snapshot::{NewSnapshot, SnapshotCaps};
 use steps::{Asks, Settled, advance, append_value, seed, settle, survive, ticking_clock};
@@ -47,7 +48,7 @@ pub struct CommandOutcome<E> {
 
 /// One behaviour over stores in memory, its clock standing still but for waits that it asks for.
 pub struct EntityTestKit<B: EventSourced> {
-    factory: Box<dyn FnMut() -> B>,
+    factory: Factory<B>,
     journal: InMemoryJournal,
     snapshots: InMemorySnapshots,
     stores: Stores,
@@ -59,18 +60,21 @@ pub struct EntityTestKit<B: EventSourced> {
     commands: Option<Box<dyn Codec<B::Command>>>,
 }
 
+/// Makes the entity again after each restart.
+type Factory<B> = Box<dyn FnMut() -> Persisted<B, EventCodecs<B>>>;
+
 impl<B: EventSourced> EntityTestKit<B> {
     /// Starts what `factory` makes, over empty stores. `now` is only a base: the kit's own clock
     /// advances by itself over the waits of the machine.
     ///
     /// # Panics
     /// If the behaviour does not start.
-    pub fn new(now: Instant, factory: impl FnMut() -> B + 'static) -> Self {
+    pub fn new(now: Instant, factory: impl FnMut() -> Persisted<B, EventCodecs<B>> + 'static) -> Self {
         let clock = ticking_clock();
         let journal = InMemoryJournal::new(Scope::Process, clock.clone());
         let snapshots = InMemorySnapshots::new(SnapshotCaps::full(Scope::Process), clock);
         let stores = Stores::new(Arc::new(journal.clone()), Arc::new(snapshots.clone()));
-        let mut factory: Box<dyn FnMut() -> B> = Box::new(factory);
+        let mut factory: Factory<B> = Box::new(factory);
         let mut out = Vec::new();
         let core = start(&mut factory, 1, now, &mut out);
         let mut kit =
@@ -104,7 +108,7 @@ impl<B: EventSourced> EntityTestKit<B> {
         self.core.handle(self.now, Input::Command(command), &mut out);
         let Settled { withheld, unhandled, passivate, stopped, failure } = self.settle(out);
         let stashed = self.core.waiting_count() > waited;
-        let codec = (self.factory)().event_codec();
+        let codec = (self.factory)().codecs.events;
         let live = self.journal.events(self.core.persistence_id());
         let events = live.into_iter().filter(|record| record.seq_nr > before).flat_map(|record| decode(&codec, record));
         let events = events.collect();
@@ -202,7 +206,7 @@ impl<B: EventSourced> EntityTestKit<B> {
     }
 
     fn store_events(&mut self, events: &[B::Event]) {
-        let codec = (self.factory)().event_codec();
+        let codec = (self.factory)().codecs.events;
         for event in events {
             let value = codec.encode(event).unwrap_or_else(|error| panic!("an event cannot be encoded: {error}"));
             append_value(&self.journal, self.core.persistence_id(), value);
@@ -210,7 +214,7 @@ impl<B: EventSourced> EntityTestKit<B> {
     }
 
     fn store_state(&mut self, state: &B::State, seq_nr: SeqNr) {
-        let codec = (self.factory)().snapshot_codec().expect("a state is stored by the snapshot codec");
+        let codec = (self.factory)().codecs.snapshots.expect("a state is stored by the snapshot codec");
         let value = codec.encode(state).unwrap_or_else(|error| panic!("the state cannot be encoded: {error}"));
         let snapshot = NewSnapshot {
             id: self.core.persistence_id().clone(),
@@ -267,8 +271,8 @@ impl<B: EventSourced> EntityTestKit<B> {
 
     /// Folds the stored events twice and compares both states with the live one.
     fn check_replay(&mut self) {
-        let behavior = (self.factory)();
-        let (Some(codec), Some(live)) = (behavior.snapshot_codec(), self.core.state()) else { return };
+        let Persisted { behavior, codecs, .. } = (self.factory)();
+        let (Some(codec), Some(live)) = (codecs.snapshots, self.core.state()) else { return };
         let live = encode_state(&codec, live);
         let records = self.journal.events(self.core.persistence_id());
         // Without its beginning a history says nothing about the whole state.
@@ -280,13 +284,12 @@ impl<B: EventSourced> EntityTestKit<B> {
         if records.is_empty() && !self.core.seq_nr().is_zero() {
             return;
         }
-        let events = behavior.event_codec();
         for replay in ["first", "second"] {
             let mut state = B::State::default();
             for record in &records {
                 let (seq_nr, metadata) = (record.seq_nr, record.metadata.clone());
-                for event in decode(&events, record.clone()) {
-                    behavior.apply(&mut state, &event, &EventMeta { seq_nr, metadata: &metadata, refill: false });
+                for event in decode(&codecs.events, record.clone()) {
+                    behavior.apply_with(&mut state, &event, &EventMeta { seq_nr, metadata: &metadata, refill: false });
                 }
             }
             assert_eq!(encode_state(&codec, &state), live, "the {replay} replay must give the live state");
@@ -301,7 +304,7 @@ impl<B: EventSourced> std::fmt::Debug for EntityTestKit<B> {
 }
 
 fn start<B: EventSourced>(
-    factory: &mut dyn FnMut() -> B,
+    factory: &mut Factory<B>,
     start: u64,
     now: Instant,
     out: &mut Vec<Action<B::Command>>,
@@ -314,6 +317,7 @@ fn start<B: EventSourced>(
         caps,
         snapshot_caps,
         settings: EventSourcedSettings::default(),
+        host: None,
     };
     EntityCore::start(factory(), init, now, out).unwrap_or_else(|error| panic!("the settings cannot work: {error}"))
 }

@@ -18,8 +18,7 @@
 //!
 //! use greylag_codec::json;
 //! use greylag_persistence::{
-//!     CommandContext, DeliveryId, DeliveryTracker, Effect, EntityTestKit, EventMeta, EventSourced, PersistenceId,
-//!     StoredCodec, Tracked,
+//!     Ctx, DeliveryId, DeliveryTracker, Effect, EntityTestKit, EventCodecs, EventSourced, PersistenceId, Tracked,
 //! };
 //! use serde::{Deserialize, Serialize};
 //!
@@ -31,16 +30,14 @@
 //! /// What is for the warehouse: a real one would hold its `EntityRef`, and answer with the delivery.
 //! type Warehouse = Sender<(DeliveryId, String)>;
 //!
-//! struct Shop { id: PersistenceId, warehouse: Warehouse }
+//! struct Shop { warehouse: Warehouse }
 //!
 //! impl EventSourced for Shop {
 //!     type Command = Command;
 //!     type Event = Event;
 //!     type State = DeliveryTracker<&'static str, String>;
-//! #   fn persistence_id(&self) -> PersistenceId { self.id.clone() }
-//! #   fn event_codec(&self) -> StoredCodec<Event> { StoredCodec::new(json("shop.event")) }
 //!
-//!     fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, state: &Self::State, command: Command) -> Effect<Self> {
+//!     fn on_command(&mut self, _: &mut Ctx<'_, Command>, state: &Self::State, command: Command) -> Effect<Self> {
 //!         match command {
 //!             Command::Order { item } if state.has_room(1) => Effect::persist(Event::Ordered { item }),
 //!             Command::Order { .. } => Effect::unhandled(),
@@ -50,7 +47,7 @@
 //!         }
 //!     }
 //!
-//!     fn apply(&self, state: &mut Self::State, event: &Event, _: &EventMeta<'_>) {
+//!     fn apply(state: &mut Self::State, event: &Event) {
 //!         match event {
 //!             Event::Ordered { item } => { state.deliver("warehouse", |_| item.clone()); }
 //!             Event::Shipped { delivery } => { state.confirm(DeliveryId::new(*delivery)); }
@@ -64,7 +61,9 @@
 //!
 //! let (warehouse, received) = channel();
 //! let id = PersistenceId::of("Shop", "7")?;
-//! let mut shop = EntityTestKit::new(Instant::now(), move || Shop { id: id.clone(), warehouse: warehouse.clone() });
+//! let codecs = EventCodecs::new(json("shop.event"));
+//! let shop = move || codecs.of(id.clone(), Shop { warehouse: warehouse.clone() });
+//! let mut shop = EntityTestKit::new(Instant::now(), shop);
 //! shop.run(Command::Order { item: "book".into() });
 //! assert_eq!(received.try_recv()?, (DeliveryId::new(1), "book".into()));
 //! shop.advance(Duration::from_secs(10)); // no answer came, so it goes out again

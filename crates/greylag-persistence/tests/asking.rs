@@ -9,10 +9,10 @@ use greylag_codec::json;
 use greylag_core::{EntityError, NotStoredReason, ReplyTo};
 use greylag_persistence::driver::{self, Ended, EntityHandle};
 use greylag_persistence::{
-    AdvanceError, Append, AppendError, Appended, Caps, Claim, ClaimError, CloseError, CommandContext, DeleteError,
-    Effect, EventMeta, EventSourced, EventSourcedSettings, Failure, FaultyJournal, Head, Health, InMemoryJournal,
-    Journal, JournalOp, Page, PersistenceId, ReadError, ReadRange, RecoveryPermits, SeqNr, SettingsError, StoreFault,
-    StoredCodec, Stores, Under, WriterEpoch, WriterUuid,
+    AdvanceError, Append, AppendError, Appended, Caps, Claim, ClaimError, CloseError, Ctx, DeleteError, Effect,
+    EventCodecs, EventSourced, EventSourcedSettings, Failure, FaultyJournal, Head, Health, InMemoryJournal, Journal,
+    JournalOp, Page, Persisted, PersistenceId, ReadError, ReadRange, RecoveryPermits, SeqNr, SettingsError, StoreFault,
+    Stores, Under, WriterEpoch, WriterUuid,
 };
 use tokio::sync::oneshot;
 
@@ -34,16 +34,8 @@ impl EventSourced for Sum {
     type Event = u32;
     type State = u32;
 
-    fn persistence_id(&self) -> PersistenceId {
-        PersistenceId::of("Sum", "1").unwrap()
-    }
-
     fn journal_plugin_id(&self) -> &str {
         self.journal
-    }
-
-    fn event_codec(&self) -> StoredCodec<u32> {
-        StoredCodec::new(json("sum.added"))
     }
 
     fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
@@ -53,7 +45,7 @@ impl EventSourced for Sum {
         }
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &u32, command: Command) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, _: &u32, command: Command) -> Effect<Self> {
         match command {
             Command::Add(number, reply_to) => Effect::<Self>::persist(number).then_reply(reply_to, |sum| *sum),
             Command::Forget(reply_to) => Effect::none().then_run(move |_| drop(reply_to)),
@@ -61,13 +53,21 @@ impl EventSourced for Sum {
         }
     }
 
-    fn apply(&self, sum: &mut u32, number: &u32, _: &EventMeta<'_>) {
+    fn apply(sum: &mut u32, number: &u32) {
         *sum += number;
     }
 }
 
+impl Sum {
+    /// The entity with its name and its codecs.
+    fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
+        let id = PersistenceId::of("Sum", "1").unwrap();
+        EventCodecs::new(json("sum.added")).of(id, self)
+    }
+}
+
 fn start(stores: &Stores) -> (EntityHandle<Command>, oneshot::Receiver<Ended>) {
-    driver::spawn(Sum::default(), stores.clone(), RecoveryPermits::default()).unwrap()
+    driver::spawn(Sum::default().stored(), stores.clone(), RecoveryPermits::default()).unwrap()
 }
 
 fn add(number: u32) -> impl FnOnce(ReplyTo<u32>) -> Command {
@@ -114,7 +114,8 @@ async fn an_ask_that_meets_a_newer_owner_hears_that_nothing_is_stored() {
 async fn scenario_09_an_unknown_journal_is_refused_at_the_start() {
     let (archive, default) = (Stores::in_memory(), Stores::in_memory());
     let stores = default.clone().with_plugin("archive", archive.clone());
-    let spawn = |journal| driver::spawn(Sum { journal, stash: None }, stores.clone(), RecoveryPermits::default());
+    let spawn =
+        |journal| driver::spawn(Sum { journal, stash: None }.stored(), stores.clone(), RecoveryPermits::default());
     let refused = spawn("attic").map(|_| ()).unwrap_err();
     let known = "\"archive\"".to_owned();
     let expected = SettingsError::UnknownPlugin { key: "journal_plugin_id", plugin: "attic".to_owned(), known };
@@ -187,7 +188,7 @@ async fn scenario_20_whoever_asks_a_full_stash_is_told_so() {
     let journal = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
     let stores = Stores::new(journal.clone(), Stores::in_memory().snapshots);
     let sum = Sum { stash: NonZeroUsize::new(2), ..Sum::default() };
-    let (entity, _end) = driver::spawn(sum, stores, RecoveryPermits::default()).unwrap();
+    let (entity, _end) = driver::spawn(sum.stored(), stores, RecoveryPermits::default()).unwrap();
     assert_eq!(entity.ask(|to| Command::Add(0, to)).await, Ok(0));
     journal.plan(None, JournalOp::Append, 0, StoreFault::Delay(Duration::from_secs(1)));
     let asked = [1, 10, 100, 1000].map(|number| entity.ask(move |to| Command::Add(number, to)));

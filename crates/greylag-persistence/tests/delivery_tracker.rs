@@ -137,9 +137,10 @@ impl World {
             caps: self.stores.journal.caps(),
             snapshot_caps: self.stores.snapshots.caps(),
             settings: EventSourcedSettings::default(),
+            host: None,
         };
         let mut out = Vec::new();
-        self.core = Some(EntityCore::start(self.behavior(), init, self.now, &mut out).unwrap());
+        self.core = Some(EntityCore::start(self.behavior().stored(), init, self.now, &mut out).unwrap());
         self.perform(out);
     }
 
@@ -186,6 +187,7 @@ impl World {
                 Action::ReturnPermit(_)
                 | Action::Recovered { .. }
                 | Action::Passivate
+                | Action::Wish(_)
                 | Action::Unhandled
                 | Action::Work { .. }
                 | Action::ToSelf { .. }
@@ -273,7 +275,7 @@ impl Failing {
     fn new(seed: u64) -> Self {
         let (stores, wire, now) = (stores(), Arc::default(), Instant::now());
         let mut out = Vec::new();
-        let core = EntityCore::start(behavior(&wire), init(1, &stores), now, &mut out).unwrap();
+        let core = EntityCore::start(behavior(&wire).stored(), init(1, &stores), now, &mut out).unwrap();
         let rng = ChaCha8Rng::seed_from_u64(seed);
         let mut world =
             Self { seed, rng, now, stores, core, starts: 1, wire, received: BTreeMap::new(), failed: BTreeMap::new() };
@@ -308,7 +310,7 @@ impl Failing {
             self.starts += 1;
             let mut out = Vec::new();
             let init = init(self.starts, &self.stores);
-            self.core = EntityCore::start(behavior(&self.wire), init, self.now, &mut out).unwrap();
+            self.core = EntityCore::start(behavior(&self.wire).stored(), init, self.now, &mut out).unwrap();
             return self.perform(out);
         }
         let arriving = self.wire.lock().unwrap().pop_front();
@@ -412,7 +414,15 @@ fn init(start: u64, stores: &Stores) -> EntityInit {
     let mut seed = [0; 32];
     seed[..8].copy_from_slice(&start.to_le_bytes());
     let (caps, snapshot_caps) = (stores.journal.caps(), stores.snapshots.caps());
-    EntityInit { generation: None, start, seed, caps, snapshot_caps, settings: EventSourcedSettings::default() }
+    EntityInit {
+        generation: None,
+        start,
+        seed,
+        caps,
+        snapshot_caps,
+        settings: EventSourcedSettings::default(),
+        host: None,
+    }
 }
 
 fn behavior(wire: &Arc<Mutex<VecDeque<(DeliveryId, String)>>>) -> Outbox {
@@ -435,7 +445,7 @@ fn a_tracker_needs_the_whole_history() {
         let mut settings = EventSourcedSettings::default();
         change(&mut settings);
         let behavior = Outbox::logging(ID, settings, Log::default());
-        EntityCore::start(behavior, init(1, &stores()), Instant::now(), &mut Vec::new()).err()
+        EntityCore::start(behavior.stored(), init(1, &stores()), Instant::now(), &mut Vec::new()).err()
     };
     assert_eq!(refused(|_| {}), None);
     assert_eq!(refused(|s| s.recovery = Recovery::default().skip_replay()), Some(SettingsError::DeliveriesMissing));
@@ -448,8 +458,9 @@ fn a_tracker_needs_the_whole_history() {
 fn the_test_kit_stands_still_until_time_is_let_pass() {
     let log = Log::default();
     let lines = log.clone();
-    let mut kit =
-        EntityTestKit::new(Instant::now(), move || Outbox::logging(ID, EventSourcedSettings::default(), lines.clone()));
+    let mut kit = EntityTestKit::new(Instant::now(), move || {
+        Outbox::logging(ID, EventSourcedSettings::default(), lines.clone()).stored()
+    });
     kit.run("send a x".into());
     log.take();
     kit.advance(Duration::from_secs(11));
@@ -466,7 +477,7 @@ async fn scenario_54_a_running_entity_repeats_until_it_is_confirmed() {
     let (sent, mut received) = tokio::sync::mpsc::unbounded_channel();
     let wire: Wire = Box::new(move |id, attempt, _, _| sent.send((id, attempt)).unwrap());
     let outbox = Outbox { wire, ..Outbox::logging(ID, EventSourcedSettings::default(), Log::default()) };
-    let (entity, _end) = driver::spawn(outbox, stores(), RecoveryPermits::new(1)).unwrap();
+    let (entity, _end) = driver::spawn(outbox.stored(), stores(), RecoveryPermits::new(1)).unwrap();
     let begin = tokio::time::Instant::now();
     entity.tell("send a x".into()).await.unwrap();
     for attempt in 1..=3 {

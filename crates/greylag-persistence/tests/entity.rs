@@ -17,12 +17,12 @@ use futures::FutureExt;
 use greylag_core::CodecId;
 use greylag_persistence::driver::{self, Ended};
 use greylag_persistence::{
-    Action, Append, AppendError, AppendFault, Caps, Claim, ClaimError, CommandContext, Effect, EntityCore, EntityInit,
-    EntityTestKit, EventKind, EventMeta, EventSourced, EventSourcedSettings, Failure, FaultyJournal, Head,
-    InMemoryJournal, Incarnation, Input, Journal, JournalOp, NewEvent, OnFailure, OnUnknownEvent, Page, PersistenceId,
-    PhaseName, ReadError, RecoveryFailure, RecoveryPermits, ReplayFilterMode, ReplayFilterSettings, Scope, SeqNr,
-    SettingsError, Signal, SnapshotCaps, SnapshotCriteria, SnapshotError, StashOverflow, StoreAnswer, StoreCall,
-    StoreFailure, StoreFault, StoreProbe, StoredCodec, StoredEvent, Stores, Timestamp, WriterEpoch, WriterUuid,
+    Action, Append, AppendError, AppendFault, Caps, Claim, ClaimError, Ctx, Effect, EntityCore, EntityInit,
+    EntityTestKit, EventCodecs, EventKind, EventSourced, EventSourcedSettings, Failure, FaultyJournal, Head,
+    InMemoryJournal, Incarnation, Input, Journal, JournalOp, NewEvent, OnFailure, OnUnknownEvent, Page, Persisted,
+    PersistenceId, PhaseName, ReadError, RecoveryFailure, RecoveryPermits, ReplayFilterMode, ReplayFilterSettings,
+    Scope, SeqNr, SettingsError, Signal, SnapshotCaps, SnapshotCriteria, SnapshotError, StashOverflow, StoreAnswer,
+    StoreCall, StoreFailure, StoreFault, StoreProbe, StoredEvent, Stores, Timestamp, WriterEpoch, WriterUuid,
 };
 use log::Log;
 use panics::quiet;
@@ -36,6 +36,7 @@ fn init(start: u64) -> EntityInit {
         caps,
         snapshot_caps,
         settings: EventSourcedSettings::default(),
+        host: None,
     }
 }
 
@@ -51,7 +52,7 @@ struct Steps {
 impl Steps {
     fn new(settings: EventSourcedSettings) -> Self {
         let (now, mut out, log) = (Instant::now(), Vec::new(), Log::default());
-        let core = EntityCore::start(Counter::new("Counter|1", settings, log.clone()), init(1), now, &mut out);
+        let core = EntityCore::start(Counter::new("Counter|1", settings, log.clone()).stored(), init(1), now, &mut out);
         Self { core: core.unwrap(), now, stores: Stores::in_memory(), out, log }
     }
 
@@ -381,7 +382,7 @@ fn scenario_22_a_stop_during_an_unstash_all_waits_for_it() {
 // ---- Test kit (scenario persistence 55) -----------------------------------------------------------
 
 fn kit(settings: EventSourcedSettings) -> EntityTestKit<Counter> {
-    EntityTestKit::new(Instant::now(), move || Counter::new("Counter|1", settings.clone(), Log::default()))
+    EntityTestKit::new(Instant::now(), move || Counter::new("Counter|1", settings.clone(), Log::default()).stored())
 }
 
 #[test]
@@ -428,7 +429,7 @@ fn a_failing_store_is_told_and_the_kit_goes_on() {
 mod impure {
     use super::*;
     use greylag_codec::json;
-    use greylag_persistence::{CommandContext, Effect, EventMeta, EventSourced, PersistenceId, StoredCodec};
+    use greylag_persistence::{Ctx, Effect, EventMeta, EventSourced};
     use std::sync::atomic::{AtomicU64, Ordering};
 
     pub(super) struct Impure(pub(super) Arc<AtomicU64>);
@@ -438,24 +439,24 @@ mod impure {
         type Event = ();
         type State = u64;
 
-        fn persistence_id(&self) -> PersistenceId {
-            "Impure|1".parse().unwrap()
-        }
-
-        fn event_codec(&self) -> StoredCodec<()> {
-            StoredCodec::new(json("impure.event"))
-        }
-
-        fn snapshot_codec(&self) -> Option<StoredCodec<u64>> {
-            Some(StoredCodec::new(json("impure.state")))
-        }
-
-        fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &u64, (): ()) -> Effect<Self> {
+        fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, _: &u64, (): ()) -> Effect<Self> {
             Effect::persist(())
         }
 
-        fn apply(&self, state: &mut u64, (): &(), _: &EventMeta<'_>) {
+        fn apply(_: &mut u64, (): &()) {
+            unreachable!("what it adds is no function of its events")
+        }
+
+        fn apply_with(&self, state: &mut u64, (): &(), _: &EventMeta<'_>) {
             *state += self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Impure {
+        /// The entity with its name and its codecs.
+        pub(super) fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
+            let id = "Impure|1".parse().unwrap();
+            EventCodecs::new(json("impure.event")).snapshots(json("impure.state")).of(id, self)
         }
     }
 }
@@ -464,7 +465,7 @@ mod impure {
 #[should_panic(expected = "replay must give the live state")]
 fn the_test_kit_finds_a_handler_that_is_no_function_of_its_events() {
     let count = Arc::default();
-    EntityTestKit::new(Instant::now(), move || impure::Impure(Arc::clone(&count))).run(());
+    EntityTestKit::new(Instant::now(), move || impure::Impure(Arc::clone(&count)).stored()).run(());
 }
 
 // ---- As a task ------------------------------------------------------------------------------------
@@ -473,12 +474,12 @@ fn the_test_kit_finds_a_handler_that_is_no_function_of_its_events() {
 async fn an_entity_runs_as_a_task_until_its_handles_are_gone() {
     let (stores, log) = (Stores::in_memory(), Log::default());
     let counter = || Counter::new("Counter|1", EventSourcedSettings::test(), log.clone());
-    let (handle, end) = driver::spawn(counter(), stores.clone(), RecoveryPermits::new(1)).unwrap();
+    let (handle, end) = driver::spawn(counter().stored(), stores.clone(), RecoveryPermits::new(1)).unwrap();
     handle.tell("add 1 | reply".into()).await.unwrap();
     handle.tell("add 2 | reply".into()).await.unwrap();
     drop(handle);
     assert_eq!(end.await, Ok(Ended::Stopped));
-    let (handle, end) = driver::spawn(counter(), stores, RecoveryPermits::new(1)).unwrap();
+    let (handle, end) = driver::spawn(counter().stored(), stores, RecoveryPermits::new(1)).unwrap();
     handle.tell("add 3 | reply".into()).await.unwrap();
     handle.stop().await;
     assert_eq!(end.await, Ok(Ended::Stopped));
@@ -491,12 +492,12 @@ async fn an_entity_runs_as_a_task_until_its_handles_are_gone() {
 async fn a_task_that_was_superseded_ends_fenced() {
     let stores = Stores::in_memory();
     let counter = || Counter::new("Counter|1", EventSourcedSettings::test(), Log::default());
-    let (old, old_end) = driver::spawn(counter(), stores.clone(), RecoveryPermits::default()).unwrap();
+    let (old, old_end) = driver::spawn(counter().stored(), stores.clone(), RecoveryPermits::default()).unwrap();
     old.tell("add 1".into()).await.unwrap();
     while stores.journal.head(&"Counter|1".parse().unwrap()).await.unwrap().highest.is_zero() {
         tokio::task::yield_now().await;
     }
-    let (new, new_end) = driver::spawn(counter(), stores.clone(), RecoveryPermits::default()).unwrap();
+    let (new, new_end) = driver::spawn(counter().stored(), stores.clone(), RecoveryPermits::default()).unwrap();
     new.tell("add 2 | stop".into()).await.unwrap();
     assert_eq!(new_end.await, Ok(Ended::Stopped));
     old.tell("add 4".into()).await.unwrap();
@@ -511,7 +512,8 @@ fn scenario_15_a_mix_of_commands_keeps_its_order() {
     let capacity = NonZeroUsize::new(400).unwrap();
     let settings = EventSourcedSettings { stash_capacity: capacity, ..EventSourcedSettings::default() };
     let kept = log.clone();
-    let mut kit = EntityTestKit::new(Instant::now(), move || Counter::new("Counter|1", settings.clone(), kept.clone()));
+    let mut kit =
+        EntityTestKit::new(Instant::now(), move || Counter::new("Counter|1", settings.clone(), kept.clone()).stored());
     let (mut expected, mut waiting, mut unhandled, mut active) = (Vec::new(), Vec::new(), 0, false);
     for number in 0..300 {
         let command = match number % 7 {
@@ -545,7 +547,8 @@ fn skipped_events_are_counted() {
     let on_unknown_event = OnUnknownEvent::Skip;
     let settings = EventSourcedSettings { on_unknown_event, ..EventSourcedSettings::default() };
     let log = Log::default();
-    let mut kit = EntityTestKit::new(Instant::now(), move || Counter::new("Counter|1", settings.clone(), log.clone()));
+    let mut kit =
+        EntityTestKit::new(Instant::now(), move || Counter::new("Counter|1", settings.clone(), log.clone()).stored());
     kit.run("add 1".to_owned());
     assert_eq!(kit.core().skipped_events(), 0);
     let id: PersistenceId = "Counter|1".parse().unwrap();
@@ -581,7 +584,7 @@ async fn scenario_49_many_recoveries_starve_nobody() {
     let mut ends = Vec::new();
     for number in 0..100 {
         let counter = Counter::new(&format!("Counter|{number}"), EventSourcedSettings::test(), Log::default());
-        let (handle, end) = driver::spawn(counter, stores.clone(), permits.clone()).unwrap();
+        let (handle, end) = driver::spawn(counter.stored(), stores.clone(), permits.clone()).unwrap();
         handle.tell("add 1 | stop".into()).await.unwrap();
         ends.push((handle, end));
     }
@@ -633,24 +636,24 @@ impl EventSourced for Blocker {
     type Event = String;
     type State = ();
 
-    fn persistence_id(&self) -> PersistenceId {
-        PersistenceId::of("Blocker", &self.0.to_string()).unwrap()
-    }
-
-    fn event_codec(&self) -> StoredCodec<String> {
-        StoredCodec::new(greylag_codec::json("blocker.event"))
-    }
-
-    fn on_command(&mut self, _: &mut CommandContext<'_, ()>, (): &(), (): ()) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, ()>, (): &(), (): ()) -> Effect<Self> {
         Effect::stop()
     }
 
-    fn apply(&self, (): &mut (), _: &String, _: &EventMeta<'_>) {}
+    fn apply((): &mut (), _: &String) {}
 
-    fn on_signal(&mut self, _: &mut CommandContext<'_, ()>, (): &(), signal: &Signal) {
+    fn on_signal(&mut self, _: &mut Ctx<'_, ()>, (): &(), signal: &Signal) {
         if matches!(signal, Signal::RecoveryCompleted) {
             self.1.block();
         }
+    }
+}
+
+impl Blocker {
+    /// The entity with its name and its codecs.
+    fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
+        let id = PersistenceId::of("Blocker", &self.0.to_string()).unwrap();
+        EventCodecs::new(greylag_codec::json("blocker.event")).of(id, self)
     }
 }
 
@@ -663,7 +666,7 @@ async fn scenario_49_handlers_that_block_take_no_more_threads_than_there_are_per
     let mut entities = Vec::new();
     for number in 0..100 {
         let blocker = Blocker(number, gate.clone());
-        let (handle, end) = driver::spawn(blocker, stores.clone(), permits.clone()).unwrap();
+        let (handle, end) = driver::spawn(blocker.stored(), stores.clone(), permits.clone()).unwrap();
         handle.tell(()).await.unwrap();
         entities.push((handle, end));
     }
@@ -697,9 +700,9 @@ async fn a_probe_sees_what_is_persisted_and_makes_stores_fail() {
     let id: PersistenceId = "Counter|1".parse().unwrap();
     let counter = |log: &Log| Counter::new("Counter|1", EventSourcedSettings::test(), log.clone());
     let log = Log::default();
-    let mut probe = StoreProbe::new(EventSourced::event_codec(&counter(&log)));
+    let mut probe = StoreProbe::new(counter::event_codec());
     probe.persist_for_recovery(&id, &["40".to_owned()]);
-    let (handle, _end) = driver::spawn(counter(&log), probe.stores(), RecoveryPermits::default()).unwrap();
+    let (handle, _end) = driver::spawn(counter(&log).stored(), probe.stores(), RecoveryPermits::default()).unwrap();
     handle.tell("add 2 | reply".into()).await.unwrap();
     probe.expect_next(&id, &"2".to_owned()).await;
     probe.expect_nothing(&id, Duration::from_secs(1)).await;
@@ -735,7 +738,7 @@ async fn permits_are_few_and_never_leak() {
     for number in 0..5 {
         let mut counter = Counter::new(&format!("Counter|{number}"), EventSourcedSettings::test(), Log::default());
         counter.panics_on = (number == 4).then_some("RecoveryCompleted");
-        let (handle, end) = driver::spawn(counter, stores.clone(), permits.clone()).unwrap();
+        let (handle, end) = driver::spawn(counter.stored(), stores.clone(), permits.clone()).unwrap();
         handle.tell(if number == 3 { "panic".into() } else { "add 1".into() }).await.unwrap();
         drop(handle);
         ends.push(end);
@@ -772,7 +775,7 @@ async fn scenario_23_a_failed_recovery_is_told_and_then_the_end() {
     let settings = EventSourcedSettings { on_failure: OnFailure::Stop, ..EventSourcedSettings::test() };
     let log = Log::default();
     let counter = Counter::new("Counter|1", settings, log.clone());
-    let (_handle, end) = driver::spawn(counter, stores, RecoveryPermits::default()).unwrap();
+    let (_handle, end) = driver::spawn(counter.stored(), stores, RecoveryPermits::default()).unwrap();
     let ended = end.await.unwrap();
     assert!(matches!(ended, Ended::Failed(Failure::Recovery(RecoveryFailure::Read(_)))), "{ended:?}");
     let told = log.take();
@@ -801,7 +804,7 @@ async fn a_task_recovers_from_every_planned_fault() {
         let log = Log::default();
         let counter = || Counter::new("Counter|1", EventSourcedSettings::test(), log.clone());
         let run = async |command: &str| {
-            let (handle, end) = driver::spawn(counter(), stores.clone(), RecoveryPermits::default()).unwrap();
+            let (handle, end) = driver::spawn(counter().stored(), stores.clone(), RecoveryPermits::default()).unwrap();
             handle.tell(command.into()).await.unwrap();
             handle.tell("add 2 | reply".into()).await.unwrap();
             drop(handle);
@@ -849,6 +852,6 @@ fn delivery_needs_a_journal_that_keeps_marks() {
     let settings = EventSourcedSettings { under_delivery: true, ..EventSourcedSettings::default() };
     let counter = Counter::new("Counter|1", settings, Log::default());
     let init = EntityInit { caps: Caps { metadata: false, ..Caps::full(Scope::Process) }, ..init(1) };
-    let refused = EntityCore::start(counter, init, Instant::now(), &mut Vec::new()).err();
+    let refused = EntityCore::start(counter.stored(), init, Instant::now(), &mut Vec::new()).err();
     assert_eq!(refused, Some(SettingsError::MetadataMissing));
 }

@@ -10,11 +10,11 @@ use greylag_codec::json;
 use greylag_core::{EntityError, ReplyTo};
 use greylag_persistence::driver::{self, EntityHandle};
 use greylag_persistence::{
-    Action, AppendError, CommandContext, DurableState, DurableStateSettings, Effect, EntityCore, EntityInit,
-    EntityTestKit, EventMeta, EventSourced, EventSourcedSettings, Incarnation, Input, PersistenceId, PhaseName,
-    RecoveryPermits, Revision, Signal, StateAnswer, StateCall, StateContext, StateEffect, StateEntityCore,
+    Action, AppendError, Ctx, DurableState, DurableStateSettings, Effect, EntityCore, EntityInit, EntityTestKit,
+    EventCodecs, EventSourced, EventSourcedSettings, Incarnation, Input, Persisted, PersistenceId, PhaseName,
+    RecoveryPermits, Revision, Signal, StateAnswer, StateCall, StateCodec, StateEffect, StateEntityCore,
     StateEntityInit, StatePhase, StateSignal, StateTestKit, StateWrite, StateWriteError, StoreAnswer, StoreCall,
-    StoreFailure, StoredCodec, Stores, Under, Work, WorkNo, WriterUuid,
+    StoreFailure, Stores, Under, Work, WorkNo, WriterUuid,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -86,8 +86,8 @@ macro_rules! begin {
     ($cx:ident, $command:ident) => {
         match $command {
             Command::Once(word, after) => $cx.once(word, after, Command::Say(word)),
-            Command::Rate(word, period) => $cx.fixed_rate(word, period, Command::Say(word)),
-            Command::Delay(word, delay) => $cx.fixed_delay(word, delay, Command::Say(word)),
+            Command::Rate(word, period) => $cx.fixed_rate(word, period, move || Command::Say(word)),
+            Command::Delay(word, delay) => $cx.fixed_delay(word, delay, move || Command::Say(word)),
             Command::Cancel(word) => $cx.cancel(word),
             Command::Spawn => $cx.spawn(async { Word("spawned") }, Command::from),
             Command::Block => $cx.blocking(|| Word("blocked"), Command::from),
@@ -104,15 +104,7 @@ impl EventSourced for Worker {
     type Event = u64;
     type State = u64;
 
-    fn persistence_id(&self) -> PersistenceId {
-        PersistenceId::of("Worker", "1").unwrap()
-    }
-
-    fn event_codec(&self) -> StoredCodec<u64> {
-        StoredCodec::new(json("worker.added"))
-    }
-
-    fn on_command(&mut self, cx: &mut CommandContext<'_, Command>, sum: &u64, command: Command) -> Effect<Self> {
+    fn on_command(&mut self, cx: &mut Ctx<'_, Command>, sum: &u64, command: Command) -> Effect<Self> {
         match command {
             Command::Add => return Effect::persist(1),
             Command::Say(word) => self.log.push(format!("{word} at {sum}")),
@@ -123,11 +115,11 @@ impl EventSourced for Worker {
         Effect::none()
     }
 
-    fn apply(&self, sum: &mut u64, added: &u64, _: &EventMeta<'_>) {
+    fn apply(sum: &mut u64, added: &u64) {
         *sum += added;
     }
 
-    fn on_signal(&mut self, cx: &mut CommandContext<'_, Command>, sum: &u64, signal: &Signal) {
+    fn on_signal(&mut self, cx: &mut Ctx<'_, Command>, sum: &u64, signal: &Signal) {
         let seq_nr = cx.seq_nr();
         match signal {
             Signal::PersistFailed(_) => self.log.push("PersistFailed"),
@@ -139,6 +131,14 @@ impl EventSourced for Worker {
             cx.tell_self(Command::Say("to itself, of a signal"));
             cx.spawn(async { Word("spawned by a signal") }, Command::from);
         }
+    }
+}
+
+impl Worker {
+    /// The entity with its name and its codecs.
+    fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
+        let id = PersistenceId::of("Worker", "1").unwrap();
+        EventCodecs::new(json("worker.added")).of(id, self)
     }
 }
 
@@ -204,8 +204,9 @@ impl Core for EntityCore<Worker> {
             caps: stores.journal.caps(),
             snapshot_caps: stores.snapshots.caps(),
             settings: EventSourcedSettings::test(),
+            host: None,
         };
-        EntityCore::start(Worker { log: log.clone(), on_signal }, init, now, out).unwrap()
+        EntityCore::start(Worker { log: log.clone(), on_signal }.stored(), init, now, out).unwrap()
     }
 
     forward_to_the_machine!(PhaseName);
@@ -237,8 +238,8 @@ impl Core for StateEntityCore<Kept> {
         let caps = stores.states.as_ref().unwrap().caps();
         let on_failure = EventSourcedSettings::test().on_failure;
         let settings = DurableStateSettings { on_failure, ..DurableStateSettings::default() };
-        let init = StateEntityInit { generation: None, start: 1, seed: [7; 32], caps, settings };
-        StateEntityCore::start(Kept { log: log.clone(), on_signal }, init, now, out).unwrap()
+        let init = StateEntityInit { generation: None, start: 1, seed: [7; 32], caps, settings, host: None };
+        StateEntityCore::start(Kept { log: log.clone(), on_signal }.stored(), init, now, out).unwrap()
     }
 
     forward_to_the_machine!(StatePhase);
@@ -576,7 +577,8 @@ async fn begins_all(entity: &EntityHandle<Command>, log: &Log) {
 #[tokio::test(start_paused = true)]
 async fn scenario_77_an_entity_alone_begins_what_an_entity_of_a_shard_does() {
     let log = Log::default();
-    let (entity, end) = driver::spawn(Worker::new(&log), Stores::in_memory(), RecoveryPermits::default()).unwrap();
+    let (entity, end) =
+        driver::spawn(Worker::new(&log).stored(), Stores::in_memory(), RecoveryPermits::default()).unwrap();
     begins_all(&entity, &log).await;
     assert_eq!(end.await, Ok(driver::Ended::Stopped));
     until(&log, &["PostStop with 1 at 1"]).await;
@@ -599,15 +601,7 @@ impl DurableState for Kept {
     type Command = Command;
     type State = u64;
 
-    fn persistence_id(&self) -> PersistenceId {
-        PersistenceId::of("Kept", "1").unwrap()
-    }
-
-    fn state_codec(&self) -> StoredCodec<u64> {
-        StoredCodec::new(json("kept"))
-    }
-
-    fn on_command(&mut self, cx: &mut StateContext<'_, Command>, sum: &u64, command: Command) -> StateEffect<Self> {
+    fn on_command(&mut self, cx: &mut Ctx<'_, Command>, sum: &u64, command: Command) -> StateEffect<Self> {
         match command {
             Command::Add => return StateEffect::persist(sum + 1),
             Command::Say(word) => self.log.push(format!("{word} at {sum}")),
@@ -618,7 +612,7 @@ impl DurableState for Kept {
         StateEffect::none()
     }
 
-    fn on_signal(&mut self, cx: &mut StateContext<'_, Command>, sum: &u64, signal: &StateSignal) {
+    fn on_signal(&mut self, cx: &mut Ctx<'_, Command>, sum: &u64, signal: &StateSignal) {
         let revision: Revision = cx.revision();
         match signal {
             StateSignal::PersistFailed(_) => self.log.push("PersistFailed"),
@@ -632,10 +626,19 @@ impl DurableState for Kept {
     }
 }
 
+impl Kept {
+    /// The entity with its name and its codecs.
+    fn stored(self) -> Persisted<Self, StateCodec<Self>> {
+        let id = PersistenceId::of("Kept", "1").unwrap();
+        StateCodec::new(json("kept")).of(id, self)
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn scenario_77_an_entity_with_a_durable_state_begins_the_same() {
     let log = Log::default();
-    let (entity, end) = driver::spawn_state(Kept::new(&log), Stores::in_memory(), RecoveryPermits::default()).unwrap();
+    let (entity, end) =
+        driver::spawn_state(Kept::new(&log).stored(), Stores::in_memory(), RecoveryPermits::default()).unwrap();
     begins_all(&entity, &log).await;
     assert_eq!(end.await, Ok(driver::Ended::Stopped));
     until(&log, &["PostStop with 1 at 1"]).await;
@@ -645,7 +648,7 @@ async fn scenario_77_an_entity_with_a_durable_state_begins_the_same() {
 fn scenario_77_test_kits_run_what_a_behaviour_begins() {
     let log = Log::default();
     let made = log.clone();
-    let mut kit = EntityTestKit::new(Instant::now(), move || Worker::new(&made));
+    let mut kit = EntityTestKit::new(Instant::now(), move || Worker::new(&made).stored());
     kit.run(Command::Spawn);
     kit.run(Command::Block);
     kit.run(Command::ToItself);
@@ -657,7 +660,7 @@ fn scenario_77_test_kits_run_what_a_behaviour_begins() {
     kit.advance(SECOND);
     assert_eq!(log.take(), ["timer at 0"]);
     let made = log.clone();
-    let mut kit = StateTestKit::new(Instant::now(), move || Kept::new(&made));
+    let mut kit = StateTestKit::new(Instant::now(), move || Kept::new(&made).stored());
     kit.run(Command::Spawn);
     assert_eq!(log.take()[1..], ["spawned at 0"]);
 }

@@ -14,9 +14,9 @@ use greylag_codec::json;
 use greylag_core::ReplyTo;
 use greylag_persistence::driver::{self, EntityHandle};
 use greylag_persistence::{
-    BoxError, CommandContext, Effect, Envelope, EventMeta, EventSourced, InMemoryJournal, InMemoryOffsets,
-    InMemorySnapshots, Offset, PersistenceId, ProjectionHandler, ProjectionId, ProjectionSettings, QuerySettings,
-    ReadJournal, RecoveryPermits, SeqNr, StoredCodec, Stores, Tags, run_projection,
+    BoxError, Ctx, Effect, Envelope, EventCodecs, EventMeta, EventSourced, InMemoryJournal, InMemoryOffsets,
+    InMemorySnapshots, Offset, Persisted, PersistenceId, ProjectionHandler, ProjectionId, ProjectionSettings,
+    QuerySettings, ReadJournal, RecoveryPermits, SeqNr, Stores, Tags, run_projection,
 };
 use support::counted::Counted;
 use tokio::sync::mpsc;
@@ -31,19 +31,11 @@ impl EventSourced for Sum {
     type Event = u32;
     type State = u32;
 
-    fn persistence_id(&self) -> PersistenceId {
-        PersistenceId::of("Sum", self.0).unwrap()
-    }
-
-    fn event_codec(&self) -> StoredCodec<u32> {
-        StoredCodec::new(json("sum.added"))
-    }
-
-    fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &u32, Add(reply_to): Add) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, _: &u32, Add(reply_to): Add) -> Effect<Self> {
         Effect::<Self>::persist(1).then_reply(reply_to, |sum| *sum)
     }
 
-    fn apply(&self, sum: &mut u32, number: &u32, _: &EventMeta<'_>) {
+    fn apply(sum: &mut u32, number: &u32) {
         *sum += number;
     }
 
@@ -52,11 +44,19 @@ impl EventSourced for Sum {
     }
 }
 
+impl Sum {
+    /// The entity with its name and its codecs.
+    fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
+        let id = PersistenceId::of("Sum", self.0).unwrap();
+        EventCodecs::new(json("sum.added")).of(id, self)
+    }
+}
+
 /// An entity, and readers that look only every hour.
 fn start() -> (Stores, EntityHandle<Add>, ReadJournal) {
     let journal = InMemoryJournal::default();
     let stores = Stores::new(Arc::new(journal.clone()), Arc::new(InMemorySnapshots::default()));
-    let (sum, _end) = driver::spawn(Sum("1"), stores.clone(), RecoveryPermits::default()).unwrap();
+    let (sum, _end) = driver::spawn(Sum("1").stored(), stores.clone(), RecoveryPermits::default()).unwrap();
     let settings = QuerySettings { refresh_interval: Duration::from_secs(3600), ..QuerySettings::default() };
     let read = stores.read_journal(Arc::new(journal.queries()), settings);
     (stores, sum, read)
@@ -114,7 +114,7 @@ async fn live_streams_see_at_once_what_an_entity_has_stored() {
         assert_eq!(seen[..3], events);
     }
     // Of an entity that comes later too.
-    let (other, _end) = driver::spawn(Sum("2"), stores, RecoveryPermits::default()).unwrap();
+    let (other, _end) = driver::spawn(Sum("2").stored(), stores, RecoveryPermits::default()).unwrap();
     settle().await;
     other.ask(Add).await.unwrap();
     soon("an id", async { while !news.recv().await.unwrap().contains("Sum|2") {} }).await;
@@ -138,7 +138,7 @@ async fn only_a_first_event_wakes_a_stream_of_ids() {
             }
         });
         let name = if entity_type.is_some() { "1" } else { "2" };
-        let (sum, _end) = driver::spawn(Sum(name), stores.clone(), RecoveryPermits::default()).unwrap();
+        let (sum, _end) = driver::spawn(Sum(name).stored(), stores.clone(), RecoveryPermits::default()).unwrap();
         settle().await;
         sum.ask(Add).await.unwrap();
         soon("an id", async { while news.recv().await.unwrap() != format!("Sum|{name}") {} }).await;

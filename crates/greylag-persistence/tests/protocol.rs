@@ -210,10 +210,11 @@ impl World {
             caps: self.stores.journal.caps(),
             snapshot_caps: SnapshotCaps { latest_only: case.flag("latest_only"), ..self.stores.snapshots.caps() },
             settings: EventSourcedSettings::default(),
+            host: None,
         };
         let mut out = Vec::new();
         let behavior = self.behavior(case.arg("panics_on"));
-        match EntityCore::start(behavior, init, self.now, &mut out) {
+        match EntityCore::start(behavior.stored(), init, self.now, &mut out) {
             Ok(core) => self.core = Some(core),
             Err(error) => return self.log.push(format!("refused: {error}")),
         }
@@ -273,6 +274,7 @@ impl World {
                     inputs.push(Input::Worked { incarnation, work, command: None });
                 }
                 Action::Passivate => self.log.push("passivate"),
+                Action::Wish(wishes) => unreachable!("no handler wishes for {wishes:?}"),
                 Action::Unhandled => self.log.push("unhandled"),
                 Action::Withheld(what) => self.log.push(format!("withheld {what:?}").to_lowercase()),
                 Action::Stopped => self.log.push("stopped"),

@@ -7,8 +7,9 @@ use greylag_codec::json;
 use greylag_core::ReplyTo;
 use greylag_persistence::driver::{self, Ended, EntityHandle};
 use greylag_persistence::{
-    CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, Failure, InMemoryJournal, InMemorySnapshots,
-    OnFailure, PersistenceId, Recovery, RecoveryFailure, RecoveryPermits, SeqNr, SnapshotCriteria, StoredCodec, Stores,
+    Ctx, Effect, EventCodecs, EventMeta, EventSourced, EventSourcedSettings, Failure, InMemoryJournal,
+    InMemorySnapshots, OnFailure, Persisted, PersistenceId, Recovery, RecoveryFailure, RecoveryPermits, SeqNr,
+    SnapshotCriteria, Stores,
 };
 use tokio::sync::oneshot;
 
@@ -53,18 +54,6 @@ impl EventSourced for Notebook {
     type Event = Event;
     type State = Page;
 
-    fn persistence_id(&self) -> PersistenceId {
-        id()
-    }
-
-    fn event_codec(&self) -> StoredCodec<Event> {
-        StoredCodec::new(json("notebook.event"))
-    }
-
-    fn snapshot_codec(&self) -> Option<StoredCodec<Page>> {
-        Some(StoredCodec::new(json("notebook.page")))
-    }
-
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         EventSourcedSettings {
             recovery: self.recovery,
@@ -76,7 +65,7 @@ impl EventSourced for Notebook {
         }
     }
 
-    fn on_command(&mut self, cx: &mut CommandContext<'_, Self::Command>, _: &Page, command: Command) -> Effect<Self> {
+    fn on_command(&mut self, cx: &mut Ctx<'_, Self::Command>, _: &Page, command: Command) -> Effect<Self> {
         match command {
             Command::Write(text, done) => Effect::<Self>::persist(Event::Written(text)).then_reply(done, |_| ()),
             Command::EraseFirst(done) => Effect::<Self>::persist(Event::FirstErased).then_reply(done, |_| ()),
@@ -88,7 +77,11 @@ impl EventSourced for Notebook {
         }
     }
 
-    fn apply(&self, page: &mut Page, event: &Event, meta: &EventMeta<'_>) {
+    fn apply(_: &mut Page, _: &Event) {
+        unreachable!("lines are kept by the numbers of their events")
+    }
+
+    fn apply_with(&self, page: &mut Page, event: &Event, meta: &EventMeta<'_>) {
         let event_nr = meta.seq_nr.as_u64();
         if meta.refill {
             if let Event::Written(text) = event
@@ -110,8 +103,16 @@ impl EventSourced for Notebook {
     }
 }
 
+impl Notebook {
+    /// The entity with its name and its codecs.
+    fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
+        let id = id();
+        EventCodecs::new(json("notebook.event")).snapshots(json("notebook.page")).of(id, self)
+    }
+}
+
 fn start(stores: &Stores, recovery: Recovery) -> (EntityHandle<Command>, oneshot::Receiver<Ended>) {
-    driver::spawn(Notebook { recovery }, stores.clone(), RecoveryPermits::default()).unwrap()
+    driver::spawn(Notebook { recovery }.stored(), stores.clone(), RecoveryPermits::default()).unwrap()
 }
 
 async fn write(notebook: &EntityHandle<Command>, texts: &[&str]) {

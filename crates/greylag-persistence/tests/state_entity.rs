@@ -22,9 +22,9 @@ use greylag_core::{CodecId, EntityError, Generation};
 use greylag_persistence::driver::{self, Ended};
 use greylag_persistence::{
     Action, Backoff, DurableStateSettings, EncodedValue, FaultyStates, InMemoryStates, Incarnation, Input, OnFailure,
-    PersistenceId, ReadError, RecoveryPermits, Revision, Scope, StashOverflow, StateAnswer, StateCall, StateEntityCore,
-    StateEntityInit, StateHead, StateOp, StatePhase, StateRejectReason, StateStore, StateTestKit, StateWrite,
-    StateWriteError, StoreFault, StoredState, Stores, WriterUuid,
+    Persisted, PersistenceId, ReadError, RecoveryPermits, Revision, Scope, StashOverflow, StateAnswer, StateCall,
+    StateCodec, StateEntityCore, StateEntityInit, StateHead, StateOp, StatePhase, StateRejectReason, StateStore,
+    StateTestKit, StateWrite, StateWriteError, StoreFault, StoredState, Stores, WriterUuid,
 };
 use greylag_testkit::transcript::{self, Case};
 use log::Log;
@@ -146,11 +146,12 @@ impl World {
             seed: [u8::try_from(self.starts).unwrap(); 32],
             caps: self.states.caps(),
             settings: DurableStateSettings::default(),
+            host: None,
         };
         let mut out = Vec::new();
         let mut behavior = Cell::new(ID, self.settings.clone(), self.log.clone());
         behavior.panics_on = case.arg("panics_on").map(|name| &*name.to_owned().leak());
-        self.core = Some(StateEntityCore::start(behavior, init, self.now, &mut out).unwrap());
+        self.core = Some(StateEntityCore::start(behavior.stored(), init, self.now, &mut out).unwrap());
         self.perform(out);
     }
 
@@ -203,6 +204,7 @@ impl World {
                     inputs.push(Input::Worked { incarnation, work, command: None });
                 }
                 Action::Passivate => self.log.push("passivate"),
+                Action::Wish(wishes) => unreachable!("no handler wishes for {wishes:?}"),
                 Action::Unhandled => self.log.push("unhandled"),
                 Action::Withheld(what) => self.log.push(format!("withheld {what:?}").to_lowercase()),
                 Action::Stopped => self.log.push("stopped"),
@@ -319,10 +321,11 @@ impl Steps {
             seed: [7; 32],
             caps,
             settings: DurableStateSettings::default(),
+            host: None,
         };
         let mut out = Vec::new();
         let behavior = Cell::new(ID, DurableStateSettings::default(), Log::default());
-        let core = StateEntityCore::start(behavior, init, now, &mut out).unwrap();
+        let core = StateEntityCore::start(behavior.stored(), init, now, &mut out).unwrap();
         Self { core, now, out }
     }
 
@@ -466,10 +469,10 @@ fn an_entity_is_idle_while_no_command_waits_to_be_handled() {
 
 // ---- Kit and host -------------------------------------------------------------------------------
 
-fn cell(log: &Log) -> impl FnMut() -> Cell + 'static {
+fn cell(log: &Log) -> impl FnMut() -> Persisted<Cell, StateCodec<Cell>> + 'static {
     let log = log.clone();
     let settings = DurableStateSettings::default();
-    move || Cell::new(ID, settings.clone(), log.clone())
+    move || Cell::new(ID, settings.clone(), log.clone()).stored()
 }
 
 #[test]

@@ -17,11 +17,10 @@ use greylag_codec::json;
 use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest};
 use greylag_persistence::driver::{self, Ended};
 use greylag_persistence::{
-    Action, BreakerSettings, CommandContext, DurableStateSettings, Effect, EntityCore, EntityInit, EntityStats,
-    EventMeta, EventSourced, EventSourcedSettings, FaultyJournal, FaultySnapshots, FaultyStates, Guarded,
-    InMemoryJournal, InMemorySnapshots, InMemoryStates, Input, JournalOp, OnUnknownEvent, PersistenceId,
-    RecoveryPermits, SeqNr, SnapshotOp, StateEntityCore, StateEntityInit, StateOp, StateStore, StoreFault, StoredCodec,
-    Stores,
+    Action, BreakerSettings, Ctx, DurableStateSettings, Effect, EntityCore, EntityInit, EntityStats, EventCodecs,
+    EventSourced, EventSourcedSettings, FaultyJournal, FaultySnapshots, FaultyStates, Guarded, InMemoryJournal,
+    InMemorySnapshots, InMemoryStates, Input, JournalOp, OnUnknownEvent, Persisted, RecoveryPermits, SeqNr, SnapshotOp,
+    StateEntityCore, StateEntityInit, StateOp, StateStore, StoreFault, Stores,
 };
 use log::Log;
 
@@ -42,20 +41,8 @@ impl EventSourced for Sum {
     type Event = u64;
     type State = u64;
 
-    fn persistence_id(&self) -> PersistenceId {
-        "Sum|1".parse().unwrap()
-    }
-
     fn journal_plugin_id(&self) -> &str {
         self.journal
-    }
-
-    fn event_codec(&self) -> StoredCodec<u64> {
-        StoredCodec::new(json(self.event))
-    }
-
-    fn snapshot_codec(&self) -> Option<StoredCodec<u64>> {
-        Some(StoredCodec::new(Slow))
     }
 
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
@@ -64,12 +51,7 @@ impl EventSourced for Sum {
         EventSourcedSettings { stash_capacity, on_unknown_event, ..EventSourcedSettings::test() }
     }
 
-    fn on_command(
-        &mut self,
-        _: &mut CommandContext<'_, Self::Command>,
-        _: &u64,
-        command: &'static str,
-    ) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, _: &u64, command: &'static str) -> Effect<Self> {
         match command {
             "stash" => Effect::stash(command),
             "unhandled" => Effect::unhandled(),
@@ -78,12 +60,20 @@ impl EventSourced for Sum {
         }
     }
 
-    fn apply(&self, sum: &mut u64, event: &u64, _: &EventMeta<'_>) {
+    fn apply(sum: &mut u64, event: &u64) {
         *sum += event;
     }
 
     fn snapshot_when(&self, _: &u64, _: &u64, _: SeqNr) -> bool {
         true
+    }
+}
+
+impl Sum {
+    /// The entity with its name and its codecs.
+    fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
+        let id = "Sum|1".parse().unwrap();
+        EventCodecs::new(json(self.event)).snapshots(Slow).of(id, self)
     }
 }
 
@@ -143,7 +133,7 @@ async fn entities_count_what_becomes_of_them_and_their_writes() {
     let journal = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
     let snapshots = Arc::new(FaultySnapshots::new(Arc::new(InMemorySnapshots::default())));
     let stores = Stores::new(journal.clone(), snapshots.clone());
-    let start = || driver::spawn(sum(""), stores.clone(), RecoveryPermits::default()).unwrap();
+    let start = || driver::spawn(sum("").stored(), stores.clone(), RecoveryPermits::default()).unwrap();
     journal.plan(None, JournalOp::Claim, 0, StoreFault::Unavailable);
     let (sum, end) = start();
     let stats = until(&stores, "a recovery", |stats| stats.recoveries == 1).await;
@@ -182,7 +172,7 @@ async fn entities_count_what_becomes_of_them_and_their_writes() {
 #[tokio::test(start_paused = true)]
 async fn each_journal_has_its_own_numbers() {
     let stores = Stores::in_memory().with_plugin("archive", Stores::in_memory());
-    let (_sum, _end) = driver::spawn(sum("archive"), stores.clone(), RecoveryPermits::default()).unwrap();
+    let (_sum, _end) = driver::spawn(sum("archive").stored(), stores.clone(), RecoveryPermits::default()).unwrap();
     until_of(&stores, "archive", "a recovery", |stats| stats.recoveries == 1).await;
     assert_eq!(stores.entity_stats()[""], EntityStats::default());
 }
@@ -193,7 +183,7 @@ async fn skipped_events_are_counted() {
     let stores = Stores::in_memory();
     let start = |event| {
         let journal = "";
-        driver::spawn(Sum { journal, event }, stores.clone(), RecoveryPermits::default()).unwrap()
+        driver::spawn(Sum { journal, event }.stored(), stores.clone(), RecoveryPermits::default()).unwrap()
     };
     let (newer, end) = start("sum.newer");
     // No snapshot can be made of it, so it is replayed.
@@ -216,7 +206,7 @@ async fn durable_states_count_too() {
     };
     let log = Log::default();
     let cell = Cell::new("Cell|1", settings, log.clone());
-    let (cell, _end) = driver::spawn_state(cell, stores.clone(), RecoveryPermits::default()).unwrap();
+    let (cell, _end) = driver::spawn_state(cell.stored(), stores.clone(), RecoveryPermits::default()).unwrap();
     until(&stores, "a recovery", |stats| stats.recoveries == 1).await;
     cell.tell("set 5".into()).await.unwrap();
     until(&stores, "a write", |stats| stats.writes == 1).await;
@@ -248,8 +238,9 @@ fn a_recovery_takes_as_long_as_its_machine_says() {
         caps: stores.journal.caps(),
         snapshot_caps: stores.snapshots.caps(),
         settings: EventSourcedSettings::default(),
+        host: None,
     };
-    let mut core = EntityCore::start(sum(""), init, begun, &mut out).unwrap();
+    let mut core = EntityCore::start(sum("").stored(), init, begun, &mut out).unwrap();
     let mut now = begun + 60 * second;
     while let Some(action) = out.pop() {
         match action {
@@ -274,9 +265,10 @@ fn so_does_that_of_a_durable_state() {
     let (begun, second) = (Instant::now(), Duration::from_secs(1));
     let (states, mut out) = (InMemoryStates::default(), Vec::new());
     let (caps, settings) = (states.caps(), DurableStateSettings::default());
-    let init = StateEntityInit { generation: None, start: 1, seed: [7; 32], caps, settings: settings.clone() };
+    let init =
+        StateEntityInit { generation: None, start: 1, seed: [7; 32], caps, settings: settings.clone(), host: None };
     let cell = Cell::new("Cell|1", settings, Log::default());
-    let mut core = StateEntityCore::start(cell, init, begun, &mut out).unwrap();
+    let mut core = StateEntityCore::start(cell.stored(), init, begun, &mut out).unwrap();
     let Some(Action::RequestPermit(incarnation)) = out.pop() else { panic!("a permit comes first") };
     core.handle(begun + 60 * second, Input::PermitGranted(incarnation), &mut out);
     let Some(Action::Store { incarnation, call }) = out.pop() else { panic!("then the state") };

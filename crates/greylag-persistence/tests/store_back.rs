@@ -14,9 +14,9 @@ use cell::Cell;
 use greylag_codec::json;
 use greylag_core::ReplyTo;
 use greylag_persistence::{
-    Backoff, BreakerMode, BreakerSettings, CommandContext, DurableStateSettings, Effect, EventMeta, EventSourced,
+    Backoff, BreakerMode, BreakerSettings, Ctx, DurableStateSettings, Effect, EventCodecs, EventSourced,
     EventSourcedSettings, FaultyJournal, FaultyStates, Guarded, InMemoryJournal, InMemorySnapshots, InMemoryStates,
-    JournalOp, OnFailure, PersistenceId, RecoveryPermits, StateOp, StoreFault, StoredCodec, Stores, driver,
+    JournalOp, OnFailure, Persisted, RecoveryPermits, StateOp, StoreFault, Stores, driver,
 };
 use log::Log;
 use tokio::time::Instant;
@@ -36,24 +36,24 @@ impl EventSourced for Sum {
     type Event = u32;
     type State = u32;
 
-    fn persistence_id(&self) -> PersistenceId {
-        "Sum|1".parse().unwrap()
-    }
-
-    fn event_codec(&self) -> StoredCodec<u32> {
-        StoredCodec::new(json("sum.added"))
-    }
-
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         EventSourcedSettings { on_failure: an_hour(), ..EventSourcedSettings::default() }
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_, Add>, _: &u32, Add(reply_to): Add) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Add>, _: &u32, Add(reply_to): Add) -> Effect<Self> {
         Effect::<Self>::persist(1).then_reply(reply_to, |sum| *sum)
     }
 
-    fn apply(&self, sum: &mut u32, number: &u32, _: &EventMeta<'_>) {
+    fn apply(sum: &mut u32, number: &u32) {
         *sum += number;
+    }
+}
+
+impl Sum {
+    /// The entity with its name and its codecs.
+    fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
+        let id = "Sum|1".parse().unwrap();
+        EventCodecs::new(json("sum.added")).of(id, self)
     }
 }
 
@@ -66,7 +66,7 @@ async fn an_entity_starts_as_soon_as_its_journal_is_back() {
     let faulty = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
     let journal = Arc::new(Guarded::new(faulty.clone(), "journal", quick()).unwrap());
     let stores = Stores::new(journal.clone(), Arc::new(InMemorySnapshots::default()));
-    let (sum, _end) = driver::spawn(Sum, stores, RecoveryPermits::default()).unwrap();
+    let (sum, _end) = driver::spawn(Sum.stored(), stores, RecoveryPermits::default()).unwrap();
     assert_eq!(sum.ask(Add).await, Ok(1));
     // The append fails, then two probes; the third is answered after 0.1, 0.2 and 0.4 s.
     faulty.plan(None, JournalOp::Append, 0, StoreFault::Unavailable);
@@ -92,7 +92,7 @@ async fn a_durable_state_starts_as_soon_as_its_store_is_back() {
     faulty.plan(None, StateOp::Get, 0, StoreFault::Unavailable);
     let begun = Instant::now();
     let cell = Cell::new("Cell|1", settings, log.clone());
-    let (cell, end) = driver::spawn_state(cell, stores, RecoveryPermits::default()).unwrap();
+    let (cell, end) = driver::spawn_state(cell.stored(), stores, RecoveryPermits::default()).unwrap();
     cell.tell("set 5".into()).await.unwrap();
     cell.stop().await;
     end.await.unwrap();

@@ -8,8 +8,8 @@ use greylag_core::{
     Codec, CodecId, DecodeError, EncodeError, EntityError, Manifest, NotStoredReason, ReplyAddress, ReplyTo,
 };
 use greylag_persistence::{
-    CommandContext, DurableState, Effect, EntityTestKit, EventMeta, EventSourced, EventSourcedSettings, PersistenceId,
-    SeqNr, StateContext, StateEffect, StateTestKit, StoredCodec, Withheld,
+    Ctx, DurableState, Effect, EntityTestKit, EventCodecs, EventSourced, EventSourcedSettings, Persisted, SeqNr,
+    StateCodec, StateEffect, StateTestKit, Withheld,
 };
 
 enum Command {
@@ -42,7 +42,7 @@ impl Codec<Command> for Words {
     }
 
     fn encode(&self, command: &Command, buffer: &mut BytesMut) -> Result<(), EncodeError> {
-        let token = |to: &ReplyTo<u32>| format!("{} {}", to.write().node, to.address().ask_id);
+        let token = |to: &ReplyTo<u32>| format!("{} {}", to.write(None).node, to.address().ask_id);
         let words = match command {
             Command::Pay(much, to) => format!("pay {} {much}", token(to)),
             Command::Put(much) => format!("put {much}"),
@@ -91,23 +91,11 @@ impl EventSourced for Purse {
     type Event = u32;
     type State = u32;
 
-    fn persistence_id(&self) -> PersistenceId {
-        "Purse|1".parse().unwrap()
-    }
-
-    fn event_codec(&self) -> StoredCodec<u32> {
-        StoredCodec::new(Picky("purse.paid"))
-    }
-
-    fn snapshot_codec(&self) -> Option<StoredCodec<u32>> {
-        Some(StoredCodec::new(Picky("purse.state")))
-    }
-
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         EventSourcedSettings::test()
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_, Command>, _: &u32, command: Command) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Command>, _: &u32, command: Command) -> Effect<Self> {
         match command {
             Command::Pay(much, to) => Effect::persist(much).then_reply(to, |sum| *sum),
             Command::Put(much) => Effect::persist(much),
@@ -123,8 +111,16 @@ impl EventSourced for Purse {
         }
     }
 
-    fn apply(&self, sum: &mut u32, much: &u32, _: &EventMeta<'_>) {
+    fn apply(sum: &mut u32, much: &u32) {
         *sum += much;
+    }
+}
+
+impl Purse {
+    /// The entity with its name and its codecs.
+    fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
+        let id = "Purse|1".parse().unwrap();
+        EventCodecs::new(Picky("purse.paid")).snapshots(Picky("purse.state")).of(id, self)
     }
 }
 
@@ -138,15 +134,7 @@ impl DurableState for Safe {
     type Command = Command;
     type State = u32;
 
-    fn persistence_id(&self) -> PersistenceId {
-        "Safe|1".parse().unwrap()
-    }
-
-    fn state_codec(&self) -> StoredCodec<u32> {
-        StoredCodec::new(Picky("safe.state"))
-    }
-
-    fn on_command(&mut self, _: &mut StateContext<'_, Command>, sum: &u32, command: Command) -> StateEffect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Command>, sum: &u32, command: Command) -> StateEffect<Self> {
         match command {
             Command::Pay(much, to) => StateEffect::persist(sum + much).then_reply(to, |sum| *sum),
             Command::Put(much) => StateEffect::persist(much),
@@ -160,6 +148,14 @@ impl DurableState for Safe {
             Command::End => StateEffect::stop(),
             Command::Unwritable => StateEffect::unhandled(),
         }
+    }
+}
+
+impl Safe {
+    /// The entity with its name and its codecs.
+    fn stored(self) -> Persisted<Self, StateCodec<Self>> {
+        let id = "Safe|1".parse().unwrap();
+        StateCodec::new(Picky("safe.state")).of(id, self)
     }
 }
 
@@ -192,11 +188,11 @@ impl Codec<u32> for Picky {
 }
 
 fn purse() -> EntityTestKit<Purse> {
-    EntityTestKit::new(Instant::now(), Purse::default).with_command_codec(Words)
+    EntityTestKit::new(Instant::now(), || Purse::default().stored()).with_command_codec(Words)
 }
 
 fn safe() -> StateTestKit<Safe> {
-    StateTestKit::new(Instant::now(), Safe::default).with_command_codec(Words)
+    StateTestKit::new(Instant::now(), || Safe::default().stored()).with_command_codec(Words)
 }
 
 /// What a panic of `f` says.
@@ -257,7 +253,7 @@ fn scenario_55_a_kit_finds_what_cannot_be_encoded() {
     assert!(panic_of(|| safe().run(Command::Unwritable)).contains(says));
     let mut kit = safe();
     assert_eq!(kit.ask_coded(&Picky("sum"), |to| Command::Pay(5, to)), Ok(5));
-    let mut kit = EntityTestKit::new(Instant::now(), Purse::default);
+    let mut kit = EntityTestKit::new(Instant::now(), || Purse::default().stored());
     assert_eq!(kit.ask_coded(&Picky("sum"), |to| Command::Pay(776, to)), Ok(776));
     let answer = panic_of(|| safe().ask_coded(&Never, |to| Command::Pay(5, to)));
     assert!(answer.contains("the answer cannot be encoded"), "{answer}");

@@ -15,9 +15,9 @@ use futures::FutureExt;
 use greylag_codec::json;
 use greylag_core::{EntityError, Generation, ReplyAddress, ReplyOutcome, ReplyPort, ReplyTo};
 use greylag_persistence::{
-    Action, Append, AppendError, ClaimError, CommandContext, Effect, EntityCore, EntityInit, EventMeta, EventSourced,
-    EventSourcedSettings, Head, InMemoryJournal, InMemorySnapshots, Incarnation, Input, Journal, PersistenceId,
-    ReadError, StoreAnswer, StoreCall, StoreFailure, StoredCodec, Stores, Under, WriterUuid,
+    Action, Append, AppendError, ClaimError, Ctx, Effect, EntityCore, EntityInit, EventCodecs, EventSourced,
+    EventSourcedSettings, Head, InMemoryJournal, InMemorySnapshots, Incarnation, Input, Journal, Persisted, ReadError,
+    StoreAnswer, StoreCall, StoreFailure, Stores, Under, WriterUuid,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -53,21 +53,13 @@ impl EventSourced for Numbers {
     type Event = u64;
     type State = Vec<u64>;
 
-    fn persistence_id(&self) -> PersistenceId {
-        "Numbers|1".parse().unwrap()
-    }
-
-    fn event_codec(&self) -> StoredCodec<u64> {
-        StoredCodec::new(json("numbers.event"))
-    }
-
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         EventSourcedSettings::test()
     }
 
     fn on_command(
         &mut self,
-        _: &mut CommandContext<'_, Self::Command>,
+        _: &mut Ctx<'_, Self::Command>,
         _: &Vec<u64>,
         (number, to): Self::Command,
     ) -> Effect<Self> {
@@ -77,8 +69,16 @@ impl EventSourced for Numbers {
         })
     }
 
-    fn apply(&self, state: &mut Vec<u64>, event: &u64, _: &EventMeta<'_>) {
+    fn apply(state: &mut Vec<u64>, event: &u64) {
         state.push(*event);
+    }
+}
+
+impl Numbers {
+    /// The entity with its name and its codecs.
+    fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
+        let id = "Numbers|1".parse().unwrap();
+        EventCodecs::new(json("numbers.event")).of(id, self)
     }
 }
 
@@ -155,9 +155,10 @@ impl World {
             caps: self.stores.journal.caps(),
             snapshot_caps: self.stores.snapshots.caps(),
             settings: EventSourcedSettings::default(),
+            host: None,
         };
         let mut out = Vec::new();
-        let core = EntityCore::start(Numbers, init, self.now, &mut out).unwrap();
+        let core = EntityCore::start(Numbers.stored(), init, self.now, &mut out).unwrap();
         self.writers.push(Writer { core, calls: Vec::new(), alive: true });
         self.act(self.writers.len() - 1, out);
     }
@@ -185,7 +186,7 @@ impl World {
     }
 
     fn perform(&mut self, call: StoreCall) -> StoreAnswer {
-        let id = Numbers.persistence_id();
+        let id = Numbers.stored().id;
         let head = self.journal.head(&id).now_or_never().unwrap().unwrap();
         let writer = match &call {
             StoreCall::Append(append) => Some(append.writer_uuid),
@@ -217,7 +218,7 @@ impl World {
 
     /// Compares what a call changed with what its writer was still entitled to.
     fn watch(&mut self, before: Head, writer: Option<WriterUuid>) {
-        let after = self.journal.head(&Numbers.persistence_id()).now_or_never().unwrap().unwrap();
+        let after = self.journal.head(&Numbers.stored().id).now_or_never().unwrap().unwrap();
         let generation = writer.and_then(|writer| self.generations.get(&writer).copied());
         if after.highest > before.highest && (writer != Some(before.writer_uuid) || generation < self.granted) {
             self.zombie = Some(format!("a superseded writer wrote {}", after.highest));
@@ -282,7 +283,7 @@ impl World {
 
     /// What the history and the askers disagree about, if anything.
     fn violation(&self) -> Option<String> {
-        let events = self.journal.events(&Numbers.persistence_id());
+        let events = self.journal.events(&Numbers.stored().id);
         let stored: Vec<u64> =
             events.iter().map(|event| String::from_utf8_lossy(&event.payload).parse().unwrap()).collect();
         let distinct: BTreeSet<u64> = stored.iter().copied().collect();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_core::{Registry, ReplyTo};
-use greylag_sharding::{Ctx, Entity, EntityRef, EntityType, Failure, Region, Sharding, ShardingSettings};
+use greylag_sharding::{Ctx, Entity, EntityKey, EntityRef, EntityType, Failure, Region, Sharding, ShardingSettings};
 use greylag_transport::memory::MemoryNetwork;
 use tokio::runtime::Runtime;
 
@@ -35,7 +35,7 @@ struct Counter {
 }
 
 impl Entity for Counter {
-    type Msg = Message;
+    type Message = Message;
 
     fn receive(&mut self, message: Message, _: &mut Ctx<'_, Message>) -> Result<(), Failure> {
         match message {
@@ -89,7 +89,9 @@ async fn counters(shards: u32) -> Region<Message> {
         ..ShardingSettings::default()
     };
     let sharding = Sharding::alone(remoting, None, settings).await.expect("valid settings");
-    sharding.init(EntityType::new("Counter", |_| Ok(Counter::default()))).expect("a fresh name")
+    sharding
+        .init(EntityType::new(EntityKey::new("Counter"), |_| Ok(Counter::default())).local_only())
+        .expect("a fresh name")
 }
 
 /// Messages per second of wall time, and per second of CPU time.
@@ -124,7 +126,7 @@ fn send(refs: &[EntityRef<Message>], messages: usize, runtime: &tokio::runtime::
         let counter = &refs[n % refs.len()];
         counter.tell(Message::Add(1)).expect("the inbox has room for a round");
         if n % ROUND == ROUND - 1 {
-            runtime.block_on(counter.ask(Message::Get, PATIENCE)).expect("it answers");
+            runtime.block_on(counter.ask(Message::Get).timeout(PATIENCE).send()).expect("it answers");
         }
     }
 }
@@ -132,7 +134,7 @@ fn send(refs: &[EntityRef<Message>], messages: usize, runtime: &tokio::runtime::
 async fn count(refs: &[EntityRef<Message>]) -> u64 {
     let mut sum = 0;
     for counter in refs {
-        sum += counter.ask(Message::Get, PATIENCE).await.expect("every entity answers");
+        sum += counter.ask(Message::Get).timeout(PATIENCE).await.expect("every entity answers");
     }
     sum
 }
@@ -157,7 +159,7 @@ fn look_at_the_tick() {
         let began = Instant::now();
         runtime.block_on(async {
             for _ in 0..ASKS {
-                counter.ask(Message::Get, PATIENCE).await.expect("it answers");
+                counter.ask(Message::Get).timeout(PATIENCE).await.expect("it answers");
             }
         });
         asks.push(nanos(began, ASKS));
@@ -192,7 +194,9 @@ async fn counters_in_a_cluster(shards: u32) -> (Cluster, Region<Message>) {
         ..ShardingSettings::default()
     };
     let sharding = Sharding::start(cluster.clone(), None, settings).await.expect("valid settings");
-    let region = sharding.init(EntityType::new("Counter", |_| Ok(Counter::default()))).expect("a fresh name");
+    let region = sharding
+        .init(EntityType::new(EntityKey::new("Counter"), |_| Ok(Counter::default())).local_only())
+        .expect("a fresh name");
     cluster.join_self().await.expect("alone");
     cluster.wait_up().await.expect("alone");
     (cluster, region)
@@ -209,14 +213,14 @@ fn bytes_per_idle_entity() -> f64 {
             // Sixteen bytes.
             let counter = region.entity_ref(format!("entity-{n:09}"));
             if n % 1000 == 0 {
-                counter.ask(Message::Get, PATIENCE).await.expect("it answers");
+                counter.ask(Message::Get).timeout(PATIENCE).await.expect("it answers");
             } else {
                 counter.tell(Message::Add(1)).expect("the inbox has room");
             }
         }
         for n in (0..IDLE_ENTITIES).step_by(997) {
             let counter = region.entity_ref(format!("entity-{n:09}"));
-            counter.ask(Message::Get, PATIENCE).await.expect("it answers");
+            counter.ask(Message::Get).timeout(PATIENCE).await.expect("it answers");
         }
         let used = resident_bytes() - before;
         used / IDLE_ENTITIES as f64 - 16.0 - size_of::<Counter>() as f64

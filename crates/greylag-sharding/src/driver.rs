@@ -23,7 +23,8 @@ pub use event::{Event, RegionEvents};
 pub use event_sourced::EventSourcedEntity;
 pub use handle::Region;
 pub(crate) use node::Node;
-pub use persistent::PersistentEntity;
+pub use persistent::{HostedMachine, PersistentEntity, Standing};
+pub(crate) use sharding::SharedSharding;
 pub use sharding::{InitError, NotStarted, Sharding};
 pub use strategy::AllocationStrategy;
 

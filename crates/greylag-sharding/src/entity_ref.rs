@@ -6,20 +6,27 @@
 //!
 //! Source: sharding §1.2, §4.11.
 
+mod serde_impls;
+
 use std::any::type_name;
 use std::fmt;
+use std::future::IntoFuture;
+use std::marker::PhantomData;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use greylag_core::{DeadLetterReason, EntityError, ReplyTo};
+use greylag_core::{DeadLetterReason, EntityError, ReplyTo, UniqueAddress};
+use serde::{Deserialize, Serialize};
 
 use crate::driver::Region;
 use crate::ids::EntityId;
+use crate::key::EntityKey;
 
 /// Why a message was not taken. It is a dead letter; nothing of it will be handled.
 ///
 /// Source: sharding §2.5, §8.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum SendError {
     /// Too many messages wait in this node's region for shards without a home. Send slower.
     #[error("the region's buffer is full")]
@@ -36,6 +43,9 @@ pub enum SendError {
     /// The region of this type has stopped, or the node is shutting down.
     #[error("the region has stopped")]
     RegionStopped,
+    /// The entity type is not set up on this node. Set it up, as a host or as a proxy.
+    #[error("the entity type is not set up on this node")]
+    NotStarted,
     /// Entity ids have at least one byte.
     #[error("the entity id is empty")]
     EmptyEntityId,
@@ -57,7 +67,9 @@ impl SendError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::BufferFull | Self::ShardInboxFull | Self::QueueFull => true,
-            Self::Refused | Self::RegionStopped | Self::EmptyEntityId | Self::EntityIdTooLong => false,
+            Self::Refused | Self::RegionStopped | Self::NotStarted | Self::EmptyEntityId | Self::EntityIdTooLong => {
+                false
+            }
             Self::Dropped(reason) => reason.is_retryable(),
         }
     }
@@ -79,8 +91,8 @@ impl From<DeadLetterReason> for SendError {
 }
 
 /// Why an ask has no answer. Whether the message was handled only an answer can tell, except where
-/// the variant says so.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// the variant says so. It may itself stand in a message, as the outcome of another one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum AskError {
     /// Nothing came in time.
     #[error("{entity_type} {entity:?} did not answer {message_type} within {timeout:?}")]
@@ -90,7 +102,7 @@ pub enum AskError {
         /// The entity.
         entity: String,
         /// The Rust type of the message, for people only.
-        message_type: &'static str,
+        message_type: String,
         /// The asker's patience.
         timeout: Duration,
     },
@@ -106,21 +118,56 @@ pub enum AskError {
     /// The message, or its answer, was dropped on its way.
     #[error("dropped: {0}")]
     Dropped(DeadLetterReason),
-    /// The transport gave up.
-    #[error(transparent)]
-    Transport(greylag_transport::AskError),
+    /// The answer could not be written on the entity's node, or not read on this one.
+    #[error("an answer of type {type_name} could not be written or read on {node}: {cause}")]
+    Codec {
+        /// The Rust type of the answer, or its manifest if the type is not known; for people only.
+        type_name: String,
+        /// Where it failed.
+        node: UniqueAddress,
+        /// What the codec said, or that there is none.
+        cause: String,
+    },
+    /// The message could not be read on the entity's node: that has no codec for it, or another one.
+    #[error("{message_type} could not be read on {node}; its log says why")]
+    Undecodable {
+        /// The Rust type of the message, for people only.
+        message_type: String,
+        /// Where it failed.
+        node: UniqueAddress,
+    },
+    /// The owner's process was replaced by a newer one with the message in hand.
+    #[error("the owner's process restarted")]
+    PeerRestarted,
+    /// The owner's process was removed from the cluster with the message in hand.
+    #[error("the owner's process was removed from the cluster")]
+    PeerRemoved,
+    /// The owner's process is quarantined; the entity gets another home.
+    #[error("the owner's process is quarantined")]
+    Quarantined,
+    /// There is an answer, but its lane does not carry messages of that size.
+    #[error("the answer is too large to be sent")]
+    ReplyTooLarge,
+    /// This node ended while the asker waited.
+    #[error("this node is shutting down")]
+    ShuttingDown,
 }
 
 impl AskError {
     /// Whether the message may have had an effect that lasts. `docs/errors.md` has every error.
     pub fn may_have_run(&self) -> bool {
         match self {
-            Self::Timeout { .. } => true,
-            Self::InvalidTimeout => false,
+            Self::Timeout { .. }
+            | Self::Codec { .. }
+            | Self::PeerRestarted
+            | Self::PeerRemoved
+            | Self::Quarantined
+            | Self::ReplyTooLarge
+            | Self::ShuttingDown => true,
+            Self::InvalidTimeout | Self::Undecodable { .. } => false,
             Self::Send(error) => error.may_have_run(),
             Self::Entity(error) => error.may_have_run(),
             Self::Dropped(reason) => reason.may_have_run(),
-            Self::Transport(error) => error.may_have_run(),
         }
     }
 
@@ -128,12 +175,39 @@ impl AskError {
     /// [may have run](Self::may_have_run), look at the state first, or send only what can be done twice.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Timeout { .. } => true,
-            Self::InvalidTimeout => false,
+            Self::Timeout { .. } | Self::PeerRestarted | Self::PeerRemoved | Self::Quarantined => true,
+            Self::InvalidTimeout
+            | Self::Codec { .. }
+            | Self::Undecodable { .. }
+            | Self::ReplyTooLarge
+            | Self::ShuttingDown => false,
             Self::Send(error) => error.is_retryable(),
             Self::Entity(error) => error.is_retryable(),
             Self::Dropped(reason) => reason.is_retryable(),
-            Self::Transport(error) => error.is_retryable(),
+        }
+    }
+
+    /// What the transport says of a question of this message type.
+    fn of_transport(error: greylag_transport::AskError, asked: impl FnOnce(Duration) -> Self, message: &str) -> Self {
+        use greylag_transport::{AskError as Transport, SendError as Unsent};
+        match error {
+            Transport::Timeout(timeout) => asked(timeout),
+            Transport::Entity(error) => Self::Entity(error),
+            Transport::Dropped(reason) => Self::Dropped(reason),
+            Transport::NoSuchRecipient => Self::Dropped(DeadLetterReason::NoSuchRecipient),
+            Transport::Send(Unsent::QueueFull) => Self::Send(SendError::QueueFull),
+            Transport::Send(Unsent::Quarantined) => Self::Send(SendError::Dropped(DeadLetterReason::Quarantined)),
+            Transport::Send(Unsent::ShuttingDown) => Self::Send(SendError::RegionStopped),
+            Transport::Send(Unsent::TooLarge { .. } | Unsent::NameTooLong { .. }) => {
+                Self::Send(SendError::Dropped(DeadLetterReason::TooLarge))
+            }
+            Transport::PeerRestarted => Self::PeerRestarted,
+            Transport::PeerRemoved => Self::PeerRemoved,
+            Transport::Quarantined => Self::Quarantined,
+            Transport::ReplyTooLarge => Self::ReplyTooLarge,
+            Transport::Undecodable { node } => Self::Undecodable { message_type: message.to_owned(), node },
+            Transport::Codec { type_name, node, cause } => Self::Codec { type_name, node, cause },
+            Transport::ShuttingDown => Self::ShuttingDown,
         }
     }
 }
@@ -142,15 +216,42 @@ impl AskError {
 pub type Answer<R> = Pin<Box<dyn Future<Output = Result<R, AskError>> + Send>>;
 
 /// A name for one entity whose messages are `M`s.
+///
+/// It may stand in a message, and reaches the same entity from wherever it is read; it may not be stored.
 pub struct EntityRef<M> {
+    to: Result<To<M>, Unreachable>,
+}
+
+struct To<M> {
     region: Region<M>,
-    /// The id with its shard, or why no entity can have that id.
-    target: Result<(EntityId, u32), DeadLetterReason>,
+    id: EntityId,
+    shard: u32,
+}
+
+/// A name to which nothing can be sent.
+#[derive(Clone)]
+struct Unreachable {
+    entity_type: Arc<str>,
+    id: Arc<str>,
+    why: SendError,
 }
 
 impl<M: Send + 'static> EntityRef<M> {
-    pub(crate) fn new(region: Region<M>, target: Result<(EntityId, u32), DeadLetterReason>) -> Self {
-        Self { region, target }
+    pub(crate) fn new(region: Region<M>, id: impl Into<Arc<str>>) -> Self {
+        let id = id.into();
+        let to = match region.target(id.clone()) {
+            Ok((id, shard)) => Ok(To { region, id, shard }),
+            Err(reason) => {
+                Err(Unreachable { entity_type: region.name().as_str().into(), id, why: SendError::from(reason) })
+            }
+        };
+        Self { to }
+    }
+
+    /// An entity of a type that is not set up here.
+    pub(crate) fn unknown(key: EntityKey<M>, id: impl Into<Arc<str>>) -> Self {
+        let why = SendError::NotStarted;
+        Self { to: Err(Unreachable { entity_type: key.name().into(), id: id.into(), why }) }
     }
 
     /// Sends a message. It is handled at most once, in the order in which one task sends.
@@ -158,56 +259,145 @@ impl<M: Send + 'static> EntityRef<M> {
     /// # Errors
     /// [`SendError`]: the message was not taken.
     pub fn tell(&self, message: M) -> Result<(), SendError> {
-        let (id, shard) = self.target.clone()?;
-        self.region.send(shard, id, message)
+        let to = self.to.as_ref().map_err(|unreachable| unreachable.why)?;
+        to.region.send(to.shard, to.id.clone(), message)
     }
 
-    /// Sends a question and waits for its answer. The message leaves when this is called, not when
-    /// the future is first polled, so it keeps its place among the task's other messages.
-    ///
-    /// # Errors
-    /// The future resolves to an [`AskError`] unless the entity replied in time.
-    pub fn ask<R: Send + 'static>(&self, message: impl FnOnce(ReplyTo<R>) -> M, timeout: Duration) -> Answer<R> {
-        let begun = match &self.target {
-            Ok((id, shard)) => self.region.begin_ask(*shard, id.clone(), message, timeout),
-            Err(reason) => Err(SendError::from(*reason).into()),
-        };
-        let entity_type = self.region.name().to_string();
-        let entity = self.id().to_owned();
-        Box::pin(async move {
-            use greylag_transport::AskError as Transport;
-            match begun?.await {
-                Ok(answer) => answer.downcast::<R>().map(|answer| *answer).map_err(|_| {
-                    AskError::Transport(Transport::Undecodable(format!("the answer is no {}", type_name::<R>())))
-                }),
-                Err(Transport::Timeout(timeout)) => {
-                    Err(AskError::Timeout { entity_type, entity, message_type: type_name::<M>(), timeout })
-                }
-                Err(Transport::Entity(error)) => Err(AskError::Entity(error)),
-                Err(Transport::Dropped(reason)) => Err(AskError::Dropped(reason)),
-                Err(Transport::NoSuchRecipient) => Err(AskError::Dropped(DeadLetterReason::NoSuchRecipient)),
-                Err(other) => Err(AskError::Transport(other)),
+    /// Asks the entity: `question` makes the message of the token by which the entity answers. Await what it returns, which
+    /// waits for as long as the entity type says, or [as long as you say](Ask::timeout).
+    pub fn ask<R, F>(&self, question: F) -> Ask<M, R, F>
+    where
+        R: Send + 'static,
+        F: FnOnce(ReplyTo<R>) -> M,
+    {
+        Ask { to: self.clone(), question, timeout: None, answer: PhantomData }
+    }
+
+    fn begin_ask<R: Send + 'static>(
+        &self,
+        question: impl FnOnce(ReplyTo<R>) -> M,
+        timeout: Option<Duration>,
+    ) -> Answer<R> {
+        let begun = match &self.to {
+            Ok(to) => {
+                let timeout = timeout.unwrap_or(to.region.ask_timeout());
+                to.region.begin_ask(to.shard, to.id.clone(), question, timeout)
             }
+            Err(unreachable) => Err(unreachable.why.into()),
+        };
+        let to = self.clone();
+        Box::pin(async move {
+            let answer = begun?.await;
+            let asked = |timeout| AskError::Timeout {
+                entity_type: to.entity_type().to_owned(),
+                entity: to.id().to_owned(),
+                message_type: type_name::<M>().to_owned(),
+                timeout,
+            };
+            let answer = answer.map_err(|error| AskError::of_transport(error, asked, type_name::<M>()))?;
+            answer.downcast::<R>().map(|answer| *answer).map_err(|_| to.other_type::<R>())
         })
     }
 
-    /// The entity's id; empty if it is none.
+    fn other_type<R>(&self) -> AskError {
+        let (type_name, cause) = (type_name::<R>().to_owned(), "the answer is of another type".to_owned());
+        match &self.to {
+            Ok(to) => AskError::Codec { type_name, node: to.region.id().node.clone(), cause },
+            Err(unreachable) => unreachable.why.into(),
+        }
+    }
+}
+
+impl<M> EntityRef<M> {
+    /// The entity's id, as it was given.
     pub fn id(&self) -> &str {
-        self.target.as_ref().map_or("", |(id, _)| id.as_str())
+        match &self.to {
+            Ok(to) => to.id.as_str(),
+            Err(unreachable) => &unreachable.id,
+        }
+    }
+
+    /// The entity type's name.
+    pub fn entity_type(&self) -> &str {
+        match &self.to {
+            Ok(to) => to.region.name().as_str(),
+            Err(unreachable) => &unreachable.entity_type,
+        }
+    }
+}
+
+/// A question that has not left yet: it leaves when this is awaited, or [sent](Ask::send).
+#[must_use = "a question leaves when it is awaited or sent"]
+pub struct Ask<M, R, F> {
+    to: EntityRef<M>,
+    question: F,
+    timeout: Option<Duration>,
+    answer: PhantomData<fn() -> R>,
+}
+
+impl<M, R, F> Ask<M, R, F>
+where
+    M: Send + 'static,
+    R: Send + 'static,
+    F: FnOnce(ReplyTo<R>) -> M,
+{
+    /// Waits for the answer for this long, in place of the type's default.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self }
+    }
+
+    /// Sends the question now, in its place among the task's other messages; the answer can be awaited later.
+    #[must_use = "dropping the answer to come ends the question"]
+    pub fn send(self) -> Answer<R> {
+        self.to.begin_ask(self.question, self.timeout)
+    }
+}
+
+impl<M, R, F> IntoFuture for Ask<M, R, F>
+where
+    M: Send + 'static,
+    R: Send + 'static,
+    F: FnOnce(ReplyTo<R>) -> M,
+{
+    type Output = Result<R, AskError>;
+    type IntoFuture = Answer<R>;
+
+    fn into_future(self) -> Answer<R> {
+        self.send()
+    }
+}
+
+impl<M, R, F> fmt::Debug for Ask<M, R, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ask").field("to", &self.to).field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+impl<M> Clone for To<M> {
+    fn clone(&self) -> Self {
+        Self { region: self.region.clone(), id: self.id.clone(), shard: self.shard }
     }
 }
 
 impl<M> Clone for EntityRef<M> {
     fn clone(&self) -> Self {
-        Self { region: self.region.clone(), target: self.target.clone() }
+        Self { to: self.to.clone() }
     }
 }
 
 impl<M> fmt::Debug for EntityRef<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.target {
-            Ok((id, shard)) => write!(f, "EntityRef({}/{id} in shard {shard})", self.region.name()),
-            Err(reason) => write!(f, "EntityRef({}/{reason})", self.region.name()),
+        match &self.to {
+            Ok(to) => write!(f, "EntityRef({}/{} in shard {})", to.region.name(), to.id, to.shard),
+            Err(Unreachable { entity_type, id, why }) => write!(f, "EntityRef({entity_type}/{id}: {why})"),
         }
     }
 }
+
+impl<M> PartialEq for EntityRef<M> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.entity_type(), self.id()) == (other.entity_type(), other.id())
+    }
+}
+
+impl<M> Eq for EntityRef<M> {}

@@ -1,9 +1,11 @@
 //! The description of an entity type: all that a node must know to host or to reach its entities.
 //!
-//! The same value is given to `Sharding::init` on every node. Codec, extractor and role must agree
+//! The same value is given to `Sharding::init` on every node. Codecs, extractor and role must agree
 //! between the nodes of a cluster; the factory stays on its node.
 //!
 //! Source: sharding §1.1, §1.2.
+
+mod kinds;
 
 use std::any::{Any, TypeId};
 use std::fmt;
@@ -13,12 +15,15 @@ use std::time::Duration;
 use greylag_core::Codec;
 use greylag_persistence::{DurableState, EventSourced};
 
-use crate::driver::{DurableStateEntity, EventSourcedEntity};
+pub use kinds::{ByEvents, ByState, Hosted, Kind, Plain, Proxy};
+
 use crate::entity::{Entity, EntityInit, Failure, Supervision};
 use crate::extractor::Extractor;
+use crate::host::HostedEntity;
+use crate::key::EntityKey;
 
 /// An entity whose own type is forgotten: shards hold these.
-pub(crate) type BoxedEntity<M> = Box<dyn Entity<Msg = M>>;
+pub(crate) type BoxedEntity<M> = Box<dyn HostedEntity<Message = M>>;
 
 /// Makes entities.
 pub(crate) type Factory<M> = Arc<dyn Fn(&EntityInit) -> Result<BoxedEntity<M>, Failure> + Send + Sync>;
@@ -34,6 +39,7 @@ type IsActivity<M> = Arc<dyn Fn(&M) -> bool + Send + Sync>;
 struct GivenTypes {
     factory: Option<TypeId>,
     codec: Option<TypeId>,
+    stored: (Option<TypeId>, Option<TypeId>),
     stop_message: Option<TypeId>,
     is_activity: Option<TypeId>,
 }
@@ -46,73 +52,142 @@ pub(crate) enum Persisted {
     State,
 }
 
-/// An entity type: a name, a way to make its entities, and how they are placed and kept.
-pub struct EntityType<M> {
-    pub(crate) name: String,
-    pub(crate) factory: Option<Factory<M>>,
+/// When a shard ends entities by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Passivation {
+    /// `None`: never.
+    pub(crate) idle_after: Option<Duration>,
+}
+
+impl Passivation {
+    /// Ends an entity that no message reached for this long.
+    pub const fn idle_after(idle: Duration) -> Self {
+        Self { idle_after: if idle.is_zero() { None } else { Some(idle) } }
+    }
+
+    /// Ends no entity.
+    pub const fn none() -> Self {
+        Self { idle_after: None }
+    }
+}
+
+/// An entity type: a key, a way to make its entities, and how they are placed and kept.
+///
+/// `K` is the kind of its entities, which the constructor says: [`EntityType::new`] for plain ones,
+/// [`EntityType::event_sourced`], [`EntityType::durable_state`], or [`EntityKey::proxy`] for a node that hosts none.
+#[must_use = "a type is set up by Sharding::init or NodeBuilder::entity"]
+pub struct EntityType<M, K = Plain<M>> {
+    pub(crate) key: EntityKey<M>,
+    pub(crate) kind: K,
+    pub(crate) common: Common<M>,
+}
+
+/// What entity types of every kind have in common.
+pub(crate) struct Common<M> {
     pub(crate) codec: Option<Arc<dyn Codec<M>>>,
+    pub(crate) local_only: bool,
     pub(crate) extractor: Option<Arc<dyn Extractor>>,
     pub(crate) role: Option<String>,
     pub(crate) stop_message: Option<StopMessage<M>>,
     pub(crate) is_activity: Option<IsActivity<M>>,
     pub(crate) supervision: Supervision,
-    pub(crate) persisted: Persisted,
-    /// Outer: whether the type says anything.
-    pub(crate) passivate_idle_after: Option<Option<Duration>>,
+    pub(crate) passivation: Option<Passivation>,
+    pub(crate) ask_timeout: Option<Duration>,
     given: GivenTypes,
 }
 
-impl<M: Send + 'static> EntityType<M> {
+impl<M> Default for Common<M> {
+    fn default() -> Self {
+        Self {
+            codec: None,
+            local_only: false,
+            extractor: None,
+            role: None,
+            stop_message: None,
+            is_activity: None,
+            supervision: Supervision::default(),
+            passivation: None,
+            ask_timeout: None,
+            given: GivenTypes::default(),
+        }
+    }
+}
+
+impl<M: Send + 'static> EntityType<M, Plain<M>> {
     /// A type whose entities `factory` makes. It runs on the shard's task: do not block in it.
-    pub fn new<E: Entity<Msg = M>>(
-        name: impl Into<String>,
+    pub fn new<E: Entity<Message = M>>(
+        key: EntityKey<M>,
         factory: impl Fn(&EntityInit) -> Result<E, Failure> + Send + Sync + 'static,
     ) -> Self {
-        let given = GivenTypes { factory: Some(factory.type_id()), ..GivenTypes::default() };
-        let factory: Factory<M> = Arc::new(move |init| Ok(Box::new(factory(init)?)));
-        Self { factory: Some(factory), given, ..Self::proxy(name) }
+        let given = factory.type_id();
+        Self::of_kind(
+            key,
+            Plain::new(move |init| Ok(Box::new(crate::entity::PlainEntity(factory(init)?)))),
+            Some(given),
+        )
     }
 
+    /// A type of entities that stand on the layer below: see [`crate::host`].
+    pub fn hosting<E: HostedEntity<Message = M>>(
+        key: EntityKey<M>,
+        factory: impl Fn(&EntityInit) -> Result<E, Failure> + Send + Sync + 'static,
+    ) -> Self {
+        let given = factory.type_id();
+        Self::of_kind(key, Plain::new(move |init| Ok(Box::new(factory(init)?))), Some(given))
+    }
+
+    /// The entities keep their state in the journal, which must therefore be shared by all nodes: for entities of the layer
+    /// below.
+    pub fn persistent(mut self) -> Self {
+        self.kind.persisted = Persisted::Events;
+        self
+    }
+
+    /// How messages travel between nodes.
+    pub fn codec(self, codec: impl Codec<M>) -> Self {
+        self.with_codec(codec)
+    }
+}
+
+impl<B: EventSourced> EntityType<B::Command, ByEvents<B>> {
     /// A type whose entities are event-sourced: `behavior` makes the behaviour of one, or says why
     /// there can be none. Its state is in the journal, which must therefore be shared by all nodes.
-    pub fn event_sourced<B: EventSourced<Command = M>>(
-        name: impl Into<String>,
+    ///
+    /// Its events need a codec, by [`EntityType::events`]; its commands one, too, by [`EntityType::commands`], where there
+    /// is a cluster. An entity is stored under its type and id; [`EntityType::persistence_id`] says otherwise.
+    pub fn event_sourced(
+        key: EntityKey<B::Command>,
         behavior: impl Fn(&EntityInit) -> Result<B, Failure> + Send + Sync + 'static,
     ) -> Self {
-        let factory = Some(behavior.type_id());
-        let of_events = Self::new(name, move |init| Ok(EventSourcedEntity::new(behavior(init)?, init)));
-        Self { given: GivenTypes { factory, ..of_events.given }, ..of_events }.persistent()
+        let given = behavior.type_id();
+        Self::of_kind(key, ByEvents::new(behavior), Some(given))
     }
+}
 
+impl<B: DurableState> EntityType<B::Command, ByState<B>> {
     /// A type whose entities keep their newest state: `behavior` makes the behaviour of one, or says
     /// why there can be none. It is in the state store, which must therefore be shared by all nodes.
     ///
     /// ```
-    /// use std::{sync::Arc, time::Duration};
+    /// use std::sync::Arc;
     ///
     /// use greylag_codec::json;
     /// use greylag_core::{Registry, ReplyTo};
-    /// use greylag_persistence::{DurableState, PersistenceId, StateContext, StateEffect, StoredCodec, Stores};
-    /// use greylag_sharding::{EntityType, Sharding, ShardingSettings};
+    /// use greylag_persistence::{Ctx, DurableState, StateEffect, Stores};
+    /// use greylag_sharding::{EntityKey, EntityType, Sharding, ShardingSettings};
     /// use greylag_transport::memory::MemoryNetwork;
+    ///
+    /// const THERMOSTAT: EntityKey<Command> = EntityKey::new("Thermostat");
     ///
     /// enum Command { Set(u32), Get(ReplyTo<u32>), Passivate }
     ///
-    /// struct Thermostat(PersistenceId);
+    /// struct Thermostat;
     ///
     /// impl DurableState for Thermostat {
     ///     type Command = Command;
     ///     type State = u32;
     ///
-    ///     fn persistence_id(&self) -> PersistenceId {
-    ///         self.0.clone()
-    ///     }
-    ///
-    ///     fn state_codec(&self) -> StoredCodec<u32> {
-    ///         StoredCodec::new(json("thermostat"))
-    ///     }
-    ///
-    ///     fn on_command(&mut self, _: &mut StateContext<'_, Self::Command>, degrees: &u32, command: Command) -> StateEffect<Self> {
+    ///     fn on_command(&mut self, _: &mut Ctx<'_, Command>, degrees: &u32, command: Command) -> StateEffect<Self> {
     ///         match command {
     ///             Command::Set(degrees) => StateEffect::persist(degrees),
     ///             Command::Get(reply_to) => StateEffect::reply(reply_to, *degrees),
@@ -125,106 +200,126 @@ impl<M: Send + 'static> EntityType<M> {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let remoting = MemoryNetwork::new().node("localhost:17355#1".parse()?, Arc::new(Registry::new()));
     /// let sharding = Sharding::alone(remoting, Some(Stores::in_memory()), ShardingSettings::default()).await?;
-    /// let thermostats = EntityType::durable_state("Thermostat", |init| Ok(Thermostat(init.persistence_id()?)));
-    /// let kitchen = sharding.init(thermostats)?.entity_ref("kitchen");
+    /// sharding.init(EntityType::durable_state(THERMOSTAT, |_| Ok(Thermostat)).states(json("thermostat")))?;
+    /// let kitchen = sharding.entity_ref(THERMOSTAT, "kitchen");
     /// kitchen.tell(Command::Set(21))?;
     /// kitchen.tell(Command::Passivate)?; // the next message wakes it, and it reads its state
-    /// assert_eq!(kitchen.ask(Command::Get, Duration::from_secs(30)).await?, 21);
+    /// assert_eq!(kitchen.ask(Command::Get).await?, 21);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn durable_state<B: DurableState<Command = M>>(
-        name: impl Into<String>,
+    pub fn durable_state(
+        key: EntityKey<B::Command>,
         behavior: impl Fn(&EntityInit) -> Result<B, Failure> + Send + Sync + 'static,
     ) -> Self {
-        let factory = Some(behavior.type_id());
-        let of_state = Self::new(name, move |init| Ok(DurableStateEntity::new(behavior(init)?, init)));
-        let given = GivenTypes { factory, ..of_state.given };
-        Self { persisted: Persisted::State, given, ..of_state }
+        let given = behavior.type_id();
+        Self::of_kind(key, ByState::new(behavior), Some(given))
+    }
+}
+
+impl<M: Send + 'static> EntityType<M, Proxy> {
+    /// A type that this node only sends to.
+    pub(crate) fn proxy(key: EntityKey<M>) -> Self {
+        Self::of_kind(key, Proxy, None)
     }
 
-    /// A type that this node only sends to; for `Sharding::init_proxy`.
-    pub fn proxy(name: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            factory: None,
-            codec: None,
-            extractor: None,
-            role: None,
-            stop_message: None,
-            is_activity: None,
-            supervision: Supervision::default(),
-            persisted: Persisted::Nothing,
-            passivate_idle_after: None,
-            given: GivenTypes::default(),
-        }
+    /// How messages travel between nodes.
+    pub fn codec(self, codec: impl Codec<M>) -> Self {
+        self.with_codec(codec)
     }
 
-    /// How messages travel between nodes. Without one they reach entities of this node only, and
-    /// a message to another node is a dead letter `SerializeFailed`.
-    #[must_use]
-    pub fn codec(mut self, codec: impl Codec<M>) -> Self {
-        self.given.codec = Some(codec.type_id());
-        self.codec = Some(Arc::new(codec));
+    /// As [`EntityType::codec`], of entities whose messages are commands.
+    pub fn commands(self, codec: impl Codec<M>) -> Self {
+        self.with_codec(codec)
+    }
+}
+
+impl<M: Send + 'static, K> EntityType<M, K> {
+    fn of_kind(key: EntityKey<M>, kind: K, factory: Option<TypeId>) -> Self {
+        let given = GivenTypes { factory, ..GivenTypes::default() };
+        Self { key, kind, common: Common { given, ..Common::default() } }
+    }
+
+    fn with_codec<C: Codec<M>>(mut self, codec: C) -> Self {
+        self.common.given.codec = Some(TypeId::of::<C>());
+        self.common.codec = Some(Arc::new(codec));
+        self
+    }
+
+    /// The entities are reached from this node alone, and need no codec: a message to another node is a dead letter
+    /// `SerializeFailed`.
+    pub fn local_only(mut self) -> Self {
+        self.common.local_only = true;
         self
     }
 
     /// How ids map to shards. Default: [`crate::HashV1`] over the setting `number_of_shards`.
-    #[must_use]
     pub fn extractor(mut self, extractor: impl Extractor) -> Self {
-        self.extractor = Some(Arc::new(extractor));
+        self.common.extractor = Some(Arc::new(extractor));
         self
     }
 
     /// Only nodes with this role host. Default: the setting `role`, which is all nodes.
-    #[must_use]
     pub fn role(mut self, role: impl Into<String>) -> Self {
-        self.role = Some(role.into());
+        self.common.role = Some(role.into());
         self
     }
 
     /// What an entity is asked to stop with. Without one it is stopped after its queued messages.
-    #[must_use]
-    pub fn stop_message(mut self, message: impl Fn() -> M + Send + Sync + 'static) -> Self {
-        self.given.stop_message = Some(message.type_id());
-        self.stop_message = Some(Arc::new(message));
+    pub fn stop_message<F: Fn() -> M + Send + Sync + 'static>(mut self, message: F) -> Self {
+        self.common.given.stop_message = Some(TypeId::of::<F>());
+        self.common.stop_message = Some(Arc::new(message));
         self
     }
 
     /// Which messages count as activity for automatic passivation. Default: all of them.
-    #[must_use]
-    pub fn is_activity(mut self, is_activity: impl Fn(&M) -> bool + Send + Sync + 'static) -> Self {
-        self.given.is_activity = Some(is_activity.type_id());
-        self.is_activity = Some(Arc::new(is_activity));
+    pub fn is_activity<F: Fn(&M) -> bool + Send + Sync + 'static>(mut self, is_activity: F) -> Self {
+        self.common.given.is_activity = Some(TypeId::of::<F>());
+        self.common.is_activity = Some(Arc::new(is_activity));
         self
     }
 
     /// What happens to entities that fail.
-    #[must_use]
     pub fn supervision(mut self, supervision: Supervision) -> Self {
-        self.supervision = supervision;
+        self.common.supervision = supervision;
         self
     }
 
-    /// Idle time after which an entity is passivated; `None`: never. Default: the setting.
-    #[must_use]
-    pub fn passivate_idle_after(mut self, idle: Option<Duration>) -> Self {
-        self.passivate_idle_after = Some(idle);
+    /// When the shard ends entities by itself. Default: the setting.
+    pub fn passivation(mut self, passivation: Passivation) -> Self {
+        self.common.passivation = Some(passivation);
         self
     }
 
-    /// The entities keep their state in the journal, which must therefore be shared by all nodes.
-    #[must_use]
-    pub fn persistent(mut self) -> Self {
-        self.persisted = Persisted::Events;
+    /// How long an ask waits that does not say it. Default: the setting `ask_timeout`.
+    pub fn ask_timeout(mut self, timeout: Duration) -> Self {
+        self.common.ask_timeout = Some(timeout);
         self
     }
 
-    /// The name as it was given.
+    /// The name of the type.
     pub fn name(&self) -> &str {
-        &self.name
+        self.key.name()
     }
+}
 
+/// An entity type whose kind is forgotten.
+pub(crate) struct Described<M> {
+    pub(crate) name: String,
+    pub(crate) common: Common<M>,
+    /// `None`: a proxy's description.
+    pub(crate) hosted: Option<Hosted<M>>,
+}
+
+impl<M: Send + 'static, K: Kind<M>> EntityType<M, K> {
+    /// Forgets the kind.
+    pub(crate) fn describe(self) -> Result<Described<M>, &'static str> {
+        let hosted = self.kind.hosted()?;
+        Ok(Described { name: self.key.name().to_owned(), common: self.common, hosted })
+    }
+}
+
+impl<M: 'static> Common<M> {
     /// What the codec reads, as the fingerprint has it.
     pub(crate) fn codec_names(&self) -> Vec<String> {
         let Some(codec) = &self.codec else { return Vec::new() };
@@ -233,44 +328,46 @@ impl<M: Send + 'static> EntityType<M> {
         names.sort();
         names
     }
+}
 
+impl<M: 'static> Described<M> {
     /// The first thing in which `other` is another type than this one. A proxy says nothing of what only hosts need, and
     /// may say nothing of codec, extractor and role. Two factories are the same if they are written at the same place in
     /// the program: values that they capture cannot be compared.
-    pub(crate) fn differs_from(&self, other: &Self, is_proxy: bool) -> Option<&'static str> {
-        let codec = |of: &Self| (of.given.codec, of.codec_names());
-        let extractor = |of: &Self| {
+    pub(crate) fn differs_from(&self, other: &Self) -> Option<&'static str> {
+        let is_proxy = other.hosted.is_none();
+        let unsaid = |says: bool| is_proxy && !says;
+        let persisted = |of: &Self| of.hosted.as_ref().map(|hosted| hosted.persisted);
+        let (ours, theirs) = (&self.common, &other.common);
+        let codec = |of: &Common<M>| (of.given.codec, of.codec_names());
+        let extractor = |of: &Common<M>| {
             of.extractor.as_ref().map(|extractor| {
                 (extractor.identity().0.to_owned(), extractor.identity().1, extractor.number_of_shards())
             })
         };
-        let unsaid = |says: bool| is_proxy && !says;
-        let limits = |of: &Self| (of.supervision.max_restarts, of.supervision.restart_window);
+        let limits = |of: &Common<M>| (of.supervision.max_restarts, of.supervision.restart_window);
         let routing = [
-            ("codec", unsaid(other.codec.is_some()) || codec(self) == codec(other)),
-            ("extractor", unsaid(other.extractor.is_some()) || extractor(self) == extractor(other)),
-            ("role", unsaid(other.role.is_some()) || self.role == other.role),
+            ("codec", unsaid(theirs.codec.is_some()) || codec(ours) == codec(theirs)),
+            ("extractor", unsaid(theirs.extractor.is_some()) || extractor(ours) == extractor(theirs)),
+            ("role", unsaid(theirs.role.is_some()) || ours.role == theirs.role),
         ];
         let hosting = [
-            ("factory", self.given.factory == other.given.factory),
-            ("persistence", self.persisted == other.persisted),
-            ("stop_message", self.given.stop_message == other.given.stop_message),
-            ("is_activity", self.given.is_activity == other.given.is_activity),
-            ("supervision", limits(self) == limits(other)),
-            ("passivate_idle_after", self.passivate_idle_after == other.passivate_idle_after),
+            ("factory", ours.given.factory == theirs.given.factory),
+            ("persistence", persisted(self) == persisted(other)),
+            ("codec of what is stored", ours.given.stored == theirs.given.stored),
+            ("stop_message", ours.given.stop_message == theirs.given.stop_message),
+            ("is_activity", ours.given.is_activity == theirs.given.is_activity),
+            ("supervision", limits(ours) == limits(theirs)),
+            ("passivation", ours.passivation == theirs.passivation),
+            ("ask_timeout", ours.ask_timeout == theirs.ask_timeout),
         ];
         let hosting = hosting.into_iter().filter(|_| !is_proxy);
         routing.into_iter().chain(hosting).find(|(_, is_same)| !is_same).map(|(field, _)| field)
     }
 }
 
-impl<M> fmt::Debug for EntityType<M> {
+impl<M, K> fmt::Debug for EntityType<M, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EntityType")
-            .field("name", &self.name)
-            .field("hosts", &self.factory.is_some())
-            .field("role", &self.role)
-            .field("persisted", &self.persisted)
-            .finish_non_exhaustive()
+        f.debug_struct("EntityType").field("key", &self.key).field("role", &self.common.role).finish_non_exhaustive()
     }
 }

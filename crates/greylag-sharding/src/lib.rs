@@ -3,50 +3,41 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use std::time::Duration;
 //!
 //! use greylag_cluster::{Cluster, ClusterSettings};
 //! use greylag_codec::json;
 //! use greylag_core::{Registry, ReplyTo};
-//! use greylag_persistence::{
-//!     CommandContext, Effect, EventMeta, EventSourced, PersistenceId, StoredCodec, Stores,
-//! };
-//! use greylag_sharding::{EntityType, Sharding, ShardingSettings};
+//! use greylag_persistence::{Ctx, Effect, EventSourced, Stores};
+//! use greylag_sharding::{EntityKey, EntityType, Sharding, ShardingSettings};
 //! use greylag_transport::memory::MemoryNetwork;
 //! use serde::{Deserialize, Serialize};
+//!
+//! const COUNTER: EntityKey<Command> = EntityKey::new("Counter");
 //!
 //! #[derive(Serialize, Deserialize)]
 //! enum Command {
 //!     Increment,
-//!     Get { reply_to: ReplyTo<i64> },
+//!     Get(ReplyTo<u64>),
 //! }
 //!
 //! #[derive(Serialize, Deserialize)]
 //! struct Incremented;
 //!
-//! struct Counter(PersistenceId);
+//! struct Counter;
 //!
 //! impl EventSourced for Counter {
 //!     type Command = Command;
 //!     type Event = Incremented;
-//!     type State = i64;
+//!     type State = u64;
 //!
-//!     fn persistence_id(&self) -> PersistenceId {
-//!         self.0.clone()
-//!     }
-//!
-//!     fn event_codec(&self) -> StoredCodec<Incremented> {
-//!         StoredCodec::new(json("counter.incremented"))
-//!     }
-//!
-//!     fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, count: &i64, command: Command) -> Effect<Self> {
+//!     fn on_command(&mut self, _: &mut Ctx<'_, Command>, count: &u64, command: Command) -> Effect<Self> {
 //!         match command {
 //!             Command::Increment => Effect::persist(Incremented),
-//!             Command::Get { reply_to } => Effect::reply(reply_to, *count),
+//!             Command::Get(reply_to) => Effect::reply(reply_to, *count),
 //!         }
 //!     }
 //!
-//!     fn apply(&self, count: &mut i64, _: &Incremented, _: &EventMeta<'_>) {
+//!     fn apply(count: &mut u64, _: &Incremented) {
 //!         *count += 1;
 //!     }
 //! }
@@ -60,15 +51,14 @@
 //!
 //! let stores = Some(Stores::in_memory_shared());
 //! let sharding = Sharding::start(cluster, stores, ShardingSettings::test()).await?;
-//! let counters = sharding.init(
-//!     EntityType::event_sourced("Counter", |init| Ok(Counter(init.persistence_id()?)))
-//!         .codec(json::<Command>("counter.command")),
-//! )?;
+//! let counters = EntityType::event_sourced(COUNTER, |_| Ok(Counter))
+//!     .commands(json("counter.command"))
+//!     .events(json("counter.incremented"));
+//! sharding.init(counters)?;
 //!
-//! counters.entity_ref("c-1").tell(Command::Increment)?;
-//! let get = |reply_to| Command::Get { reply_to };
-//! let count: i64 = counters.entity_ref("c-1").ask(get, Duration::from_secs(30)).await?;
-//! assert_eq!(count, 1);
+//! let geese = sharding.entity_ref(COUNTER, "geese");
+//! geese.tell(Command::Increment)?;
+//! assert_eq!(geese.ask(Command::Get).await?, 1);
 //! # Ok(())
 //! # }
 //! ```
@@ -112,8 +102,10 @@ mod generated {
     include!("generated/greylag.sharding.v1.rs");
 }
 pub mod horizon;
+pub mod host;
 pub mod ids;
 mod inbox;
+mod key;
 pub mod membership;
 pub mod message;
 mod parcel;
@@ -124,15 +116,12 @@ pub mod settings;
 pub mod shard;
 pub mod wire;
 
-pub use driver::{
-    AllocationStrategy, DurableStateEntity, Event, EventSourcedEntity, InitError, NotStarted, PersistentEntity, Region,
-    RegionEvents, Sharding,
-};
-pub use entity::{
-    AlreadySuspended, Ctx, DirectRef, Directive, Entity, EntityInit, Failure, FailureCause, Fenced, Signal,
-    Supervision, TimerKey,
-};
-pub use entity_ref::{Answer, AskError, EntityRef, SendError};
-pub use entity_type::EntityType;
+pub use driver::{AllocationStrategy, Event, InitError, NotStarted, Region, RegionEvents, Sharding};
+pub use entity::{Directive, Entity, EntityCtx, EntityInit, Failure, FailureCause, Signal, Supervision, TimerKey};
+pub use entity_ref::{Answer, Ask, AskError, EntityRef, SendError};
+pub use entity_type::{ByEvents, ByState, EntityType, Kind, Passivation, Plain, Proxy};
 pub use extractor::{Extractor, HashV1, JavaHash, Murmur2};
+pub use greylag_persistence::{CannotSuspend, Ctx};
+pub use host::DirectRef;
+pub use key::EntityKey;
 pub use settings::ShardingSettings;

@@ -31,9 +31,21 @@ pub(crate) struct Origin {
 /// A message, read or still to be read.
 pub(crate) enum Content<M> {
     /// A value: sent on this node, or decoded here.
-    Value(M),
+    Value {
+        /// The value.
+        message: M,
+        /// Under which name it is written, once the codec was asked: before the region's lock is taken, since codecs are
+        /// the user's code.
+        manifest: Option<Manifest>,
+    },
     /// As it came from another node; forwarding does not decode it.
     Bytes { codec: CodecId, manifest: Manifest, payload: Bytes },
+}
+
+impl<M> Content<M> {
+    pub(crate) fn value(message: M) -> Self {
+        Self::Value { message, manifest: None }
+    }
 }
 
 /// A message for one entity.
@@ -50,7 +62,7 @@ pub(crate) struct Parcel<M> {
 
 impl<M> Parcel<M> {
     pub(crate) fn local(id: EntityId, message: M, ask: Option<Box<AskTag>>) -> Self {
-        Self { id, content: Content::Value(message), ask, origin: None }
+        Self { id, content: Content::value(message), ask, origin: None }
     }
 }
 

@@ -97,6 +97,8 @@ pub struct ShardingSettings {
     pub down_removal_margin: Option<Duration>,
     /// Hosting regions that must be registered before the first allocation ever. Default 1.
     pub min_regions: usize,
+    /// How long an ask waits that does not say it, of a type that does not either. Default 5 s.
+    pub ask_timeout: Duration,
     /// Idle time after which an entity is passivated; `None` disables. Default 120 s.
     pub passivate_idle_after: Option<Duration>,
     /// How long a passivating entity may take before it is stopped by force. Default 60 s.
@@ -148,6 +150,7 @@ impl Default for ShardingSettings {
             majority_min_cap: 5,
             down_removal_margin: None,
             min_regions: 1,
+            ask_timeout: seconds(5),
             passivate_idle_after: Some(seconds(120)),
             passivation_stop_timeout: seconds(60),
             entity_throughput: 16,
@@ -207,6 +210,7 @@ impl ShardingSettings {
             ("updating_state_timeout", self.updating_state_timeout),
             ("restart_window", self.restart_window),
             ("permit_wait_warn", self.permit_wait_warn),
+            ("ask_timeout", self.ask_timeout),
         ];
         if let Some((key, value)) = durations.into_iter().find(|(_, value)| value.is_zero()) {
             return fail(key, format!("{value:?}"), "it must not be zero");

@@ -18,6 +18,7 @@
 
 mod index;
 mod protocol;
+mod repeats;
 mod slab;
 #[cfg(test)]
 mod tests;
@@ -29,8 +30,10 @@ use greylag_core::DeadLetterReason;
 use twox_hash::XxHash3_64;
 
 pub use protocol::{Effect, Ended, Input, Outcome, SlotId, TimerChange};
+pub(crate) use repeats::Repeats;
 
-use crate::entity::{Directive, FailureCause, Supervision, Suspension};
+use crate::entity::{Directive, FailureCause, Supervision};
+use crate::host::Suspension;
 use crate::ids::EntityId;
 use crate::settings::ShardingSettings;
 use index::Index;

@@ -17,14 +17,14 @@ use async_trait::async_trait;
 use greylag_codec::json;
 use greylag_core::{Registry, ReplyTo};
 use greylag_persistence::{
-    AdvanceError, Append, AppendError, Appended, Caps, Claim, ClaimError, CloseError, CommandContext, DeleteError,
-    Effect, EventMeta, EventSourced, Head, Health, Journal, Page, PersistenceId, ReadError, ReadRange, SeqNr,
-    StoredCodec, Stores, Under, WriterEpoch, WriterUuid,
+    AdvanceError, Append, AppendError, Appended, Caps, Claim, ClaimError, CloseError, Ctx, DeleteError, Effect,
+    EventSourced, Head, Health, Journal, Page, PersistenceId, ReadError, ReadRange, SeqNr, Stores, Under, WriterEpoch,
+    WriterUuid,
 };
-use greylag_sharding::{EntityType, Sharding, ShardingSettings};
+use greylag_sharding::{EntityKey, EntityType, Sharding, ShardingSettings};
 use greylag_transport::memory::MemoryNetwork;
 
-struct Sum(PersistenceId);
+struct Sum;
 
 struct Add(ReplyTo<u64>);
 
@@ -33,19 +33,11 @@ impl EventSourced for Sum {
     type Event = u64;
     type State = u64;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.0.clone()
-    }
-
-    fn event_codec(&self) -> StoredCodec<u64> {
-        StoredCodec::new(json("sum.added"))
-    }
-
-    fn on_command(&mut self, _: &mut CommandContext<'_, Add>, _: &u64, Add(to): Add) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Add>, _: &u64, Add(to): Add) -> Effect<Self> {
         Effect::<Self>::persist(1).then_reply(to, |sum| *sum)
     }
 
-    fn apply(&self, sum: &mut u64, added: &u64, _: &EventMeta<'_>) {
+    fn apply(sum: &mut u64, added: &u64) {
         *sum += added;
     }
 }
@@ -109,10 +101,11 @@ async fn scenario_73_an_append_takes_one_task_and_one_call_of_the_store() {
     let stores = Stores::new(Arc::new(noting), memory.snapshots);
     let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
     let sharding = Sharding::alone(remoting, Some(stores), ShardingSettings::test()).await.unwrap();
-    let sums = sharding.init(EntityType::event_sourced("Sum", |init| Ok(Sum(init.persistence_id()?)))).unwrap();
+    let sums =
+        sharding.init(EntityType::event_sourced(EntityKey::new("Sum"), |_| Ok(Sum)).events(json("sum.added"))).unwrap();
     let sum = sums.entity_ref("one");
     for number in 1..=APPENDS {
-        assert_eq!(sum.ask(Add, Duration::from_secs(60)).await, Ok(number));
+        assert_eq!(sum.ask(Add).timeout(Duration::from_secs(60)).await, Ok(number));
     }
     let tasks = appends.lock().unwrap().clone();
     assert_eq!(tasks.len() as u64, APPENDS, "one call of the store for each");

@@ -8,21 +8,24 @@ use std::time::{Duration, Instant};
 use greylag_cluster::{Clock, Cluster, ClusterSettings, SbrSettings, ShutdownReason};
 use greylag_codec::json;
 use greylag_core::{CodecId, Generation, NodeAddress, Registry, ReplyTo, Uid, UniqueAddress};
-use greylag_persistence::{
-    CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, PersistenceId, StoredCodec, Stores,
-};
+use greylag_persistence::{Ctx, Effect, EventSourced, EventSourcedSettings, Stores};
 use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
 use greylag_sharding::horizon::Horizon;
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::message::{Claim, ClaimState, CoordinatorMessage, FromCoordinator, RegionMessage, Register};
 use greylag_sharding::parts::Cutter;
 use greylag_sharding::wire::{self, Control};
-use greylag_sharding::{Ctx, Entity, EntityInit, EntityType, Failure, Region, SendError, Sharding, ShardingSettings};
+use greylag_sharding::{
+    ByEvents, Entity, EntityKey, EntityType, Failure, Region, SendError, Sharding, ShardingSettings,
+};
 use greylag_transport::memory::MemoryNetwork;
 use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient};
 use serde::{Deserialize, Serialize};
 
 const PATIENCE: Duration = Duration::from_secs(20);
+
+const COUNTER: EntityKey<Command> = EntityKey::new("Counter");
+const VOLATILE: EntityKey<Command> = EntityKey::new("Volatile");
 
 #[derive(Serialize, Deserialize)]
 enum Command {
@@ -35,7 +38,7 @@ enum Command {
 struct Volatile(i64);
 
 impl Entity for Volatile {
-    type Msg = Command;
+    type Message = Command;
 
     fn receive(&mut self, command: Command, _: &mut Ctx<'_, Command>) -> Result<(), Failure> {
         match command {
@@ -47,46 +50,37 @@ impl Entity for Volatile {
 }
 
 /// A counter that does not.
-struct Counter(PersistenceId);
+struct Counter;
 
 #[derive(Serialize, Deserialize)]
 struct Incremented;
-
-fn counter(init: &EntityInit) -> Result<Counter, Failure> {
-    Ok(Counter(init.persistence_id()?))
-}
 
 impl EventSourced for Counter {
     type Command = Command;
     type Event = Incremented;
     type State = i64;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.0.clone()
-    }
-
-    fn event_codec(&self) -> StoredCodec<Incremented> {
-        StoredCodec::new(json("counter.incremented"))
-    }
-
-    fn snapshot_codec(&self) -> Option<StoredCodec<i64>> {
-        Some(StoredCodec::new(json("counter.state")))
-    }
-
     fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
         EventSourcedSettings { snapshot_every: NonZeroU64::new(10), ..node.clone() }
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, count: &i64, command: Command) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Command>, count: &i64, command: Command) -> Effect<Self> {
         match command {
             Command::Increment => Effect::persist(Incremented),
             Command::Get { reply_to } => Effect::reply(reply_to, *count),
         }
     }
 
-    fn apply(&self, count: &mut i64, _: &Incremented, _: &EventMeta<'_>) {
+    fn apply(count: &mut i64, _: &Incremented) {
         *count += 1;
     }
+}
+
+fn counters() -> EntityType<Command, ByEvents<Counter>> {
+    EntityType::event_sourced(COUNTER, |_| Ok(Counter))
+        .commands(json("counter.command"))
+        .events(json("counter.incremented"))
+        .snapshots(json("counter.state"))
 }
 
 struct Node {
@@ -125,17 +119,14 @@ impl World {
     async fn node_by(&self, address: &str, clock: Clock) -> Node {
         let uid = Uid::new(LAST_UID.fetch_add(1, Ordering::Relaxed) + 1).expect("not zero");
         let address = UniqueAddress::new(address.parse().expect("an address"), uid);
-        let registry = Registry::new();
-        registry.register::<i64>(json("i64")).expect("fresh");
-        let remoting = self.network.node(address.clone(), Arc::new(registry));
+        let remoting = self.network.node(address.clone(), Arc::new(Registry::new()));
         let resolver = SbrSettings { stable_after: Duration::from_secs(3), ..SbrSettings::default() };
         let settings = ClusterSettings { clock, ..ClusterSettings::test() }.with_resolver(resolver);
         let cluster = Cluster::start(settings, remoting).await.expect("it starts");
         let settings = ShardingSettings { number_of_shards: 20, ..ShardingSettings::test() };
         let sharding = Sharding::start(cluster.clone(), Some(self.stores.clone()), settings).await.expect("valid");
-        let counters = EntityType::event_sourced("Counter", counter);
-        let counters = sharding.init(counters.codec(json("counter.command"))).expect("fresh");
-        let volatile = EntityType::new("Volatile", |_| Ok(Volatile::default()));
+        let counters = sharding.init(counters()).expect("fresh");
+        let volatile = EntityType::new(VOLATILE, |_| Ok(Volatile::default()));
         let volatile = sharding.init(volatile.codec(json("volatile.command"))).expect("fresh");
         cluster.join_seed_nodes(vec![self.seed.clone()]).await.expect("it joins");
         cluster.wait_up().await.expect("it comes up");
@@ -144,14 +135,20 @@ impl World {
 }
 
 async fn get(region: &Region<Command>, id: usize) -> i64 {
-    region.entity_ref(id.to_string()).ask(|reply_to| Command::Get { reply_to }, PATIENCE).await.expect("it answers")
+    region
+        .entity_ref(id.to_string())
+        .ask(|reply_to| Command::Get { reply_to })
+        .timeout(PATIENCE)
+        .await
+        .expect("it answers")
 }
 
 /// Asks again while the answer is lost: what was on its way to a dead node is.
 async fn get_at_last(region: &Region<Command>, id: usize) -> i64 {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let ask = region.entity_ref(id.to_string()).ask(|reply_to| Command::Get { reply_to }, PATIENCE / 10);
+        let ask =
+            region.entity_ref(id.to_string()).ask(|reply_to| Command::Get { reply_to }).timeout(PATIENCE / 10).send();
         match ask.await {
             Ok(count) => return count,
             Err(error) => assert!(Instant::now() < deadline, "counter {id}: {error}"),
@@ -225,7 +222,8 @@ async fn entities_that_slept_answer_only_once_their_node_is_confirmed() {
     // No other member confirms it: it ends, and has answered nothing.
     world.network.cut(a.address.address(), b.address.address());
     clock.jump(Duration::from_secs(60));
-    let ask = a.volatile.entity_ref(stays.to_string()).ask(|reply_to| Command::Get { reply_to }, PATIENCE);
+    let ask =
+        a.volatile.entity_ref(stays.to_string()).ask(|reply_to| Command::Get { reply_to }).timeout(PATIENCE).send();
     let answer = ask.await;
     assert!(answer.is_err(), "{answer:?}");
     let ended = tokio::time::timeout(PATIENCE, a.cluster.terminated()).await.expect("it ends");
@@ -344,8 +342,7 @@ async fn scenario_102_a_region_is_started_again_beside_another_node() {
     assert_eq!(refused, Err(SendError::RegionStopped));
     assert_all(&a.counters, 40, 1).await;
 
-    let counters = EntityType::event_sourced("Counter", counter).codec(json("counter.command"));
-    let again = b.sharding.init(counters).expect("the same type");
+    let again = b.sharding.init(counters()).expect("the same type");
     assert_ne!(again.id(), b.counters.id());
     wait_for_shards(&a.counters, &b.address, 1).await;
     increment_all(&again, 40);

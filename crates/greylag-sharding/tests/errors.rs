@@ -5,9 +5,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use greylag_core::{DeadLetterReason, EntityError, NotStoredReason};
+use greylag_core::{DeadLetterReason, EntityError, NotStoredReason, Uid, UniqueAddress};
 use greylag_sharding::{AskError, SendError};
-use greylag_transport::AskError as Transport;
 
 /// By error: whether it may have run, and whether to try again.
 type Rows = BTreeMap<String, (bool, bool)>;
@@ -35,6 +34,7 @@ fn sends() -> Vec<SendError> {
         SendError::QueueFull,
         SendError::Refused,
         SendError::RegionStopped,
+        SendError::NotStarted,
         SendError::EmptyEntityId,
         SendError::EntityIdTooLong,
     ]
@@ -48,6 +48,7 @@ fn send_name(error: &SendError) -> String {
         | SendError::QueueFull
         | SendError::Refused
         | SendError::RegionStopped
+        | SendError::NotStarted
         | SendError::EmptyEntityId
         | SendError::EntityIdTooLong => format!("SendError::{error:?}"),
         SendError::Dropped(reason) => reason.to_string(),
@@ -87,53 +88,44 @@ fn entity_name(error: &EntityError) -> &'static str {
     }
 }
 
-fn transport_errors() -> Vec<Transport> {
-    vec![
-        Transport::PeerRestarted,
-        Transport::PeerRemoved,
-        Transport::Quarantined,
-        Transport::NoSuchRecipient,
-        Transport::ReplyTooLarge,
-        Transport::Undecodable(String::new()),
-        Transport::ShuttingDown,
-    ]
-}
-
-/// `None` for what an ask of an entity names by a variant of its own.
-fn transport_name(error: &Transport) -> Option<&'static str> {
-    match error {
-        Transport::Timeout(_) | Transport::Entity(_) | Transport::Send(_) | Transport::Dropped(_) => None,
-        Transport::PeerRestarted => Some("PeerRestarted"),
-        Transport::PeerRemoved => Some("PeerRemoved"),
-        Transport::Quarantined => Some("Quarantined"),
-        Transport::NoSuchRecipient => Some("NoSuchRecipient"),
-        Transport::ReplyTooLarge => Some("ReplyTooLarge"),
-        Transport::Undecodable(_) => Some("Undecodable"),
-        Transport::ShuttingDown => Some("ShuttingDown"),
-    }
-}
-
 fn asks() -> Vec<AskError> {
-    let timeout = AskError::Timeout {
-        entity_type: String::new(),
-        entity: String::new(),
-        message_type: "",
-        timeout: Duration::from_secs(1),
-    };
-    let entities = entity_errors().into_iter().map(AskError::Entity);
-    let transport = transport_errors().into_iter().map(AskError::Transport);
-    [timeout, AskError::InvalidTimeout].into_iter().chain(entities).chain(transport).collect()
+    let node = || UniqueAddress::new("a:1".parse().unwrap(), Uid::new(1).unwrap());
+    let words = String::new;
+    let own = [
+        AskError::Timeout {
+            entity_type: words(),
+            entity: words(),
+            message_type: words(),
+            timeout: Duration::from_secs(1),
+        },
+        AskError::InvalidTimeout,
+        AskError::Codec { type_name: words(), node: node(), cause: words() },
+        AskError::Undecodable { message_type: words(), node: node() },
+        AskError::PeerRestarted,
+        AskError::PeerRemoved,
+        AskError::Quarantined,
+        AskError::ReplyTooLarge,
+        AskError::ShuttingDown,
+    ];
+    own.into_iter().chain(entity_errors().into_iter().map(AskError::Entity)).collect()
 }
 
 fn ask_name(error: &AskError) -> String {
-    match error {
-        AskError::Timeout { .. } => "AskError::Timeout".to_owned(),
-        AskError::InvalidTimeout => "AskError::InvalidTimeout".to_owned(),
-        AskError::Entity(error) => format!("AskError::Entity({})", entity_name(error)),
-        AskError::Send(error) => send_name(error),
-        AskError::Dropped(reason) => reason.to_string(),
-        AskError::Transport(error) => format!("AskError::Transport({})", transport_name(error).expect("it has a name")),
-    }
+    let name = match error {
+        AskError::Timeout { .. } => "Timeout",
+        AskError::InvalidTimeout => "InvalidTimeout",
+        AskError::Codec { .. } => "Codec",
+        AskError::Undecodable { .. } => "Undecodable",
+        AskError::PeerRestarted => "PeerRestarted",
+        AskError::PeerRemoved => "PeerRemoved",
+        AskError::Quarantined => "Quarantined",
+        AskError::ReplyTooLarge => "ReplyTooLarge",
+        AskError::ShuttingDown => "ShuttingDown",
+        AskError::Entity(error) => return format!("AskError::Entity({})", entity_name(error)),
+        AskError::Send(error) => return send_name(error),
+        AskError::Dropped(reason) => return reason.to_string(),
+    };
+    format!("AskError::{name}")
 }
 
 #[test]
@@ -152,4 +144,15 @@ fn scenario_113_every_error_says_whether_the_command_may_have_run_and_whether_to
         coded.insert(reason.to_string(), (ask.may_have_run(), ask.is_retryable()));
     }
     assert_eq!(documented(), coded);
+}
+
+/// An outcome may itself stand in a command.
+#[test]
+fn every_error_survives_its_way_in_a_message() {
+    let errors = asks().into_iter().chain(sends().into_iter().map(AskError::Send));
+    let reasons = DeadLetterReason::ALL.iter().map(|reason| AskError::Dropped(*reason));
+    for error in errors.chain(reasons) {
+        let text = serde_json::to_string(&error).unwrap();
+        assert_eq!(serde_json::from_str::<AskError>(&text).unwrap(), error);
+    }
 }

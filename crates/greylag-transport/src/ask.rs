@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use greylag_core::{ReplyAddress, UniqueAddress};
+use greylag_core::{AnswerReader, ReplyAddress, UniqueAddress};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -39,6 +39,8 @@ struct Pending {
     deadline: Instant,
     timeout: Duration,
     peer: Option<UniqueAddress>,
+    /// What reads the answer, if the question's token left with it.
+    reader: Option<AnswerReader>,
 }
 
 impl AskTable {
@@ -66,7 +68,7 @@ impl AskTable {
             slot.complete(Err(AskError::ShuttingDown));
         } else {
             asks.deadlines.insert((deadline, id));
-            asks.pending.insert(id, Pending { slot: slot.clone(), deadline, timeout, peer: None });
+            asks.pending.insert(id, Pending { slot: slot.clone(), deadline, timeout, peer: None, reader: None });
         }
         drop(asks);
         let answer = Box::pin(AnswerFuture { id, slot, table: Arc::downgrade(self) });
@@ -80,6 +82,18 @@ impl AskTable {
         let pending = asks.pending.get_mut(&id)?;
         pending.peer = Some(peer.clone());
         Some(pending.deadline)
+    }
+
+    /// Keeps what reads the answer to question `id`, if its asker still waits.
+    pub fn expect(&self, id: u64, reader: AnswerReader) {
+        if let Some(pending) = self.lock().pending.get_mut(&id) {
+            pending.reader = Some(reader);
+        }
+    }
+
+    /// What reads the answer to question `id`.
+    pub fn reader(&self, id: u64) -> Option<AnswerReader> {
+        self.lock().pending.get(&id)?.reader.clone()
     }
 
     /// Whether question `id` waits for an answer of `peer` and of no other process.

@@ -4,6 +4,7 @@
 //! Carriers (gRPC streams, the in-memory network) hand in messages that arrived and take out those that leave.
 //! Source: cluster T25, T35, T38, T41.
 
+use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +14,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use greylag_core::{
-    CodecId, DeadLetterReason, EntityError, Manifest, NodeAddress, Registry, ReplyOutcome, Uid, UniqueAddress,
+    CodecId, DeadLetterReason, EncodeError, EntityError, Manifest, NodeAddress, Registry, ReplyOutcome, ReplyPort,
+    ReplyScope, Uid, UniqueAddress,
 };
 
 use crate::ask::AskTable;
@@ -27,12 +29,14 @@ use crate::strangers::Strangers;
 /// An answer between two nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// The value, written by the registry of the answering node.
+    /// The value, written by the registry of the answering node, or in the format of the question.
     Value { codec: CodecId, manifest: Manifest, payload: Bytes },
     /// The recipient's runtime answered in its stead.
     Entity(EntityError),
     /// The question was dropped over there.
     Dropped(DeadLetterReason),
+    /// There is an answer, and it could not be written.
+    Unwritten { type_name: String, cause: String },
 }
 
 /// A question that must be answered with a failure, because its message was dropped.
@@ -99,6 +103,8 @@ pub(crate) struct Endpoint {
     /// Grows with every change of `receivers`.
     receivers_version: AtomicU64,
     listeners: RwLock<Vec<Arc<Listener>>>,
+    /// What layers above lend to what is decoded here.
+    lent: RwLock<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
     peers: RwLock<HashMap<NodeAddress, PeerInfo>>,
     /// Paths whose dead letters are only counted, or published without a warning.
     declared: RwLock<Declared>,
@@ -122,6 +128,7 @@ impl Endpoint {
             next_instance: AtomicU64::new(1),
             receivers_version: AtomicU64::new(1),
             listeners: RwLock::default(),
+            lent: RwLock::default(),
             peers: RwLock::default(),
             declared: RwLock::default(),
             strangers: Strangers::default(),
@@ -373,27 +380,27 @@ impl Endpoint {
 
     /// What an answer looks like on its way out.
     pub(crate) fn encode_reply(&self, outcome: ReplyOutcome) -> Reply {
-        match outcome {
-            ReplyOutcome::Failed(error) => Reply::Entity(error),
-            ReplyOutcome::Dropped(reason) => Reply::Dropped(reason),
-            ReplyOutcome::Value { value, type_name } => match self.registry.encode_any(&*value, type_name) {
-                // No node reads it, and the stream would end with it.
-                Ok(encoded) if encoded.manifest.len() > MAX_NAME => {
-                    tracing::warn!(
-                        bytes = encoded.manifest.len(),
-                        "an answer's manifest is too long; its asker is told so"
-                    );
-                    Reply::Dropped(DeadLetterReason::SerializeFailed)
-                }
-                Ok(encoded) => {
-                    Reply::Value { codec: encoded.codec, manifest: encoded.manifest, payload: encoded.payload }
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "an answer could not be written; its asker is told so");
-                    Reply::Dropped(DeadLetterReason::SerializeFailed)
-                }
-            },
-        }
+        let (value, type_name, writer) = match outcome {
+            ReplyOutcome::Failed(error) => return Reply::Entity(error),
+            ReplyOutcome::Dropped(reason) => return Reply::Dropped(reason),
+            ReplyOutcome::Value { value, type_name, writer } => (value, type_name, writer),
+        };
+        let encoded = match (self.registry.encode_any(&*value, type_name), writer) {
+            (Err(EncodeError::NotRegistered { .. }), Some(writer)) => writer.write(&*value),
+            (encoded, _) => encoded,
+        };
+        let cause = match encoded {
+            // No node reads it, and the stream would end with it.
+            Ok(encoded) if encoded.manifest.len() > MAX_NAME => {
+                format!("its manifest has {} bytes, and {MAX_NAME} are the most", encoded.manifest.len())
+            }
+            Ok(encoded) => {
+                return Reply::Value { codec: encoded.codec, manifest: encoded.manifest, payload: encoded.payload };
+            }
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(type_name, cause, "an answer could not be written; its asker is told so");
+        Reply::Unwritten { type_name: shortened(type_name.to_owned()), cause: shortened(cause) }
     }
 
     /// An answer of this node to itself keeps its value as it is.
@@ -406,27 +413,54 @@ impl Endpoint {
         self.finish_ask(now, ask_id, outcome, None);
     }
 
-    /// An answer from another node. Its bytes are the peer's, and what reads them is the user's.
-    pub(crate) fn accept_reply(&self, now: Instant, from: &UniqueAddress, ask_id: u64, reply: Reply) {
+    /// An answer from another node. Its bytes are the peer's, and what reads them is the user's; tokens in it are bound to
+    /// `port`.
+    pub(crate) fn accept_reply(
+        &self,
+        now: Instant,
+        from: &UniqueAddress,
+        ask_id: u64,
+        reply: Reply,
+        port: impl FnOnce() -> Arc<dyn ReplyPort>,
+    ) {
         let outcome = match reply {
-            Reply::Value { codec, manifest, payload } => {
-                let decoded = isolated("the codec of an answer", &manifest, || {
-                    self.registry.decode(codec, &manifest, payload).map_err(|error| error.to_string())
-                });
-                decoded.unwrap_or_else(|| Err("its codec panicked".to_owned())).map_err(AskError::Undecodable)
-            }
+            Reply::Value { codec, manifest, payload } => self.read_answer(ask_id, codec, &manifest, payload, port),
             Reply::Entity(error) => Err(AskError::Entity(error)),
+            Reply::Unwritten { type_name, cause } => Err(AskError::Codec { type_name, node: from.clone(), cause }),
             Reply::Dropped(reason) => Err(match reason {
                 DeadLetterReason::StaleIncarnation => AskError::PeerRestarted,
                 DeadLetterReason::NoSuchRecipient => AskError::NoSuchRecipient,
                 DeadLetterReason::TooLarge => AskError::ReplyTooLarge,
-                DeadLetterReason::Undecodable => {
-                    AskError::Undecodable("the one who was asked could not read the question".to_owned())
-                }
+                DeadLetterReason::Undecodable => AskError::Undecodable { node: from.clone() },
                 reason => AskError::Dropped(reason),
             }),
         };
         self.finish_ask(now, ask_id, outcome, Some(from.address()));
+    }
+
+    fn read_answer(
+        &self,
+        ask_id: u64,
+        codec: CodecId,
+        manifest: &Manifest,
+        payload: Bytes,
+        port: impl FnOnce() -> Arc<dyn ReplyPort>,
+    ) -> Result<crate::Answer, AskError> {
+        let reader = self.asks.reader(ask_id);
+        let type_name = reader.as_ref().map_or_else(|| manifest.to_string(), |reader| reader.type_name().to_owned());
+        let decoded = isolated("the codec of an answer", manifest, || {
+            let _scope = ReplyScope::enter(port());
+            match reader.filter(|reader| reader.reads(codec, manifest)) {
+                Some(reader) => reader.read(manifest, payload),
+                None => self.registry.decode(codec, manifest, payload),
+            }
+        });
+        let cause = match decoded {
+            Some(Ok(answer)) => return Ok(answer),
+            Some(Err(error)) => error.to_string(),
+            None => "its codec panicked".to_owned(),
+        };
+        Err(AskError::Codec { type_name, node: self.self_address.clone(), cause })
     }
 
     fn finish_ask(&self, now: Instant, id: u64, outcome: Result<crate::Answer, AskError>, peer: Option<&NodeAddress>) {
@@ -450,6 +484,15 @@ impl Endpoint {
             self.asks.fail_peer(&before.peer, &AskError::PeerRestarted);
         }
         info
+    }
+
+    pub(crate) fn lend(&self, what: Arc<dyn Any + Send + Sync>) {
+        let key = (*what).type_id();
+        self.lent.write().unwrap_or_else(PoisonError::into_inner).insert(key, what);
+    }
+
+    pub(crate) fn lent(&self, what: TypeId) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.lent.read().unwrap_or_else(PoisonError::into_inner).get(&what).cloned()
     }
 
     pub(crate) fn forget_peer(&self, address: &NodeAddress) {

@@ -125,10 +125,22 @@ pub enum AskError {
     /// The question, or the answer, was dropped on its way.
     #[error("dropped: {0}")]
     Dropped(DeadLetterReason),
-    /// The question could not be read by its recipient, or the answer by this node, or the answer is of
-    /// another type than asked for.
-    #[error("not readable: {0}")]
-    Undecodable(String),
+    /// The question could not be read where it arrived: that node has no codec for it, or another one.
+    #[error("the question could not be read on {node}; its log says why")]
+    Undecodable {
+        /// The process that was asked.
+        node: UniqueAddress,
+    },
+    /// The answer could not be written by the process that was asked, or not read by this one.
+    #[error("an answer of type {type_name} could not be written or read on {node}: {cause}")]
+    Codec {
+        /// The Rust type of the answer, or its manifest if the type is not known; for people only.
+        type_name: String,
+        /// Where it failed.
+        node: UniqueAddress,
+        /// What the codec said, or that there is none.
+        cause: String,
+    },
     /// This node is shutting down.
     #[error("this node is shutting down")]
     ShuttingDown,
@@ -143,11 +155,11 @@ impl AskError {
             | Self::PeerRemoved
             | Self::Quarantined
             | Self::ReplyTooLarge
-            | Self::Undecodable(_)
+            | Self::Codec { .. }
             | Self::ShuttingDown => true,
             Self::Entity(error) => error.may_have_run(),
             Self::Dropped(reason) => reason.may_have_run(),
-            Self::Send(_) | Self::NoSuchRecipient => false,
+            Self::Send(_) | Self::NoSuchRecipient | Self::Undecodable { .. } => false,
         }
     }
 
@@ -161,7 +173,7 @@ impl AskError {
             Self::Entity(error) => error.is_retryable(),
             Self::Send(error) => error.is_retryable(),
             Self::Dropped(reason) => reason.is_retryable(),
-            Self::ReplyTooLarge | Self::Undecodable(_) | Self::ShuttingDown => false,
+            Self::ReplyTooLarge | Self::Undecodable { .. } | Self::Codec { .. } | Self::ShuttingDown => false,
         }
     }
 }
@@ -472,6 +484,9 @@ pub trait Remoting: Send + Sync + 'static {
 
     /// The way out for answers; see [`greylag_core::ReplyScope`].
     fn reply_port(&self) -> Arc<dyn ReplyPort>;
+
+    /// Lends `what` to whatever is decoded on this node: see [`greylag_core::ReplyScope::lent`]. One for each type.
+    fn lend(&self, what: Arc<dyn std::any::Any + Send + Sync>);
 
     /// Registers a question: its future completes with the answer, a failure, or at the timeout.
     /// The caller puts `reply_to` into a message and sends that on its way itself.

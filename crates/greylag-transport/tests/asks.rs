@@ -29,7 +29,9 @@ async fn every_ending_of_an_ask() {
 
     let answer = a.start_ask(&b.here(), "inbox", LONG);
     b.question::<u8>().await.reply(1_u8);
-    assert_eq!(answer.await.unwrap_err(), AskError::Dropped(DeadLetterReason::SerializeFailed));
+    let AskError::Codec { type_name, node, cause } = answer.await.unwrap_err() else { panic!("it cannot be written") };
+    assert_eq!((type_name.as_str(), &node), ("u8", &b.here_exactly()));
+    assert!(cause.contains("no codec is registered for u8"), "{cause}");
 
     let answer = a.start_ask(&b.here(), "inbox", LONG);
     b.question::<String>().await.reply("x".repeat(300 * 1024));
@@ -37,7 +39,7 @@ async fn every_ending_of_an_ask() {
 
     let answer = a.start_ask(&b.here(), "inbox", LONG);
     b.transport.refuse(&next(&mut b.inbox).await, DeadLetterReason::Undecodable);
-    assert!(matches!(answer.await.unwrap_err(), AskError::Undecodable(_)));
+    assert_eq!(answer.await.unwrap_err(), AskError::Undecodable { node: b.here_exactly() });
 
     let answer = a.start_ask(&a.here(), "inbox", LONG);
     a.transport.shutdown().await;

@@ -46,8 +46,8 @@ async fn a_codec_that_panics_on_an_answer_ends_the_ask_and_nothing_else() {
     }
     let asked = a.start_ask(&b.here(), "inbox", LONG);
     b.question::<Unreadable>().await.reply(Unreadable);
-    let Err(AskError::Undecodable(why)) = asked.await.map(drop) else { panic!("it cannot be read") };
-    assert!(why.contains("panicked"), "{why}");
+    let Err(AskError::Codec { type_name, node, cause }) = asked.await.map(drop) else { panic!("it cannot be read") };
+    assert_eq!((type_name.as_str(), &node, cause.as_str()), ("unreadable", &a.here_exactly(), "its codec panicked"));
     assert!(logs::has(&["ERROR", "panicked", "the codec of an answer", "unreadable"]));
     let asked = a.start_ask(&b.here(), "inbox", LONG);
     b.question::<u32>().await.reply(5);

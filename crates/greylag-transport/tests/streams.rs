@@ -75,7 +75,9 @@ async fn a_restart_at_the_same_address_is_somebody_else() {
         TransportEvent::HandedBack { envelopes, .. } => Some(envelopes).filter(|envelopes| !envelopes.is_empty()),
         _ => None,
     };
-    assert_eq!(a.event(handed_back).await.len(), 1);
+    // The last message for the old process; on a busy machine the first one waited until then and comes in the same batch.
+    let handed_back = a.event(handed_back).await.len();
+    assert!((1..=2).contains(&handed_back), "{handed_back} were handed back");
     until(|| a.dropped(DeadLetterReason::StaleIncarnation) == dropped + 1).await;
 }
 
@@ -395,10 +397,10 @@ async fn scenario_08_each_failure_is_its_own() {
     assert!(matches!(refused.error, SendError::TooLarge { .. }));
     assert_eq!(ask(value(Ok(300 * 1024))).await, AskError::Dropped(DeadLetterReason::TooLarge));
     assert_eq!(ask(value(Err(()))).await, AskError::Dropped(DeadLetterReason::SerializeFailed));
-    assert!(matches!(ask(Envelope { manifest: "unknown".into(), ..number(0) }).await, AskError::Undecodable(_)));
-    assert!(matches!(ask(Envelope { codec: CodecId::CBOR, ..number(0) }).await, AskError::Undecodable(_)));
+    assert!(matches!(ask(Envelope { manifest: "unknown".into(), ..number(0) }).await, AskError::Undecodable { .. }));
+    assert!(matches!(ask(Envelope { codec: CodecId::CBOR, ..number(0) }).await, AskError::Undecodable { .. }));
     let garbled = Envelope { payload: Payload::Bytes(b"no number"[..].into()), ..number(0) };
-    assert!(matches!(ask(garbled).await, AskError::Undecodable(_)));
+    assert!(matches!(ask(garbled).await, AskError::Undecodable { .. }));
     assert_eq!((a.dropped(DeadLetterReason::TooLarge), a.dropped(DeadLetterReason::SerializeFailed)), (2, 1));
     assert_eq!(b.dropped(DeadLetterReason::Undecodable), 3);
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greylag_cluster::{Cluster, Discovery, LeaseProvider, Leases, ShutdownReason};
-use greylag_core::{InvalidAddress, NodeAddress, Registry};
-use greylag_transport::{GrpcTransport, Remoting};
+use greylag_core::{Codec, InvalidAddress, NodeAddress, Registry, RegistryError};
+use greylag_transport::{GrpcTransport, Remoting, TransportSettings};
 
 use crate::config::{Config, ConfigProblems, Origin, Problem, ReadSettings};
 use crate::leases::{self, MakeLeases};
@@ -17,7 +17,8 @@ type Change = Box<dyn FnOnce(&mut NodeSettings) + Send>;
 
 /// A node that does not run yet.
 ///
-/// Without seed nodes the node forms a cluster of its own. Without stores, given by the program or named by
+/// Without seed nodes the node forms a cluster of its own; told nothing at all of where it is, on a free port of 127.0.0.1.
+/// Without stores, given by the program or named by
 /// `persistence.journal`, persistent entity types are refused. What the program says by these methods goes before the environment, the environment
 /// before the config file.
 #[must_use = "a builder does nothing until it is started"]
@@ -32,7 +33,19 @@ pub struct NodeBuilder {
     stores_of_leases: Vec<(String, MakeLeases)>,
     #[cfg(feature = "persistence")]
     stores: Option<greylag_persistence::Stores>,
+    /// Codecs, in the order given.
+    codecs: Vec<SetUpCodec>,
+    /// Entity types, in the order given.
+    #[cfg(feature = "sharding")]
+    entities: Vec<SetUpEntities>,
 }
+
+/// Registers a codec with the node.
+type SetUpCodec = Box<dyn FnOnce(&Registry) -> Result<(), RegistryError> + Send>;
+
+/// Sets up an entity type on the node.
+#[cfg(feature = "sharding")]
+type SetUpEntities = Box<dyn FnOnce(&greylag_sharding::Sharding) -> Result<(), greylag_sharding::InitError> + Send>;
 
 impl NodeBuilder {
     pub(crate) fn new(config: Config) -> Self {
@@ -46,6 +59,9 @@ impl NodeBuilder {
             stores_of_leases: Vec::new(),
             #[cfg(feature = "persistence")]
             stores: None,
+            codecs: Vec::new(),
+            #[cfg(feature = "sharding")]
+            entities: Vec::new(),
         }
     }
 
@@ -111,6 +127,35 @@ impl NodeBuilder {
         self
     }
 
+    /// Names the codec of a type that travels by itself: a message of a singleton, or an answer for which the format of its
+    /// question does not do.
+    pub fn register<T: Send + 'static>(mut self, codec: impl Codec<T>) -> Self {
+        self.codecs.push(Box::new(move |registry| registry.register(codec)));
+        self
+    }
+
+    /// Sets up an entity type before the node joins: hosts it if the node has its role, and routes to it in any case.
+    #[cfg(feature = "sharding")]
+    pub fn entity<M, K>(mut self, entity_type: greylag_sharding::EntityType<M, K>) -> Self
+    where
+        M: Send + 'static,
+        K: greylag_sharding::Kind<M> + Send + 'static,
+    {
+        self.entities.push(Box::new(move |sharding| sharding.init(entity_type).map(drop)));
+        self
+    }
+
+    /// Sets up an entity type before the node joins, to which this node only sends.
+    #[cfg(feature = "sharding")]
+    pub fn proxy<M, K>(mut self, entity_type: greylag_sharding::EntityType<M, K>) -> Self
+    where
+        M: Send + 'static,
+        K: greylag_sharding::Kind<M> + Send + 'static,
+    {
+        self.entities.push(Box::new(move |sharding| sharding.init_proxy(entity_type).map(drop)));
+        self
+    }
+
     /// Changes any setting. The defaults suit a production LAN.
     pub fn configure(mut self, change: impl FnOnce(&mut NodeSettings) + Send + 'static) -> Self {
         self.changes.push(Box::new(change));
@@ -134,10 +179,14 @@ impl NodeBuilder {
     /// # Errors
     /// [`StartError`] says which part failed and what it said; everything started before is closed.
     pub async fn start(self) -> Result<Node, StartError> {
+        let is_told_nothing = self.config.is_empty() && self.seeds.is_none() && self.discovery.is_none();
         let mut read: ReadSettings = self.config.read()?;
         read.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         for change in self.changes {
             change(&mut read.settings);
+        }
+        if is_told_nothing {
+            stay_on_loopback(&mut read.settings);
         }
         if let Some(seeds) = self.seeds {
             read.settings.cluster.seed_nodes = seeds.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -152,7 +201,11 @@ impl NodeBuilder {
         // One small runtime carries the control lanes and membership (cluster C7).
         read.settings.transport.control_threads = read.settings.cluster.cluster_threads;
         let settings = Arc::new(read.settings);
-        let transport = GrpcTransport::bind(settings.transport.clone(), Arc::new(Registry::new())).await?;
+        let registry = Arc::new(Registry::new());
+        for set_up in self.codecs {
+            set_up(&registry)?;
+        }
+        let transport = GrpcTransport::bind(settings.transport.clone(), registry).await?;
         // Dropped with this future: a start that is given up ends the node.
         let last = std::sync::OnceLock::<Arc<LastHandle>>::new();
         let started = async {
@@ -173,7 +226,11 @@ impl NodeBuilder {
             #[cfg(feature = "sharding")]
             let sharding = {
                 let defaults = settings.sharding.clone();
-                greylag_sharding::Sharding::start(cluster.clone(), stores, defaults).await?
+                let sharding = greylag_sharding::Sharding::start(cluster.clone(), stores, defaults).await?;
+                for set_up in self.entities {
+                    set_up(&sharding)?;
+                }
+                sharding
             };
             #[cfg(all(feature = "persistence", not(feature = "sharding")))]
             drop(stores);
@@ -209,6 +266,20 @@ impl NodeBuilder {
             transport.shutdown().await;
         }
         outcome
+    }
+}
+
+/// A node that was told neither where it is nor of any other node is a cluster of one, on a free port that no other machine
+/// reaches. Source: api.md.
+fn stay_on_loopback(settings: &mut NodeSettings) {
+    let (transport, default) = (&mut settings.transport, TransportSettings::default());
+    let place = |transport: &TransportSettings| {
+        let TransportSettings { canonical_host, canonical_port, bind_host, bind_port, .. } = transport;
+        (canonical_host.clone(), *canonical_port, bind_host.clone(), *bind_port)
+    };
+    if place(transport) == place(&default) && settings.cluster.seed_nodes.is_empty() {
+        transport.canonical_host = Some("127.0.0.1".to_owned());
+        transport.canonical_port = 0;
     }
 }
 

@@ -140,6 +140,11 @@ impl Config {
         Ok(ReadSettings { settings: draft.finish(), origins, warnings })
     }
 
+    /// Whether it names neither a file nor a variable.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.file.is_none() && self.variables.is_empty()
+    }
+
     fn read_file(&self) -> (Vec<Entry>, Vec<Problem>) {
         match &self.file {
             None => (Vec::new(), Vec::new()),

@@ -2,64 +2,51 @@
 //! twice.
 //!
 //! ```
-//! use std::time::Duration;
-//!
 //! use greylag::prelude::*;
-//! use serde::{Deserialize, Serialize};
+//!
+//! const COUNTER: EntityKey<Command> = EntityKey::new("Counter");
 //!
 //! #[derive(Serialize, Deserialize)]
 //! enum Command {
-//!     Deposit { cents: u64 },
-//!     Balance { reply_to: ReplyTo<u64> },
+//!     Increment,
+//!     Get(ReplyTo<u64>),
 //! }
 //!
 //! #[derive(Serialize, Deserialize)]
-//! struct Deposited {
-//!     cents: u64,
-//! }
+//! struct Incremented;
 //!
-//! struct Account(PersistenceId);
+//! struct Counter;
 //!
-//! impl EventSourced for Account {
+//! impl EventSourced for Counter {
 //!     type Command = Command;
-//!     type Event = Deposited;
+//!     type Event = Incremented;
 //!     type State = u64;
 //!
-//!     fn persistence_id(&self) -> PersistenceId {
-//!         self.0.clone()
-//!     }
-//!
-//!     fn event_codec(&self) -> StoredCodec<Deposited> {
-//!         StoredCodec::new(json("account.deposited"))
-//!     }
-//!
-//!     fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, balance: &u64, command: Command) -> Effect<Self> {
+//!     fn on_command(&mut self, _: &mut Ctx<'_, Command>, count: &u64, command: Command) -> Effect<Self> {
 //!         match command {
-//!             Command::Deposit { cents } => Effect::persist(Deposited { cents }),
-//!             Command::Balance { reply_to } => Effect::reply(reply_to, *balance),
+//!             Command::Increment => Effect::persist(Incremented),
+//!             Command::Get(reply_to) => Effect::reply(reply_to, *count),
 //!         }
 //!     }
 //!
-//!     fn apply(&self, balance: &mut u64, event: &Deposited, _: &EventMeta<'_>) {
-//!         *balance += event.cents;
+//!     fn apply(count: &mut u64, _: &Incremented) {
+//!         *count += 1;
 //!     }
 //! }
 //!
-//! # #[tokio::main]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // A cluster of one. A second node names this one: `.seed_nodes([node.address().to_string()])`.
-//! let node = Node::builder("bank").bind("127.0.0.1", 0).stores(Stores::in_memory_shared()).start().await?;
-//! node.registry().register::<u64>(json("cents"))?;
-//! let accounts = node.sharding().init(
-//!     EntityType::event_sourced("Account", |init| Ok(Account(init.persistence_id()?))).codec(json("account.command")),
-//! )?;
+//! #[tokio::main]
+//! async fn main() -> greylag::Result {
+//!     let counters = EntityType::event_sourced(COUNTER, |_| Ok(Counter))
+//!         .commands(json("counter.command"))
+//!         .events(json("counter.incremented"));
+//!     // A cluster of one. A second node names this one: `.seed_nodes([node.address().to_string()])`.
+//!     let node = Node::builder("counters").stores(Stores::in_memory_shared()).entity(counters).start().await?;
 //!
-//! accounts.entity_ref("ada").tell(Command::Deposit { cents: 1250 })?;
-//! let balance = accounts.entity_ref("ada").ask(|reply_to| Command::Balance { reply_to }, Duration::from_secs(10));
-//! assert_eq!(balance.await?, 1250);
-//! node.shutdown().await;
-//! # Ok(())
-//! # }
+//!     let geese = node.entity_ref(COUNTER, "geese");
+//!     geese.tell(Command::Increment)?;
+//!     assert_eq!(geese.ask(Command::Get).await?, 1);
+//!     node.shutdown().await
+//! }
 //! ```
 //!
 //! The facade puts the layers together; each is a crate of its own and can be used alone. What is
@@ -74,6 +61,7 @@
 
 mod builder;
 pub mod config;
+mod error;
 #[cfg(feature = "persistence")]
 mod journals;
 mod leases;
@@ -84,6 +72,7 @@ mod start_error;
 
 pub use builder::NodeBuilder;
 pub use config::{Config, ConfigProblems};
+pub use error::{Error, Result};
 #[cfg(feature = "journal-postgres")]
 pub use journals::PostgresJournalPlace;
 #[cfg(feature = "journal-service")]
@@ -93,7 +82,7 @@ pub use journals::SledJournalPlace;
 #[cfg(feature = "persistence")]
 pub use journals::{JournalError, JournalKind, JournalSettings, NodeJournal};
 pub use leases::{LeaseStoreSettings, PostgresLeaseSettings, Secret};
-pub use node::Node;
+pub use node::{EndedOtherwise, Node};
 #[cfg(feature = "ddata")]
 pub use settings::DdataPlace;
 pub use settings::{DiscoveryMethod, DiscoverySettings, NodeSettings};

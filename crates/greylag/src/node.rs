@@ -125,6 +125,17 @@ impl Node {
         self.journal.as_ref()
     }
 
+    /// A name for an entity. If its type is not set up on this node ([`NodeBuilder::entity`], [`NodeBuilder::proxy`]), what
+    /// is sent to it is refused.
+    #[cfg(feature = "sharding")]
+    pub fn entity_ref<M: Send + 'static>(
+        &self,
+        key: greylag_sharding::EntityKey<M>,
+        id: impl Into<Arc<str>>,
+    ) -> greylag_sharding::EntityRef<M> {
+        self.sharding.entity_ref(key, id)
+    }
+
     /// Entities found by name.
     #[cfg(feature = "sharding")]
     pub fn sharding(&self) -> &greylag_sharding::Sharding {
@@ -192,7 +203,16 @@ impl Node {
     /// What did not end within the time of its phase (an instance of a singleton, a hook) goes on, and
     /// this node's port stays bound for it until the process ends: a port that refuses is proof to the
     /// others that nothing runs behind it any more. Source: cluster T33.
-    pub async fn shutdown(&self) -> ShutdownReason {
+    ///
+    /// # Errors
+    /// [`EndedOtherwise`]: the node was downed, or could not go on, before it had left.
+    pub async fn shutdown(&self) -> crate::Result {
+        let reason = self.end().await;
+        if reason.exit_code() == 0 { Ok(()) } else { Err(EndedOtherwise(reason).into()) }
+    }
+
+    /// As [`Node::shutdown`], whatever ended the node.
+    async fn end(&self) -> ShutdownReason {
         let reason = self.cluster.shutdown().await;
         self.transport.shutdown().await;
         reason
@@ -222,7 +242,7 @@ impl Node {
             }
         }
         tokio::select! {
-            reason = self.shutdown() => reason,
+            reason = self.end() => reason,
             () = asked_to_end() => {
                 tracing::warn!(node = %self.unique_address(), "asked to end again; the shutdown is cut off");
                 // Work that the shutdown did not wait for may run until the process ends.
@@ -238,6 +258,13 @@ impl Node {
         self.cluster.terminated().await
     }
 }
+
+/// A node did not end by its shutdown.
+#[derive(thiserror::Error)]
+#[error("the node ended otherwise than by its shutdown: {0}")]
+pub struct EndedOtherwise(pub ShutdownReason);
+
+greylag_core::debug_is_sentence!(EndedOtherwise);
 
 impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

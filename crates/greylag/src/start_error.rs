@@ -36,6 +36,13 @@ pub enum StartError {
     #[cfg(feature = "sharding")]
     #[error("sharding did not start: {0}")]
     Sharding(#[from] greylag_sharding::error::InvalidSetting),
+    /// An entity type was not set up.
+    #[cfg(feature = "sharding")]
+    #[error(transparent)]
+    Entity(#[from] greylag_sharding::InitError),
+    /// A codec was not registered.
+    #[error(transparent)]
+    Codec(#[from] greylag_core::RegistryError),
     /// The node could not join; the cluster is as it was.
     #[error("the node did not join: {0}")]
     Join(#[from] JoinError),

@@ -24,7 +24,7 @@ async fn entries_named_in_the_config_file_survive_the_node() {
         visit.await.expect("it is stored");
         let read = replicator.get(&visits, ReadLevel::Local).await.expect("it is here").found().expect("it counts");
         assert_eq!(read.value(), expected);
-        node.shutdown().await;
+        node.shutdown().await.expect("it leaves in order");
         replicator.shutdown().await;
     }
     assert!(path.join("db").exists());

@@ -6,10 +6,9 @@ use greylag::codec::json;
 use greylag::core::ReplyTo;
 use greylag::journal_service::{JournalServer, Served, ServerSettings};
 use greylag::persistence::{
-    Append, AppendError, CommandContext, Effect, EventKind, EventMeta, EventSourced, EventSourcedSettings, Health,
-    InMemoryOffsets, InMemoryStates, Journal as _, NewEvent, Offset, PersistenceId, ReadJournal, ReadRange,
-    RecoveryPermits, Revision, Scope, SeqNr, StateWrite, StoredCodec, Stores, Timestamp, Under, WriterEpoch,
-    WriterUuid,
+    Append, AppendError, Ctx, Effect, EventKind, EventSourced, EventSourcedSettings, Health, InMemoryOffsets,
+    InMemoryStates, Journal as _, NewEvent, Offset, PersistenceId, ReadJournal, ReadRange, Revision, Scope, SeqNr,
+    StateWrite, StoredCodec, Stores, Timestamp, Under, WriterEpoch, WriterUuid,
 };
 use greylag::{Config, Node, StartError};
 
@@ -65,7 +64,7 @@ async fn a_node_opens_the_directory_that_its_file_names_and_closes_it() {
         // A node that starts while the journal is open is told which setting names it.
         let why = refused(&format!("journal = \"sled\"\nsled.dir = {dir:?}\nsled.lock_retry = \"10ms\"")).await;
         assert!(why.contains("persistence.sled.dir") && why.contains("journal"), "{why}");
-        node.shutdown().await;
+        node.shutdown().await.expect("it leaves in order");
         assert!(matches!(journal.stores.journal.health(), Health::Down(_)), "it is closed with its node");
     }
 }
@@ -86,7 +85,7 @@ async fn a_node_starts_while_its_database_is_away() {
     let error = itself.head(&PersistenceId::of("Account", "1").unwrap()).await.unwrap_err().to_string();
     assert!(error.contains(&format!("127.0.0.1:{closed}")), "{error}");
     assert!(journal.changes.is_some());
-    node.shutdown().await;
+    node.shutdown().await.expect("it leaves in order");
     let why = refused("journal = \"postgres\"\npg.url = \"postgres://app@db.example/shop?sslmod=off\"").await;
     assert!(why.contains("persistence.pg.url"), "{why}");
     let why =
@@ -112,7 +111,7 @@ async fn changes_of_states_can_be_followed_on_the_journal_of_a_node() {
     let mut changes = read.current_events_by_slices("Profile", 0..=1023, Offset::None);
     let change = std::future::poll_fn(|cx| changes.as_mut().poll_next(cx)).await.expect("there is one").unwrap();
     assert_eq!((change.id.clone(), change.seq_nr), (id, SeqNr::saturating(1)));
-    node.shutdown().await;
+    node.shutdown().await.expect("it leaves in order");
 }
 
 /// persistence §5: of a served journal there is what it serves, and nothing else.
@@ -129,7 +128,7 @@ async fn a_node_has_of_a_served_journal_what_is_served() {
         let journal = node.journal().expect("the file names one");
         assert_eq!((journal.changes.is_some(), journal.offsets.is_some()), (has_changes, has_changes));
         assert!(journal.queries.is_none() && journal.postgres.is_none());
-        node.shutdown().await;
+        node.shutdown().await.expect("it leaves in order");
         server.shutdown().await;
     }
 }
@@ -149,7 +148,7 @@ async fn what_was_never_sent_to_a_database_is_not_stored() {
     let append = Append { id, epoch, writer_uuid, first, events: vec![deposited()] };
     let outcome = journal.append(append).await;
     assert!(matches!(outcome, Err(AppendError::NotStored(_))), "{outcome:?}");
-    node.shutdown().await;
+    node.shutdown().await.expect("it leaves in order");
 }
 
 /// A service that does not answer is an error that names the setting.
@@ -170,7 +169,7 @@ async fn the_stores_of_the_program_go_before_the_file() {
     let stores = Stores::in_memory();
     let node = Node::from_config(config).stores(stores).start().await.unwrap();
     assert!(node.journal().is_none());
-    node.shutdown().await;
+    node.shutdown().await.expect("it leaves in order");
 }
 
 /// An account that keeps what its node told it.
@@ -183,24 +182,16 @@ impl EventSourced for Account {
     type Event = u64;
     type State = u64;
 
-    fn persistence_id(&self) -> PersistenceId {
-        PersistenceId::of("Account", "1").unwrap()
-    }
-
-    fn event_codec(&self) -> StoredCodec<u64> {
-        StoredCodec::new(json("deposited"))
-    }
-
     fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
         *self.told.lock().unwrap() = Some(node.clone());
         node.clone()
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &u64, to: ReplyTo<u64>) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, ReplyTo<u64>>, _: &u64, to: ReplyTo<u64>) -> Effect<Self> {
         Effect::<Self>::persist(1).then_reply(to, |sum| *sum)
     }
 
-    fn apply(&self, state: &mut u64, event: &u64, _: &EventMeta<'_>) {
+    fn apply(state: &mut u64, event: &u64) {
         *state += event;
     }
 }
@@ -217,12 +208,12 @@ async fn entities_without_shards_start_from_the_file_of_their_node() {
     let stores = node.journal().expect("the file names one").stores.clone();
     let told = Arc::default();
     let account = Account { told: Arc::clone(&told) };
-    let (account, _ended) =
-        greylag::persistence::driver::spawn(account, stores.clone(), RecoveryPermits::default()).unwrap();
+    let id = PersistenceId::of("Account", "1").unwrap();
+    let (account, _ended) = stores.events(json("deposited")).spawn(id, account).unwrap();
     assert_eq!(account.ask(|to| to).await.unwrap(), 1);
     let of_account = told.lock().unwrap().clone().expect("it was asked");
     assert_eq!(of_account.stash_capacity.get(), 11);
     assert_eq!(&of_account, &node.settings().persistence);
     assert_eq!(stores.durable_state_settings(), &node.settings().durable_state);
-    node.shutdown().await;
+    node.shutdown().await.expect("it leaves in order");
 }

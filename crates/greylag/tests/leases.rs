@@ -34,14 +34,14 @@ async fn the_store_of_leases_is_found_by_its_name() {
         "test-greylag-sbr",
         "by the name of the cluster"
     );
-    alone.shutdown().await;
+    alone.shutdown().await.expect("it leaves in order");
 
     let several = |file: &str| {
         let builder = node(file).lease_provider("here", InMemoryLeases::new());
         builder.lease_provider("there", InMemoryLeases::new())
     };
     let named = several("cluster.sbr.lease_majority.lease = \"there\"").start().await.expect("it is named");
-    named.shutdown().await;
+    named.shutdown().await.expect("it leaves in order");
     for file in ["", "cluster.sbr.lease_majority.lease = \"theer\"\ntransport.outbound_lanes = 0"] {
         let text = refused(several(file).start().await);
         for valid in ["here", "there", "postgres"] {
@@ -62,5 +62,5 @@ async fn a_store_in_the_settings_goes_before_all_names() {
         .await
         .expect("it has a store");
     assert_eq!(node.settings().cluster.leases.as_ref().expect("put there").resolver_name(), "another-greylag-sbr");
-    node.shutdown().await;
+    node.shutdown().await.expect("it leaves in order");
 }

@@ -15,10 +15,10 @@ async fn a_second_node_joins_through_the_first_and_leaves_in_order() {
     let first = builder().start().await.expect("a cluster of one");
     let second = builder().roles(["guest"]).seed_nodes([first.address().to_string()]).start().await.expect("it joins");
     first.cluster().wait_for(|view| up(view) == 2).await.expect("both are Up");
-    second.shutdown().await;
+    second.shutdown().await.expect("it leaves in order");
     let alone = first.cluster().wait_for(|view| view.members.len() == 1);
     tokio::time::timeout(Duration::from_secs(30), alone).await.expect("no node has to be downed").expect("it stays");
-    first.shutdown().await;
+    first.shutdown().await.expect("it leaves in order");
 }
 
 fn up(view: &greylag::cluster::MembershipView) -> usize {
@@ -30,10 +30,10 @@ fn up(view: &greylag::cluster::MembershipView) -> usize {
 async fn the_builder_turns_the_resolver_on_unless_told_otherwise() {
     let node = builder().start().await.expect("a cluster of one");
     assert!(matches!(node.cluster().settings().downing, Downing::SplitBrainResolver(_)));
-    node.shutdown().await;
+    node.shutdown().await.expect("it leaves in order");
     let node = builder().configure(|settings| settings.cluster.downing = Downing::None).start().await.expect("starts");
     assert!(matches!(node.cluster().settings().downing, Downing::None));
-    node.shutdown().await;
+    node.shutdown().await.expect("it leaves in order");
 }
 
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn a_start_that_was_given_a_time_says_what_it_waited_for() {
     assert!(text.contains(&nowhere) && text.contains("refused"), "{text}");
 
     let node = builder().start_timeout(Duration::from_secs(60)).start().await.expect("in time");
-    node.shutdown().await;
+    node.shutdown().await.expect("it leaves in order");
 }
 
 /// A start whose seed node is wrong ends when it was told to, and says of the seed what came of it.
@@ -112,7 +112,7 @@ async fn the_admin_service_is_off_unless_configured() {
 
     let node = builder().start().await.expect("a cluster of one");
     assert_eq!(node.management_address(), None);
-    node.shutdown().await;
+    node.shutdown().await.expect("it leaves in order");
     let text = "transport = { cluster_name = \"test\", canonical_host = \"127.0.0.1\", canonical_port = 0 }\n\
                 management.address = \"127.0.0.1:0\"";
     let node = Node::from_config(Config::new().text("node.toml", text)).join_later().start().await.expect("starts");
@@ -122,7 +122,7 @@ async fn the_admin_service_is_off_unless_configured() {
     assert!(!health.into_inner().initialized);
     node.cluster().join_self().await.expect("joins");
     assert_eq!(client.members(v1::MembersRequest {}).await.expect("it answers").into_inner().members.len(), 1);
-    node.shutdown().await;
+    node.shutdown().await.expect("it leaves in order");
     assert!(client.members(v1::MembersRequest {}).await.is_err(), "it ends with the node");
     let wide = builder().configure(|s| s.management.address = Some("0.0.0.0:0".to_owned())).start().await;
     assert!(wide.expect_err("plain text on every interface").to_string().contains("management.tls"));
@@ -143,7 +143,7 @@ async fn the_program_goes_before_the_environment_and_that_before_the_file() {
     assert_eq!(settings.cluster.gossip_interval, Duration::from_millis(800), "by the environment");
     assert_eq!(settings.sharding.number_of_shards, 5, "by the file");
     assert_eq!(settings.cluster.leader_actions_interval, Duration::from_secs(1), "by default");
-    node.shutdown().await;
+    node.shutdown().await.expect("it leaves in order");
 }
 
 /// cluster T33, S20: a port that refuses is proof that nothing runs behind it any more.
@@ -169,7 +169,7 @@ async fn the_port_stays_bound_while_a_hook_still_runs_and_closes_when_nothing_do
                 true
             })
         });
-        node.shutdown().await;
+        node.shutdown().await.expect("it leaves in order");
         assert_eq!(refuses(&node).await, !still_runs);
         let later = refuses(&node);
         drop(node);
@@ -212,7 +212,7 @@ async fn nothing_is_left_running_of_a_node_that_could_not_start() {
         }
     };
     tokio::time::timeout(Duration::from_secs(20), is_gone).await.expect("all of it has ended");
-    other.shutdown().await;
+    other.shutdown().await.expect("it leaves in order");
 }
 
 /// A program that drops a node without a shutdown gets an orderly leave all the same, and the port back; other handles
@@ -235,7 +235,7 @@ async fn a_node_that_is_dropped_leaves_in_order_and_closes_its_port() {
     };
     tokio::time::timeout(Duration::from_secs(30), gone).await.expect("no node has to be downed");
     assert_eq!(cluster.ended(), Some(greylag::cluster::ShutdownReason::Stopped));
-    stays.shutdown().await;
+    stays.shutdown().await.expect("it leaves in order");
 }
 
 /// Cluster T33, S20: an instance that heeds no stop keeps the port, past all phases and the last handle of its node.
@@ -257,7 +257,10 @@ async fn the_port_stays_bound_while_an_instance_still_runs() {
     node.cluster().singleton(job).expect("it starts");
     has_started.await.expect("it runs");
     let address = node.address().clone();
-    tokio::time::timeout(Duration::from_secs(60), node.shutdown()).await.expect("nothing waits for it for ever");
+    tokio::time::timeout(Duration::from_secs(60), node.shutdown())
+        .await
+        .expect("nothing waits for it for ever")
+        .expect("it leaves in order");
     drop(node);
     assert!(tokio::net::TcpStream::connect((address.host(), address.port())).await.is_ok(), "it still runs");
 }

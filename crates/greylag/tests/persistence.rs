@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use greylag::codec::json;
 use greylag::persistence::{
-    CommandContext, DurableState, DurableStateSettings, Effect, EventMeta, EventSourced, EventSourcedSettings,
-    PersistenceId, SeqNr, SnapshotCriteria, StateContext, StateEffect, StoredCodec, Stores,
+    Ctx, DurableState, DurableStateSettings, Effect, EventSourced, EventSourcedSettings, PersistenceId, SeqNr,
+    SnapshotCriteria, StateEffect, Stores,
 };
 use greylag::prelude::*;
-use greylag::sharding::EntityType;
+use greylag::sharding::{EntityKey, EntityType};
 use greylag::{Config, NodeBuilder};
 
 const FILE: &str = "
@@ -41,8 +41,10 @@ struct Told(Arc<Mutex<(Option<EventSourcedSettings>, Option<DurableStateSettings
 
 type Command = (u64, ReplyTo<u64>);
 
+const COUNTER: EntityKey<Command> = EntityKey::new("counter");
+const CELL: EntityKey<Command> = EntityKey::new("cell");
+
 struct Counter {
-    id: PersistenceId,
     told: Told,
 }
 
@@ -51,34 +53,21 @@ impl EventSourced for Counter {
     type Event = u64;
     type State = u64;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.id.clone()
-    }
-
-    fn event_codec(&self) -> StoredCodec<u64> {
-        StoredCodec::new(json("added"))
-    }
-
-    fn snapshot_codec(&self) -> Option<StoredCodec<u64>> {
-        Some(StoredCodec::new(json("sum")))
-    }
-
     fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
         self.told.0.lock().expect("no holder of the lock panics").0 = Some(node.clone());
         node.clone()
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &u64, (by, to): Command) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Command>, _: &u64, (by, to): Command) -> Effect<Self> {
         Effect::<Self>::persist(by).then_reply(to, |sum| *sum)
     }
 
-    fn apply(&self, state: &mut u64, event: &u64, _: &EventMeta<'_>) {
+    fn apply(state: &mut u64, event: &u64) {
         *state += event;
     }
 }
 
 struct Cell {
-    id: PersistenceId,
     told: Told,
 }
 
@@ -86,25 +75,12 @@ impl DurableState for Cell {
     type Command = Command;
     type State = u64;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.id.clone()
-    }
-
-    fn state_codec(&self) -> StoredCodec<u64> {
-        StoredCodec::new(json("cell"))
-    }
-
     fn settings(&self, node: &DurableStateSettings) -> DurableStateSettings {
         self.told.0.lock().expect("no holder of the lock panics").1 = Some(node.clone());
         node.clone()
     }
 
-    fn on_command(
-        &mut self,
-        _: &mut StateContext<'_, Self::Command>,
-        state: &u64,
-        (by, to): Command,
-    ) -> StateEffect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Command>, state: &u64, (by, to): Command) -> StateEffect<Self> {
         StateEffect::<Self>::persist(state + by).then_reply(to, |sum| *sum)
     }
 }
@@ -117,18 +93,19 @@ async fn entities_start_from_what_the_config_file_of_their_node_says() {
     assert_eq!(node.settings().sharding.max_concurrent_recoveries, 3);
     assert_eq!(node.settings().sharding.permit_wait_warn, Duration::from_secs(4));
     let of_counters = told.clone();
-    let counters = EntityType::event_sourced("counter", move |init| {
-        Ok(Counter { id: init.persistence_id()?, told: of_counters.clone() })
-    });
+    let counters = EntityType::event_sourced(COUNTER, move |_| Ok(Counter { told: of_counters.clone() }))
+        .events(json("added"))
+        .snapshots(json("sum"))
+        .local_only();
     let of_cells = told.clone();
     let cells =
-        EntityType::durable_state("cell", move |init| Ok(Cell { id: init.persistence_id()?, told: of_cells.clone() }));
+        EntityType::durable_state(CELL, move |_| Ok(Cell { told: of_cells.clone() })).states(json("cell")).local_only();
     let counter = node.sharding().init(counters).expect("it is set up").entity_ref("a");
     let cell = node.sharding().init(cells).expect("it is set up").entity_ref("a");
     for sum in 1..=2 {
-        assert_eq!(counter.ask(|to| (1, to), LONG).await.expect("it is stored"), sum);
+        assert_eq!(counter.ask(|to| (1, to)).timeout(LONG).await.expect("it is stored"), sum);
     }
-    assert_eq!(cell.ask(|to| (5, to), LONG).await.expect("it is stored"), 5);
+    assert_eq!(cell.ask(|to| (5, to)).timeout(LONG).await.expect("it is stored"), 5);
     let (events, state) = told.0.lock().expect("no holder of the lock panics").clone();
     let (events, state) = (events.expect("it was asked"), state.expect("it was asked"));
     assert_eq!(&events, &node.settings().persistence);
@@ -138,7 +115,7 @@ async fn entities_start_from_what_the_config_file_of_their_node_says() {
     assert_eq!(state.on_failure, events.on_failure);
     assert!(format!("{:?}", events.on_failure).contains("min: 2s"), "{:?}", events.on_failure);
     assert_eq!((events.replay_filter.window.get(), events.delivery_tracker.max_unconfirmed.get()), (5, 9));
-    node.shutdown().await;
+    node.shutdown().await.expect("it leaves in order");
     // The second event crossed the multiple of the file; a snapshot is saved beside the answer.
     let id = PersistenceId::of("counter", "a").expect("an id");
     let saved = stores.snapshots.load(&id, SnapshotCriteria::LATEST).await.expect("it can be read");

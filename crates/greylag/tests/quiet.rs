@@ -55,7 +55,7 @@ struct Take {
 struct Ticket(u64);
 
 impl Entity for Ticket {
-    type Msg = Take;
+    type Message = Take;
 
     fn receive(&mut self, take: Take, _: &mut Ctx<'_, Take>) -> Result<(), Failure> {
         self.0 += 1;
@@ -71,7 +71,6 @@ fn free_port() -> u16 {
 
 async fn start(port: u16, seeds: &[String]) -> Node {
     let node = Node::builder("quiet").bind("127.0.0.1", port).seed_nodes(seeds).start().await.expect("it joins");
-    node.registry().register::<u64>(json("u64")).expect("new");
     let job = Singleton::job("job", |_, mut stop| async move { stop.stopped().await });
     node.cluster().singleton(job).expect("it starts");
     node
@@ -82,7 +81,7 @@ async fn work(nodes: &[Node]) {
     let mut regions = Vec::new();
     let mut replicators = Vec::new();
     for node in nodes {
-        let tickets = EntityType::new("Ticket", |_| Ok(Ticket::default())).codec(json::<Take>("take"));
+        let tickets = EntityType::new(EntityKey::new("Ticket"), |_| Ok(Ticket::default())).codec(json("take"));
         regions.push(node.sharding().init(tickets).expect("it starts"));
         replicators.push(node.replicator(TypeTable::new().with::<GCounter>()).expect("it starts"));
     }
@@ -90,7 +89,7 @@ async fn work(nodes: &[Node]) {
         for id in 0..30 {
             let region = &regions[(id + round) % regions.len()];
             let ticket = region.entity_ref(id.to_string());
-            let taken = ticket.ask(|reply_to| Take { reply_to }, PATIENCE).await.expect("it answers");
+            let taken = ticket.ask(|reply_to| Take { reply_to }).timeout(PATIENCE).await.expect("it answers");
             assert_eq!(taken, round as u64);
         }
     }
@@ -125,10 +124,11 @@ async fn a_normal_start_and_a_normal_stop_warn_of_nothing() {
         work(&nodes).await;
         if together {
             let [one, two, three] = &nodes;
-            tokio::join!(one.shutdown(), two.shutdown(), three.shutdown());
+            let ended = tokio::try_join!(one.shutdown(), two.shutdown(), three.shutdown());
+            ended.expect("they leave in order");
         } else {
             for node in &nodes {
-                node.shutdown().await;
+                node.shutdown().await.expect("it leaves in order");
             }
         }
         drop(nodes);

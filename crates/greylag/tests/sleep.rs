@@ -23,7 +23,7 @@ use std::time::{Duration, SystemTime};
 use greylag::cluster::{MemberStatus, RemovalMargin, Singleton, SingletonRef};
 use greylag::codec::json;
 use greylag::prelude::*;
-use greylag::sharding::{Ctx, Entity, EntityType, Failure, Region, ShardingSettings};
+use greylag::sharding::{Ctx, Entity, EntityKey, EntityType, Failure, Region, ShardingSettings};
 use greylag::{NodeBuilder, NodeSettings};
 use serde::{Deserialize, Serialize};
 
@@ -66,7 +66,7 @@ impl Register {
 }
 
 impl Entity for Register {
-    type Msg = Command;
+    type Message = Command;
 
     fn receive(&mut self, command: Command, _: &mut Ctx<'_, Command>) -> Result<(), Failure> {
         self.handle(command);
@@ -104,9 +104,9 @@ struct Asker {
 impl Asker {
     async fn start(builder: NodeBuilder, store: PathBuf) -> (Node, Self) {
         let node = builder.bind("127.0.0.1", 0).configure(settings).start().await.expect("it starts");
-        node.registry().register::<u64>(json("u64")).expect("fresh");
         let place = store.clone();
-        let entities = EntityType::new("Register", move |init| Ok(Register::load(&place, init.id.as_str())));
+        let entities =
+            EntityType::new(EntityKey::new("Register"), move |init| Ok(Register::load(&place, init.id.as_str())));
         let entities = node.sharding().init(entities.codec(json("register.command"))).expect("fresh");
         let singleton = Singleton::new("till", move |_, mut mailbox| {
             let mut register = Register::load(&store, "till");
@@ -129,7 +129,7 @@ impl Asker {
         let read = |reply_to| Command::Read { reply_to };
         match subject {
             "till" => self.singleton.ask(read, patience).await.ok(),
-            id => self.entities.entity_ref(id).ask(read, patience).await.ok(),
+            id => self.entities.entity_ref(id).ask(read).timeout(patience).await.ok(),
         }
     }
 
@@ -341,6 +341,6 @@ async fn round(sleep: Option<Duration>) {
     tasks.shutdown().await;
     let stale = std::mem::take(&mut *score.stale.lock().expect("no panic"));
     assert!(stale.is_empty(), "{} stale answers, the first: {:?}", stale.len(), &stale[..stale.len().min(3)]);
-    b.shutdown().await;
-    c.shutdown().await;
+    b.shutdown().await.expect("it leaves in order");
+    c.shutdown().await.expect("it leaves in order");
 }

@@ -31,7 +31,7 @@ async fn a_node_that_has_ended_has_closed_its_stores() {
         .with_plugin("kept", journals[2].stores().kept_open());
     let node = builder(&stores).start().await.expect("a cluster of one");
     assert!(stores.health().values().all(|health| *health == Health::Up), "{:?}", stores.health());
-    node.shutdown().await;
+    node.shutdown().await.expect("it leaves in order");
     for place in [&main, &extra] {
         open(place, SledJournalSettings { ..SledJournalSettings::default() }).await;
     }
@@ -52,7 +52,7 @@ async fn a_node_that_cannot_join_closes_its_stores() {
     // Of another cluster: it never answers.
     other.seed_nodes([occupied.address().to_string()]).start().await.expect_err("no node of its cluster is there");
     assert!(matches!(journal.health(), Health::Down(_)));
-    occupied.shutdown().await;
+    occupied.shutdown().await.expect("it leaves in order");
 }
 
 /// persistence §4.1 (Health): a store that is down takes its node out of service, one that is low is told of.
@@ -84,6 +84,6 @@ async fn a_node_is_ready_while_it_is_up_and_no_store_is_down() {
     let told = admin.health(v1::HealthRequest {}).await.expect("it answers").into_inner();
     assert!(!told.ready && !told.healthy && told.not_ready == not_ready, "{told:?}");
     assert_eq!(told.problems, not_ready);
-    node.shutdown().await;
+    node.shutdown().await.expect("it leaves in order");
     assert!(!node.readiness().is_ready());
 }

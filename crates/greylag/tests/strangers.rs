@@ -12,18 +12,18 @@ use greylag::cluster::{self, Cluster, ClusterEvent, ClusterSettings, Downing, Me
 use greylag::codec::json;
 use greylag::crdt::GCounter;
 use greylag::ddata::{Key, ReadLevel, Replicator, TypeTable, WriteLevel};
-use greylag::persistence::{CommandContext, Effect, EventMeta, EventSourced, PersistenceId, StoredCodec, Stores};
+use greylag::persistence::{Ctx, Effect, EventSourced, Stores};
 use greylag::prelude::*;
 use greylag::sharding::error::ReadError;
 use greylag::sharding::horizon::Horizon;
-use greylag::sharding::{EntityType, Region, wire};
+use greylag::sharding::{EntityKey, EntityType, Region, wire};
 use greylag::transport::{Destination, Envelope, GrpcTransport, Recipient, Remoting, SendError, TransportSettings};
 use greylag_core::{CodecId, DeadLetterReason, Registry, UniqueAddress};
 
 const LONG: Duration = Duration::from_secs(60);
 
 /// A sum that is asked for by adding nothing.
-struct Customer(PersistenceId);
+struct Customer;
 
 type Command = (u64, ReplyTo<u64>);
 
@@ -32,22 +32,14 @@ impl EventSourced for Customer {
     type Event = u64;
     type State = u64;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.0.clone()
-    }
-
-    fn event_codec(&self) -> StoredCodec<u64> {
-        StoredCodec::new(json("added"))
-    }
-
-    fn on_command(&mut self, _: &mut CommandContext<'_, Command>, sum: &u64, (by, to): Command) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Command>, sum: &u64, (by, to): Command) -> Effect<Self> {
         if by == 0 {
             return Effect::<Self>::reply(to, *sum);
         }
         Effect::<Self>::persist(by).then_reply(to, |sum| *sum)
     }
 
-    fn apply(&self, sum: &mut u64, by: &u64, _: &EventMeta<'_>) {
+    fn apply(sum: &mut u64, by: &u64) {
         *sum += by;
     }
 }
@@ -65,7 +57,8 @@ impl Shop {
         let settings = |settings: &mut NodeSettings| settings.sharding.allow_local_journal = true;
         let builder = Node::builder("shop").bind("127.0.0.1", 0).stores(Stores::in_memory()).configure(settings);
         let node = builder.start().await.expect("a cluster of one");
-        let customers = EntityType::event_sourced("Customer", |init| Ok(Customer(init.persistence_id()?)));
+        let customers =
+            EntityType::event_sourced(EntityKey::new("Customer"), |_| Ok(Customer)).events(json("added")).local_only();
         let customers = node.sharding().init(customers).expect("it is set up");
         let mut types = TypeTable::new();
         types.add::<GCounter>();
@@ -74,7 +67,7 @@ impl Shop {
     }
 
     async fn add(&self, customer: &str, by: u64) -> u64 {
-        self.customers.entity_ref(customer).ask(|to| (by, to), LONG).await.expect("it answers")
+        self.customers.entity_ref(customer).ask(|to| (by, to)).timeout(LONG).await.expect("it answers")
     }
 
     async fn visit(&self) {

@@ -30,7 +30,7 @@ impl Log {
 struct Idle;
 
 impl Entity for Idle {
-    type Msg = u64;
+    type Message = u64;
 
     fn receive(&mut self, _: u64, _: &mut Ctx<'_, u64>) -> Result<(), Failure> {
         Ok(())
@@ -53,7 +53,7 @@ fn use_a_singleton(node: &Node) {
 }
 
 fn use_sharding(node: &Node) {
-    let idle = EntityType::new("Idle", |_| Ok(Idle)).codec(json::<u64>("idle"));
+    let idle = EntityType::new(EntityKey::new("Idle"), |_| Ok(Idle)).codec(json("idle"));
     node.sharding().init(idle).expect("it starts");
 }
 
@@ -73,7 +73,7 @@ async fn what_must_run_once_is_loudly_warned_of_where_nobody_decides() {
         start(&decided);
         let quiet = log.take();
         assert!(!quiet.contains("downing = none"), "{quiet}");
-        decided.shutdown().await;
+        decided.shutdown().await.expect("it leaves in order");
 
         let undecided = node(Some(Downing::None)).await;
         assert!(!log.take().contains("downing = none"), "not before something must run once");
@@ -81,6 +81,6 @@ async fn what_must_run_once_is_loudly_warned_of_where_nobody_decides() {
         let loud = log.take();
         assert!(loud.contains("WARN") && loud.contains("downing = none") && loud.contains(name), "{name}: {loud}");
         assert!(loud.contains("cluster.downing = split_brain_resolver"), "{loud}");
-        undecided.shutdown().await;
+        undecided.shutdown().await.expect("it leaves in order");
     }
 }

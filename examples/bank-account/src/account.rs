@@ -12,8 +12,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use greylag_codec::json;
 use greylag_core::ReplyTo;
 use greylag_persistence::{
-    CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, OnFailure, PersistenceId, SeqNr, Signal,
-    StoredCodec, Upcaster,
+    Ctx, Effect, EventCodecs, EventSourced, EventSourcedSettings, OnFailure, SeqNr, Signal, StoredCodec, Upcaster,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -59,13 +58,23 @@ impl Event {
 
 /// One account.
 pub(crate) struct Account {
-    id: PersistenceId,
     deleted_to: watch::Sender<SeqNr>,
 }
 
+/// How accounts are stored. Events and snapshots of the release before are read by upcasters.
+pub(crate) fn codecs() -> EventCodecs<Account> {
+    let events = StoredCodec::with_version(json(EVENT), VERSION.get()).upcaster(Upcaster::json(EVENT, 1, 2, in_cents));
+    EventCodecs::new(events).snapshots(balance_codec())
+}
+
+/// Snapshots outlive a release as events do.
+fn balance_codec() -> StoredCodec<Option<Money>> {
+    StoredCodec::with_version(json(BALANCE), VERSION.get()).upcaster(Upcaster::json(BALANCE, 1, 2, in_cents))
+}
+
 impl Account {
-    pub(crate) fn new(id: PersistenceId) -> Self {
-        Self { id, deleted_to: watch::Sender::new(SeqNr::ZERO) }
+    pub(crate) fn new() -> Self {
+        Self { deleted_to: watch::Sender::new(SeqNr::ZERO) }
     }
 
     /// The number up to which this incarnation has deleted events; programs can watch it.
@@ -88,20 +97,6 @@ impl EventSourced for Account {
     /// Nothing before the first deposit.
     type State = Option<Money>;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.id.clone()
-    }
-
-    fn event_codec(&self) -> StoredCodec<Event> {
-        StoredCodec::with_version(json(EVENT), VERSION.get()).upcaster(Upcaster::json(EVENT, 1, 2, in_cents))
-    }
-
-    /// Snapshots outlive a release as events do.
-    fn snapshot_codec(&self) -> Option<StoredCodec<Option<Money>>> {
-        let codec = StoredCodec::with_version(json(BALANCE), VERSION.get());
-        Some(codec.upcaster(Upcaster::json(BALANCE, 1, 2, in_cents)))
-    }
-
     fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
         EventSourcedSettings {
             snapshot_every: Some(SNAPSHOT_EVERY),
@@ -114,12 +109,7 @@ impl EventSourced for Account {
         }
     }
 
-    fn on_command(
-        &mut self,
-        _: &mut CommandContext<'_, Self::Command>,
-        balance: &Option<Money>,
-        command: Command,
-    ) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Command>, balance: &Option<Money>, command: Command) -> Effect<Self> {
         match command {
             Command::Deposit { money, reply_to } => Self::decide(*balance, Event::Deposited(money), reply_to),
             Command::Withdraw { money, reply_to } => Self::decide(*balance, Event::Withdrawn(money), reply_to),
@@ -127,11 +117,11 @@ impl EventSourced for Account {
         }
     }
 
-    fn apply(&self, balance: &mut Option<Money>, event: &Event, _: &EventMeta<'_>) {
+    fn apply(balance: &mut Option<Money>, event: &Event) {
         *balance = Some(event.after(*balance).expect("what is refused is not persisted"));
     }
 
-    fn on_signal(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &Option<Money>, signal: &Signal) {
+    fn on_signal(&mut self, _: &mut Ctx<'_, Command>, _: &Option<Money>, signal: &Signal) {
         if let Signal::DeleteEventsCompleted(to) = signal {
             self.deleted_to.send_replace(*to);
         }
@@ -155,18 +145,14 @@ mod tests {
     use super::*;
     use crate::release_1;
 
-    fn account() -> Account {
-        Account::new(PersistenceId::of("Account", "7").expect("a good id"))
-    }
-
     /// Recovery gets by without a snapshot that it cannot read, as long as all events are there; so the
     /// program alone would not notice.
     #[test]
     fn snapshots_of_the_release_before_are_read() {
-        let old = release_1::Account { id: account().persistence_id() }.snapshot_codec().expect("it has one");
+        let old = release_1::balance_codec();
         let balance = serde_json::from_str(r#"{"amount":120}"#).expect("a balance in whole euros");
         let stored = old.encode(&balance).expect("it can be written");
-        let new = account().snapshot_codec().expect("it has one");
+        let new = balance_codec();
         assert_eq!(new.decode_one(stored.clone()), Ok(Some(Money::euro_cents(12_000))));
         let damaged = EncodedValue { payload: "{}".into(), ..stored };
         assert!(new.decode_one(damaged).is_err(), "a balance without an amount is no balance");

@@ -21,8 +21,9 @@ use greylag_core::{CodecId, EntityError, ReplyTo};
 use greylag_journal_sled::{SledJournal, SledJournalSettings};
 use greylag_persistence::driver::{self, Ended, EntityHandle};
 use greylag_persistence::{
-    self as persistence, Append, EventKind, EventSourced, Journal, Metadata, NewEvent, PersistenceId, RecoveryFailure,
-    RecoveryPermits, SeqNr, StoredDecodeError, Stores, Tags, Under, UnreadableRecord, WriterEpoch, WriterUuid,
+    self as persistence, Append, EventCodecs, EventKind, EventSourced, Journal, Metadata, NewEvent, Persisted,
+    PersistenceId, RecoveryFailure, RecoveryPermits, SeqNr, StoredDecodeError, Stores, Tags, Under, UnreadableRecord,
+    WriterEpoch, WriterUuid,
 };
 use tokio::sync::oneshot;
 
@@ -46,7 +47,7 @@ async fn main() -> Result<(), Failure> {
 
     // Nothing is left in memory: the account's answer now comes from the disk.
     let journal = open(directory.path()).await?;
-    let account = Running::start(Account::new(id.clone()), &journal.stores())?;
+    let account = Running::start(account::codecs().of(id.clone(), Account::new()), &journal.stores())?;
     let found = account.ask(|reply_to| Command::Balance { reply_to }).await?;
     account.stop().await?;
     journal.close().await?;
@@ -62,7 +63,7 @@ async fn open(directory: &Path) -> Result<SledJournal, Failure> {
 /// Six events of version 1, and a snapshot of the fourth.
 async fn release_1_writes(stores: &Stores, id: &PersistenceId) -> Result<(), Failure> {
     use release_1::Event::{Deposited, Withdrawn};
-    let account = Running::start(release_1::Account { id: id.clone() }, stores)?;
+    let account = Running::start(release_1::codecs().of(id.clone(), release_1::Account), stores)?;
     let mut balance = None;
     for (deposited, amount) in [(true, 100), (false, 30), (true, 20), (true, 40), (false, 25), (true, 15)] {
         let event = if deposited { Deposited { amount } } else { Withdrawn { amount } };
@@ -76,7 +77,7 @@ async fn release_1_writes(stores: &Stores, id: &PersistenceId) -> Result<(), Fai
 
 /// The present release finds what the old one left, refuses what it must, and writes its first event.
 async fn release_2_reads_it(stores: &Stores, id: &PersistenceId) -> Result<Money, Failure> {
-    let account = Running::start(Account::new(id.clone()), stores)?;
+    let account = Running::start(account::codecs().of(id.clone(), Account::new()), stores)?;
     let found = account.ask(|reply_to| Command::Balance { reply_to }).await?;
     check(found == Some(Money::euro_cents(12_000)), "120.00 EUR were expected")?;
     println!("release 2: reads version 1, 120.00 EUR");
@@ -101,7 +102,7 @@ async fn release_2_reads_it(stores: &Stores, id: &PersistenceId) -> Result<Money
 /// A rollback without a thought for the data: the old release meets an event of a newer version. It guesses
 /// nothing and skips nothing, unless its settings say so (`on_unknown_event`).
 async fn release_1_is_put_back(stores: &Stores, id: &PersistenceId) -> Result<(), Failure> {
-    let account = Running::start(release_1::Account { id: id.clone() }, stores)?;
+    let account = Running::start(release_1::codecs().of(id.clone(), release_1::Account), stores)?;
     let why = account.fails_to_recover().await?;
     let is_newer = matches!(why.error, StoredDecodeError::NewerSchema { found: 2, known: 1, .. });
     check(is_newer, "the newer schema was expected to be named")?;
@@ -111,9 +112,9 @@ async fn release_1_is_put_back(stores: &Stores, id: &PersistenceId) -> Result<()
 
 /// More events, until a snapshot of version 2 makes old events needless.
 async fn release_2_goes_on(stores: &Stores, id: &PersistenceId, before: Money) -> Result<Money, Failure> {
-    let account = Account::new(id.clone());
+    let account = Account::new();
     let mut deleted_to = account.deleted_to();
-    let account = Running::start(account, stores)?;
+    let account = Running::start(account::codecs().of(id.clone(), account), stores)?;
     let mut expected = before;
     for (deposit, cents) in [(true, 1_000), (false, 400), (true, 2_000), (false, 1_000), (true, 500)] {
         let money = Money::euro_cents(cents);
@@ -149,7 +150,7 @@ async fn a_type_that_nobody_knows(stores: &Stores) -> Result<(), Failure> {
     let append = Append { id: id.clone(), epoch: claim.epoch, writer_uuid, first: SeqNr::FIRST, events: vec![frozen] };
     stores.journal.append(append).await?;
 
-    let why = Running::start(Account::new(id), stores)?.fails_to_recover().await?;
+    let why = Running::start(account::codecs().of(id, Account::new()), stores)?.fails_to_recover().await?;
     check(matches!(why.error, StoredDecodeError::UnknownManifest { .. }), "the manifest was expected to be named")?;
     println!("release 2: {why}");
     Ok(())
@@ -162,8 +163,11 @@ struct Running<C> {
 }
 
 impl<C: Send + 'static> Running<C> {
-    fn start(behavior: impl EventSourced<Command = C>, stores: &Stores) -> Result<Self, Failure> {
-        let (handle, end) = driver::spawn(behavior, stores.clone(), RecoveryPermits::default())?;
+    fn start<B>(entity: Persisted<B, EventCodecs<B>>, stores: &Stores) -> Result<Self, Failure>
+    where
+        B: EventSourced<Command = C>,
+    {
+        let (handle, end) = driver::spawn(entity, stores.clone(), RecoveryPermits::default())?;
         Ok(Self { handle, end })
     }
 

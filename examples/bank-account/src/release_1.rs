@@ -3,9 +3,7 @@
 
 use greylag_codec::json;
 use greylag_core::ReplyTo;
-use greylag_persistence::{
-    CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, OnFailure, PersistenceId, StoredCodec,
-};
+use greylag_persistence::{Ctx, Effect, EventCodecs, EventSourced, EventSourcedSettings, OnFailure, StoredCodec};
 use serde::{Deserialize, Serialize};
 
 use crate::account::{BALANCE, EVENT, SNAPSHOT_EVERY};
@@ -36,8 +34,15 @@ impl Balance {
 }
 
 /// One account of the release before.
-pub(crate) struct Account {
-    pub(crate) id: PersistenceId,
+pub(crate) struct Account;
+
+/// How they were stored: by version 1.
+pub(crate) fn codecs() -> EventCodecs<Account> {
+    EventCodecs::new(json(EVENT)).snapshots(balance_codec())
+}
+
+pub(crate) fn balance_codec() -> StoredCodec<Balance> {
+    StoredCodec::new(json(BALANCE))
 }
 
 impl EventSourced for Account {
@@ -45,28 +50,11 @@ impl EventSourced for Account {
     type Event = Event;
     type State = Balance;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.id.clone()
-    }
-
-    fn event_codec(&self) -> StoredCodec<Event> {
-        StoredCodec::new(json(EVENT)) // version 1
-    }
-
-    fn snapshot_codec(&self) -> Option<StoredCodec<Balance>> {
-        Some(StoredCodec::new(json(BALANCE)))
-    }
-
     fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
         EventSourcedSettings { snapshot_every: Some(SNAPSHOT_EVERY), on_failure: OnFailure::Stop, ..node.clone() }
     }
 
-    fn on_command(
-        &mut self,
-        _: &mut CommandContext<'_, Self::Command>,
-        balance: &Balance,
-        command: Command,
-    ) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Command>, balance: &Balance, command: Command) -> Effect<Self> {
         let Command(event, reply_to) = command;
         match balance.after(event) {
             Some(after) => Effect::<Self>::persist(event).then_reply(reply_to, move |_| Some(after.amount)),
@@ -74,7 +62,7 @@ impl EventSourced for Account {
         }
     }
 
-    fn apply(&self, balance: &mut Balance, event: &Event, _: &EventMeta<'_>) {
+    fn apply(balance: &mut Balance, event: &Event) {
         *balance = balance.after(*event).expect("what is refused is not persisted");
     }
 }

@@ -80,8 +80,8 @@ async fn run() -> Result<bool, Failure> {
     let (on_phone, on_laptop) = (phone.show().await?, laptop.show().await?);
     println!("phone sees {on_phone}");
     println!("laptop sees {on_laptop}");
-    lagos.shutdown().await;
-    berlin.shutdown().await;
+    lagos.shutdown().await?;
+    berlin.shutdown().await?;
     Ok(on_phone == on_laptop && on_phone == "mug (red); tea (black)")
 }
 

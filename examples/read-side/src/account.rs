@@ -2,7 +2,7 @@
 
 use greylag_codec::json;
 use greylag_core::ReplyTo;
-use greylag_persistence::{CommandContext, Effect, EventMeta, EventSourced, PersistenceId, StoredCodec};
+use greylag_persistence::{Ctx, Effect, EventSourced, StoredCodec};
 use serde::{Deserialize, Serialize};
 
 /// The type in the ids of accounts, by which the projection finds their events.
@@ -45,27 +45,14 @@ pub(crate) fn event_codec() -> StoredCodec<Event> {
 }
 
 /// One account.
-pub(crate) struct Account(pub(crate) PersistenceId);
+pub(crate) struct Account;
 
 impl EventSourced for Account {
     type Command = Command;
     type Event = Event;
     type State = Balance;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.0.clone()
-    }
-
-    fn event_codec(&self) -> StoredCodec<Event> {
-        event_codec()
-    }
-
-    fn on_command(
-        &mut self,
-        _: &mut CommandContext<'_, Self::Command>,
-        balance: &Balance,
-        command: Command,
-    ) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Command>, balance: &Balance, command: Command) -> Effect<Self> {
         let (event, reply_to) = match command {
             Command::Deposit { cents, reply_to } => (Event::Deposited { cents }, reply_to),
             Command::Withdraw { cents, reply_to } if cents <= balance.cents => (Event::Withdrawn { cents }, reply_to),
@@ -76,7 +63,7 @@ impl EventSourced for Account {
         Effect::<Self>::persist(event).then_reply(reply_to, |balance| *balance)
     }
 
-    fn apply(&self, balance: &mut Balance, event: &Event, _: &EventMeta<'_>) {
+    fn apply(balance: &mut Balance, event: &Event) {
         match event {
             Event::Deposited { cents } => balance.cents += cents,
             Event::Withdrawn { cents } => balance.cents -= cents,

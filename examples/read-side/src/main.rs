@@ -24,11 +24,11 @@ use std::process::ExitCode;
 use clap::Parser;
 use futures::future::{try_join, try_join_all};
 use greylag_journal_postgres::{PostgresJournal, PostgresJournalSettings};
-use greylag_persistence::driver::{self, EntityHandle};
-use greylag_persistence::{BoxError, Journal, PersistenceId, RecoveryPermits};
+use greylag_persistence::driver::EntityHandle;
+use greylag_persistence::{BoxError, Journal, PersistenceId};
 use greylag_testkit::postgres::Postgres;
 
-use account::{Account, Balance, Command, ENTITY_TYPE};
+use account::{Account, Balance, Command, ENTITY_TYPE, event_codec};
 use runner::Runner;
 use table::{SCHEMA, Table};
 
@@ -120,11 +120,10 @@ struct Accounts(BTreeMap<String, EntityHandle<Command>>);
 
 impl Accounts {
     fn start(journal: &PostgresJournal) -> Result<Self, BoxError> {
-        let permits = RecoveryPermits::default();
+        let stored = journal.stores().events(event_codec());
         let accounts = (1..=ACCOUNTS).map(|number| {
             let name = format!("{number:02}");
-            let account = Account(PersistenceId::of(ENTITY_TYPE, &name)?);
-            let (handle, _end) = driver::spawn(account, journal.stores(), permits.clone())?;
+            let (handle, _end) = stored.spawn(PersistenceId::of(ENTITY_TYPE, &name)?, Account)?;
             Ok((name, handle))
         });
         accounts.collect::<Result<_, BoxError>>().map(Self)

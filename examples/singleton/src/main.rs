@@ -59,8 +59,6 @@ async fn node(
         builder = builder.seed_nodes([seed.address().to_string()]);
     }
     let node = builder.start().await?;
-    // Answers travel as well as questions.
-    node.registry().register::<Total>(json("till.total"))?;
     let book = book.clone();
     let singleton = Singleton::new("till", move |context, mailbox| till(book.clone(), context, mailbox));
     let till = node.cluster().singleton(singleton.codec(json("till")))?;
@@ -87,15 +85,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // The node that runs the till leaves: the till ends there and opens on the next oldest, and what is
     // told meanwhile waits for it.
-    first.shutdown().await;
+    first.shutdown().await?;
     at_third.tell(Till::Sold { cents: 50 })?;
     let after = at_third.ask(|reply_to| Till::Total { reply_to }, patience).await?;
     assert_eq!(after.cents, 350);
     assert_ne!(after.instance, before.instance);
     assert!(at_second.is_running_here());
 
-    third.shutdown().await;
-    second.shutdown().await;
+    third.shutdown().await?;
+    second.shutdown().await?;
     assert_eq!(book.lock().expect("no writer panics").writer, None);
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use greylag::delivery::{ConsumerDelivery, DeliveryCodec, DeliveryCommand, DeliveryEffects, WithDelivery};
 use greylag::delivery::{Delivery, event_sourced_with_delivery};
+use greylag::persistence::EventCodecs;
 use greylag::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +46,9 @@ pub(crate) enum Query {
 /// What the region of customers carries.
 pub(crate) type CustomerMessage = WithDelivery<Purchase, Query>;
 
+/// The customers.
+const CUSTOMER: EntityKey<CustomerMessage> = EntityKey::new("Customer");
+
 /// The codec of purchases, for the producer and the customers alike.
 pub(crate) fn purchase_codec() -> impl greylag::core::Codec<Purchase> {
     json("storefront.purchase")
@@ -52,14 +56,13 @@ pub(crate) fn purchase_codec() -> impl greylag::core::Codec<Purchase> {
 
 /// The entity type, the same on every node.
 pub(crate) fn customers(delivery: &ConsumerDelivery) -> EntityType<CustomerMessage> {
-    event_sourced_with_delivery("Customer", delivery, |init| Ok(Customer { id: init.persistence_id()? }))
+    let codecs = EventCodecs::new(json("storefront.purchased")).snapshots(json("storefront.totals"));
+    event_sourced_with_delivery(CUSTOMER, &codecs, delivery, |_| Ok(Customer))
         .codec(DeliveryCodec::new(purchase_codec(), json("storefront.query")))
         .role(ROLE)
 }
 
-struct Customer {
-    id: PersistenceId,
-}
+struct Customer;
 
 impl Customer {
     /// The money moves exactly once: the event is stored with the delivery's position, and only then
@@ -75,31 +78,14 @@ impl EventSourced for Customer {
     type Event = Purchased;
     type State = Totals;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.id.clone()
-    }
-
-    fn event_codec(&self) -> StoredCodec<Purchased> {
-        StoredCodec::new(json("storefront.purchased"))
-    }
-
-    fn snapshot_codec(&self) -> Option<StoredCodec<Totals>> {
-        Some(StoredCodec::new(json("storefront.totals")))
-    }
-
-    fn on_command(
-        &mut self,
-        _cx: &mut CommandContext<'_, Self::Command>,
-        totals: &Totals,
-        command: Self::Command,
-    ) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, totals: &Totals, command: Self::Command) -> Effect<Self> {
         match command {
             DeliveryCommand::Delivered(delivery) => Self::buy(delivery),
             DeliveryCommand::Bypass(Query::Totals { reply_to }) => Effect::reply(reply_to, *totals),
         }
     }
 
-    fn apply(&self, totals: &mut Totals, event: &Purchased, _meta: &EventMeta<'_>) {
+    fn apply(totals: &mut Totals, event: &Purchased) {
         totals.add(event.units, event.cents);
     }
 }

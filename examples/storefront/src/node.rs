@@ -12,7 +12,6 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use crate::customer::{ROLE, customers};
 use crate::processes::{Tell, Told};
-use crate::purchases::Totals;
 use crate::{CLUSTER, Failure, sharding_settings};
 
 /// What a node process is started with.
@@ -109,7 +108,6 @@ pub(crate) async fn run(arguments: NodeArguments) -> Result<(), Failure> {
         })
         .start()
         .await?;
-    node.registry().register::<Totals>(json("storefront.totals"))?;
     let delivery = ConsumerDelivery::new(&DeliverySettings::default())?;
     let region = node.sharding().init(customers(&delivery))?;
     tell_parent(&Told::Up {
@@ -134,13 +132,14 @@ pub(crate) async fn run(arguments: NodeArguments) -> Result<(), Failure> {
         }
     }
     drop(region);
-    node.shutdown().await;
+    node.shutdown().await?;
     Ok(())
 }
 
 /// An operator told this node to leave, or the cluster goes on without it for a worse reason.
 async fn end(node: &Node, reason: ShutdownReason) -> Result<(), Failure> {
-    node.shutdown().await;
+    // What it says is said below, with the node's name.
+    node.shutdown().await.ok();
     match reason {
         ShutdownReason::Left => Ok(()),
         other => Err(format!("node {} has ended: {other}", node.address()).into()),

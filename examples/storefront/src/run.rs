@@ -98,7 +98,6 @@ impl Shop {
             })
             .start()
             .await?;
-        node.registry().register::<Totals>(json("storefront.totals"))?;
         // This node has not the customers' role, so its region only routes.
         let region = node.sharding().init(customers(&ConsumerDelivery::new(&DeliverySettings::default())?))?;
         if let Some(at) = node.management_address() {
@@ -186,7 +185,7 @@ impl Shop {
         let Self { journal, node, region, processes, admin, tls: _ } = self;
         let left = futures::future::join_all(processes.into_iter().map(NodeProcess::leave)).await;
         drop(region);
-        node.shutdown().await;
+        node.shutdown().await?;
         journal.close().await?;
         for error in left.into_iter().filter_map(Result::err) {
             if !admin.allows_writes() {
@@ -242,7 +241,7 @@ async fn ask(region: &Region<CustomerMessage>, customer: u32) -> Result<(u32, To
     let begun = Instant::now();
     loop {
         let question = |reply_to| WithDelivery::Bypass(Query::Totals { reply_to });
-        match entity.ask(question, Duration::from_secs(5)).await {
+        match entity.ask(question).timeout(Duration::from_secs(5)).await {
             Ok(totals) => return Ok((customer, totals)),
             Err(error) if begun.elapsed() > PATIENCE => {
                 return Err(format!("customer {customer} did not answer: {error}").into());

@@ -66,7 +66,7 @@ async fn run() -> Result<bool, Failure> {
     let counted = stations[0].get(&tally, ReadLevel::all(PATIENCE)).await?.found().unwrap_or_default();
     println!("final: {counted:?}");
     for node in nodes.iter().rev() {
-        node.shutdown().await;
+        node.shutdown().await?;
     }
     let expected = [("greylag", 72), ("heron", 36), ("plover", 12)];
     Ok(counted.iter().map(|(bird, votes)| (bird.as_str(), votes)).eq(expected))

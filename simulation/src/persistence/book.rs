@@ -4,8 +4,8 @@
 //! without a seam.
 
 use greylag_persistence::{
-    CommandContext, DeliveryId, DeliveryTracker, Effect, EventMeta, EventSourced, EventSourcedSettings, PersistenceId,
-    SeqNr, Signal, StoredCodec, Tags, Tracked, TrackerSnapshot,
+    Ctx, DeliveryId, DeliveryTracker, Effect, EventCodecs, EventMeta, EventSourced, EventSourcedSettings, Persisted,
+    PersistenceId, SeqNr, Signal, Tags, Tracked, TrackerSnapshot,
 };
 
 use super::diary::{Diary, Line, NUMBERS, Order, State, Wish};
@@ -130,23 +130,11 @@ impl EventSourced for Book {
     type Event = Entry;
     type State = Pages;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.id.clone()
-    }
-
-    fn event_codec(&self) -> StoredCodec<Entry> {
-        StoredCodec::new(Words)
-    }
-
-    fn snapshot_codec(&self) -> Option<StoredCodec<Pages>> {
-        Some(StoredCodec::new(Words))
-    }
-
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         self.settings.clone()
     }
 
-    fn on_command(&mut self, cx: &mut CommandContext<'_, Self::Command>, state: &Pages, order: Order) -> Effect<Self> {
+    fn on_command(&mut self, cx: &mut Ctx<'_, Self::Command>, state: &Pages, order: Order) -> Effect<Self> {
         let aside = order.wish == Wish::Gated && state.is_closed;
         self.diary.write(Line::Handled { number: order.number, aside });
         if aside {
@@ -184,7 +172,11 @@ impl EventSourced for Book {
         }
     }
 
-    fn apply(&self, state: &mut Pages, entry: &Entry, _: &EventMeta<'_>) {
+    fn apply(_: &mut Pages, _: &Entry) {
+        unreachable!("a book writes its diary")
+    }
+
+    fn apply_with(&self, state: &mut Pages, entry: &Entry, _: &EventMeta<'_>) {
         state.numbers.push(entry.number);
         match entry.what {
             What::Send => {
@@ -202,7 +194,7 @@ impl EventSourced for Book {
         }
     }
 
-    fn on_signal(&mut self, cx: &mut CommandContext<'_, Self::Command>, state: &Pages, signal: &Signal) {
+    fn on_signal(&mut self, cx: &mut Ctx<'_, Self::Command>, state: &Pages, signal: &Signal) {
         match signal {
             Signal::RecoveryCompleted => {
                 let (state, count) = (State::Book(state.clone()), cx.seq_nr().as_u64());
@@ -229,5 +221,13 @@ impl EventSourced for Book {
 
     fn rollback_copy(&self, state: &Pages) -> Option<Pages> {
         self.rollback.then(|| state.clone())
+    }
+}
+
+impl Book {
+    /// The entity with its name and its codecs.
+    pub(super) fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
+        let id = self.id.clone();
+        EventCodecs::new(Words).snapshots(Words).of(id, self)
     }
 }

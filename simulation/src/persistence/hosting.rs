@@ -42,13 +42,28 @@ impl World {
         let (machine, out) = if entity < self.setup.books {
             Machine::book(
                 self.book(entity),
-                EntityInit { generation, start: key, seed, caps, snapshot_caps, settings: self.setup.book.clone() },
+                EntityInit {
+                    generation,
+                    start: key,
+                    seed,
+                    caps,
+                    snapshot_caps,
+                    settings: self.setup.book.clone(),
+                    host: None,
+                },
                 now,
             )
         } else {
             Machine::slate(
                 self.slate(entity),
-                StateEntityInit { generation, start: key, seed, caps: state_caps, settings: self.setup.slate.clone() },
+                StateEntityInit {
+                    generation,
+                    start: key,
+                    seed,
+                    caps: state_caps,
+                    settings: self.setup.slate.clone(),
+                    host: None,
+                },
                 now,
             )
         };

@@ -53,13 +53,13 @@ pub(super) enum Asked {
 impl Machine {
     pub(super) fn book(book: Book, init: EntityInit, now: Instant) -> (Self, Vec<Asked>) {
         let mut out = Vec::new();
-        let core = EntityCore::start(book, init, now, &mut out).expect("drawn settings work");
+        let core = EntityCore::start(book.stored(), init, now, &mut out).expect("drawn settings work");
         (Self::Book(Box::new(core)), asked(out, Call::Book))
     }
 
     pub(super) fn slate(slate: Slate, init: StateEntityInit, now: Instant) -> (Self, Vec<Asked>) {
         let mut out = Vec::new();
-        let core = StateEntityCore::start(slate, init, now, &mut out).expect("drawn settings work");
+        let core = StateEntityCore::start(slate.stored(), init, now, &mut out).expect("drawn settings work");
         (Self::Slate(Box::new(core)), asked(out, Call::Slate))
     }
 
@@ -159,6 +159,7 @@ pub(super) fn asked<C>(out: Vec<Action<Order, C>>, call: impl Fn(C) -> Call) -> 
         | Action::Work { .. }
         | Action::ToSelf { .. }
         | Action::Passivate
+        | Action::Wish(_)
         | Action::Unhandled
         | Action::Withheld(_)
         | Action::Restarting(_) => None,

@@ -1,7 +1,7 @@
 //! An entity with a durable state that keeps every entry, and gates some.
 
 use greylag_persistence::{
-    DurableState, DurableStateSettings, PersistenceId, StateContext, StateEffect, StateSignal, StoredCodec,
+    Ctx, DurableState, DurableStateSettings, Persisted, PersistenceId, StateCodec, StateEffect, StateSignal,
 };
 
 use super::diary::{Diary, Line, NUMBERS, Order, State, Wish};
@@ -42,24 +42,11 @@ impl DurableState for Slate {
     type Command = Order;
     type State = Lines;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.id.clone()
-    }
-
-    fn state_codec(&self) -> StoredCodec<Lines> {
-        StoredCodec::new(Words)
-    }
-
     fn settings(&self, _: &DurableStateSettings) -> DurableStateSettings {
         self.settings.clone()
     }
 
-    fn on_command(
-        &mut self,
-        _: &mut StateContext<'_, Self::Command>,
-        state: &Lines,
-        order: Order,
-    ) -> StateEffect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, state: &Lines, order: Order) -> StateEffect<Self> {
         let aside = order.wish == Wish::Gated && state.is_closed;
         self.diary.write(Line::Handled { number: order.number, aside });
         if aside {
@@ -92,7 +79,7 @@ impl DurableState for Slate {
         }
     }
 
-    fn on_signal(&mut self, cx: &mut StateContext<'_, Self::Command>, state: &Lines, signal: &StateSignal) {
+    fn on_signal(&mut self, cx: &mut Ctx<'_, Self::Command>, state: &Lines, signal: &StateSignal) {
         if matches!(signal, StateSignal::RecoveryCompleted) {
             let (state, count) = (State::Slate(state.clone()), cx.revision().as_u64());
             self.diary.write(Line::Recovered { state, count });
@@ -101,5 +88,13 @@ impl DurableState for Slate {
 
     fn tag(&self, state: &Lines) -> Option<String> {
         state.is_overtagged.then(|| "t".repeat(129))
+    }
+}
+
+impl Slate {
+    /// The entity with its name and its codecs.
+    pub(super) fn stored(self) -> Persisted<Self, StateCodec<Self>> {
+        let id = self.id.clone();
+        StateCodec::new(Words).of(id, self)
     }
 }

@@ -12,7 +12,7 @@ use greylag_core::EntityError;
 use greylag_delivery::sharding_consumer::DeliveryHandle;
 use greylag_delivery::{Dedupe, MessageId, SeqNr, StreamId};
 use greylag_persistence::{
-    CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, Mark, PersistenceId, Signal, StoredCodec,
+    Ctx, Effect, EventCodecs, EventSourced, EventSourcedSettings, Mark, Persisted, PersistenceId, Signal,
 };
 
 /// What came of deliveries and questions since their entity last looked.
@@ -102,13 +102,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    fn on_purchase(
-        &self,
-        cx: &CommandContext<'_, Command>,
-        number: u64,
-        id: &MessageId,
-        confirm: Confirm,
-    ) -> Effect<Self> {
+    fn on_purchase(&self, cx: &Ctx<'_, Command>, number: u64, id: &MessageId, confirm: Confirm) -> Effect<Self> {
         let mark = Mark {
             producer_id: id.producer_id.as_str().to_owned(),
             stream_id: greylag_persistence::StreamId::from_u128(id.stream_id.0),
@@ -128,24 +122,11 @@ impl EventSourced for Account {
     type Event = u64;
     type State = Totals;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.id.clone()
-    }
-
-    fn event_codec(&self) -> StoredCodec<u64> {
-        StoredCodec::new(json::<u64>("purchased"))
-    }
-
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         EventSourcedSettings { under_delivery: true, ..EventSourcedSettings::test() }
     }
 
-    fn on_command(
-        &mut self,
-        cx: &mut CommandContext<'_, Self::Command>,
-        _state: &Totals,
-        command: Command,
-    ) -> Effect<Self> {
+    fn on_command(&mut self, cx: &mut Ctx<'_, Self::Command>, _state: &Totals, command: Command) -> Effect<Self> {
         match command {
             Command::Purchase { number, id, confirm } => self.on_purchase(cx, number, &id, confirm),
             Command::Total { question } => {
@@ -155,15 +136,23 @@ impl EventSourced for Account {
         }
     }
 
-    fn apply(&self, state: &mut Totals, number: &u64, _meta: &EventMeta<'_>) {
+    fn apply(state: &mut Totals, number: &u64) {
         state.cents += cents(*number);
     }
 
-    fn on_signal(&mut self, cx: &mut CommandContext<'_, Self::Command>, _state: &Totals, signal: &Signal) {
+    fn on_signal(&mut self, cx: &mut Ctx<'_, Self::Command>, _state: &Totals, signal: &Signal) {
         if *signal == Signal::RecoveryCompleted {
             let marks = cx.marks().iter();
             let dedupe = marks.map(|(stream, applied)| (StreamId(stream.as_u128()), SeqNr(applied.total_seq_nr)));
             self.outcomes.push(Outcome::Recovered(dedupe.collect()));
         }
+    }
+}
+
+impl Account {
+    /// The entity with its name and its codecs.
+    pub(super) fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
+        let id = self.id.clone();
+        EventCodecs::new(json::<u64>("purchased")).of(id, self)
     }
 }

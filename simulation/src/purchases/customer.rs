@@ -11,7 +11,7 @@ use greylag_persistence::{
     Action, EntityCore, EntityInit, Incarnation, Input as CoreInput, PhaseName, StoreAnswer, StoreCall,
 };
 use greylag_sharding::TimerKey;
-use greylag_sharding::entity::Suspension;
+use greylag_sharding::host::Suspension;
 use greylag_sharding::region::Provenance;
 use greylag_sharding::shard::{Outcome as Left, TimerChange};
 use greylag_testkit::deadlines::assert_moved;
@@ -88,7 +88,7 @@ impl Customer {
         let id = format!("Customer|{number}").parse().expect("an id");
         let account = Account { id, outcomes: outcomes.clone(), forgets: settings.sabotage_marks };
         let mut actions = Vec::new();
-        let core = EntityCore::start(account, init, now, &mut actions).expect("settings for tests work");
+        let core = EntityCore::start(account.stored(), init, now, &mut actions).expect("settings for tests work");
         let mut customer = Self {
             number,
             consumer: ShardingConsumer::new(settings),
@@ -235,6 +235,7 @@ impl Customer {
                 Action::RequestPermit(incarnation) => wishes.permits.push(incarnation),
                 Action::Store { incarnation, call } => wishes.calls.push((incarnation, call)),
                 Action::Passivate => wishes.left.passivate = true,
+                Action::Wish(wishes) => unreachable!("no handler wishes for {wishes:?}"),
                 Action::DeadLetter(dropped) => dropped.discard(),
                 Action::Fenced(by) => {
                     wishes.left.fenced = true;

@@ -256,6 +256,7 @@ impl Market {
             caps: self.app.journal.caps(),
             snapshot_caps: self.app.journal.snapshot_caps(),
             settings: EventSourcedSettings::default(),
+            host: None,
         };
         self.note(|| format!("n{node}: customer {number} starts at {generation}"));
         let (customer, wishes) = Customer::start(now, number, self.app.consumer.clone(), init);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use greylag_core::{CodecId, DeadLetterReason};
-use greylag_sharding::Ctx;
+use greylag_sharding::host::ShardCx;
 use greylag_transport::{Destination, Envelope, Recipient};
 
 use crate::counters::DeliveryCounters;
@@ -129,7 +129,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
 
     /// The entity ends, to be replaced or not. Producers with something in hand here are to find its
     /// successor at once; nothing else would tell them before their idle probe.
-    pub(crate) fn end<Q: 'static>(&mut self, replaced: bool, cx: &mut Ctx<'_, WithDelivery<T, Q>>) {
+    pub(crate) fn end<Q: 'static>(&mut self, replaced: bool, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
         self.collect(cx);
         let input = if replaced || self.machine.is_busy() { Input::StartOver } else { Input::Stop };
         self.handle(input, cx);
@@ -141,7 +141,11 @@ impl<T: Send + Sync + 'static> Controller<T> {
     }
 
     /// Takes a message of the protocol.
-    pub(crate) fn receive<Q: 'static>(&mut self, message: ProtocolMessage<T>, cx: &mut Ctx<'_, WithDelivery<T, Q>>) {
+    pub(crate) fn receive<Q: 'static>(
+        &mut self,
+        message: ProtocolMessage<T>,
+        cx: &mut ShardCx<'_, WithDelivery<T, Q>>,
+    ) {
         match message {
             ProtocolMessage::Batch(batch) => self.handle(Input::Batch(batch), cx),
             ProtocolMessage::Stopped(stopped) => self.handle(Input::ProducerStopped(stopped), cx),
@@ -155,7 +159,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
     }
 
     /// Gives the machine an input, and carries out its effects.
-    pub(crate) fn handle<Q: 'static>(&mut self, input: Input<Payload<T>>, cx: &mut Ctx<'_, WithDelivery<T, Q>>) {
+    pub(crate) fn handle<Q: 'static>(&mut self, input: Input<Payload<T>>, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
         self.machine.handle(cx.now(), input, &mut self.effects);
         for effect in std::mem::take(&mut self.effects) {
             self.carry_out(effect, cx);
@@ -164,7 +168,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
     }
 
     /// Takes in deliveries that were confirmed or given up since; returns whether there were any.
-    pub(crate) fn collect<Q: 'static>(&mut self, cx: &mut Ctx<'_, WithDelivery<T, Q>>) -> bool {
+    pub(crate) fn collect<Q: 'static>(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) -> bool {
         let outcomes = self.outcomes.take();
         let any = !outcomes.is_empty();
         for outcome in outcomes {
@@ -187,12 +191,12 @@ impl<T: Send + Sync + 'static> Controller<T> {
         any
     }
 
-    fn confirm<Q: 'static>(&mut self, handle: DeliveryHandle, cx: &mut Ctx<'_, WithDelivery<T, Q>>) {
+    fn confirm<Q: 'static>(&mut self, handle: DeliveryHandle, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
         self.outcomes.close(&handle.id);
         self.handle(Input::Confirm(handle), cx);
     }
 
-    fn carry_out<Q: 'static>(&mut self, effect: Effect<Payload<T>>, cx: &mut Ctx<'_, WithDelivery<T, Q>>) {
+    fn carry_out<Q: 'static>(&mut self, effect: Effect<Payload<T>>, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
         match effect {
             Effect::Deliver { handle, parts } => {
                 cx.touch();
@@ -226,7 +230,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         &mut self,
         handle: DeliveryHandle,
         parts: Frames<Payload<T>>,
-        cx: &mut Ctx<'_, WithDelivery<T, Q>>,
+        cx: &mut ShardCx<'_, WithDelivery<T, Q>>,
     ) {
         // Chunks are put together here once there are any.
         let value = match parts {
@@ -254,7 +258,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
     }
 
     /// The controller's address, which is the incarnation's.
-    fn me<Q: 'static>(&mut self, cx: &mut Ctx<'_, WithDelivery<T, Q>>) -> ControllerRef {
+    fn me<Q: 'static>(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) -> ControllerRef {
         self.me
             .get_or_insert_with(|| {
                 let direct = cx.direct_ref();
@@ -263,7 +267,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
             .clone()
     }
 
-    fn arm<Q: 'static>(&mut self, cx: &mut Ctx<'_, WithDelivery<T, Q>>) {
+    fn arm<Q: 'static>(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
         if let Some(deadline) = self.machine.next_deadline()
             && self.timer.is_none_or(|timer| deadline < timer)
         {

@@ -7,7 +7,8 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use greylag_sharding::{Ctx, Entity, EntityInit, EntityType, Failure, Signal};
+use greylag_sharding::host::{HostedEntity, ShardCx};
+use greylag_sharding::{Ctx, EntityInit, EntityKey, EntityType, Failure, Signal};
 
 use super::consumer::{ConsumerDelivery, Controller, changed};
 use crate::dedupe::Dedupe;
@@ -26,7 +27,7 @@ pub trait DeliveryEntity<T: Send + Sync + 'static>: Send + 'static {
     /// Runs once, before the first delivery. Returns how far the entity knows each stream to be processed already.
     ///
     /// # Errors
-    /// As [`Entity::on_start`].
+    /// A failure is a start failure.
     fn on_start(&mut self, cx: &mut Ctx<'_, WithDelivery<T, Self::Bypass>>) -> Result<Dedupe, Failure> {
         let _ = cx;
         Ok(Dedupe::none())
@@ -46,7 +47,7 @@ pub trait DeliveryEntity<T: Send + Sync + 'static>: Send + 'static {
     /// Takes a message that came beside the deliveries.
     ///
     /// # Errors
-    /// As [`Entity::receive`].
+    /// As [`Entity::receive`](greylag_sharding::Entity::receive).
     fn on_bypass(
         &mut self,
         message: Self::Bypass,
@@ -56,7 +57,7 @@ pub trait DeliveryEntity<T: Send + Sync + 'static>: Send + 'static {
     /// The shard wants the entity to end; deliveries in hand were confirmed or given up before.
     ///
     /// # Errors
-    /// As [`Entity::on_stop`].
+    /// A failing entity is stopped all the same.
     fn on_stop(
         &mut self,
         stop: Option<Self::Bypass>,
@@ -77,7 +78,7 @@ impl DeliveryType {
     /// ([`DeliveryCodec`](crate::DeliveryCodec)) as any other.
     #[allow(clippy::new_ret_no_self)]
     pub fn new<T, E>(
-        name: impl Into<String>,
+        key: EntityKey<WithDelivery<T, E::Bypass>>,
         delivery: &ConsumerDelivery,
         factory: impl Fn(&EntityInit) -> Result<E, Failure> + Send + Sync + 'static,
     ) -> EntityType<WithDelivery<T, E::Bypass>>
@@ -87,7 +88,7 @@ impl DeliveryType {
     {
         let delivery = delivery.clone();
         let factory: Arc<Factory<E>> = Arc::new(factory);
-        EntityType::new(name, move |init| {
+        EntityType::hosting(key, move |init| {
             let entity = factory(init)?;
             Ok(Hosted {
                 entity,
@@ -126,7 +127,7 @@ where
 impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Hosted<T, E> {
     /// Hands out at most one delivery, since its handler may suspend the entity, and sees to what
     /// was confirmed.
-    fn settle(&mut self, cx: &mut Ctx<'_, WithDelivery<T, E::Bypass>>) -> Result<(), Failure> {
+    fn settle(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, E::Bypass>>) -> Result<(), Failure> {
         self.controller.collect(cx);
         if let Some(delivery) = self.controller.next_delivery() {
             self.hand_out(delivery, cx)?;
@@ -141,15 +142,19 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Hosted<T, E> {
         if self.controller.is_finished()
             && let Some(stop) = self.stop.take()
         {
-            return self.entity.on_stop(stop, cx);
+            return cx.run(|cx| self.entity.on_stop(stop, cx));
         }
         Ok(())
     }
 
     /// A handler that fails costs the entity its state, but not the controller its links.
-    fn hand_out(&mut self, delivery: Delivery<T>, cx: &mut Ctx<'_, WithDelivery<T, E::Bypass>>) -> Result<(), Failure> {
+    fn hand_out(
+        &mut self,
+        delivery: Delivery<T>,
+        cx: &mut ShardCx<'_, WithDelivery<T, E::Bypass>>,
+    ) -> Result<(), Failure> {
         let entity = &mut self.entity;
-        let why = match catch_unwind(AssertUnwindSafe(|| entity.on_delivery(delivery, cx))) {
+        let why = match catch_unwind(AssertUnwindSafe(|| cx.run(|cx| entity.on_delivery(delivery, cx)))) {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(failure)) => failure.to_string(),
             Err(_) => "the handler panicked".to_owned(),
@@ -162,24 +167,24 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Hosted<T, E> {
         self.start(cx)
     }
 
-    fn start(&mut self, cx: &mut Ctx<'_, WithDelivery<T, E::Bypass>>) -> Result<(), Failure> {
-        let dedupe = self.entity.on_start(cx)?;
+    fn start(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, E::Bypass>>) -> Result<(), Failure> {
+        let dedupe = cx.run(|cx| self.entity.on_start(cx))?;
         self.controller.handle(Input::Start(dedupe), cx);
         Ok(())
     }
 }
 
-impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Entity for Hosted<T, E> {
-    type Msg = WithDelivery<T, E::Bypass>;
+impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> HostedEntity for Hosted<T, E> {
+    type Message = WithDelivery<T, E::Bypass>;
 
-    fn on_start(&mut self, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+    fn on_start(&mut self, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
         self.start(cx)
     }
 
-    fn receive(&mut self, message: Self::Msg, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+    fn receive(&mut self, message: Self::Message, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
         match message {
             WithDelivery::Bypass(message) => {
-                self.entity.on_bypass(message, cx)?;
+                cx.run(|cx| self.entity.on_bypass(message, cx))?;
                 if self.controller.collect(cx) {
                     // The next delivery, or the end, may be due. Not from here: the handler may have
                     // suspended the entity. The task that waits finds nothing left to wake for.
@@ -197,7 +202,7 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Entity for Hosted<T, E> {
         self.settle(cx)
     }
 
-    fn on_stop(&mut self, stop: Option<Self::Msg>, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+    fn on_stop(&mut self, stop: Option<Self::Message>, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
         let stop = stop.and_then(|message| match message {
             WithDelivery::Bypass(message) => Some(message),
             WithDelivery::Protocol(_) => None,
@@ -207,12 +212,12 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Entity for Hosted<T, E> {
         self.settle(cx)
     }
 
-    fn on_signal(&mut self, signal: Signal, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+    fn on_signal(&mut self, signal: Signal, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
         self.controller.end(signal == Signal::PreRestart, cx);
         Ok(())
     }
 
-    fn on_resume(&mut self, _: Box<dyn Any + Send>, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+    fn on_resume(&mut self, _: Box<dyn Any + Send>, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
         self.settle(cx)
     }
 }

@@ -19,10 +19,11 @@ use std::sync::Arc;
 
 use greylag_core::EntityError;
 use greylag_persistence::{
-    CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, Mark, Marks, PersistenceId,
-    SeqNr as EventNr, Signal as EventSignal, StoredCodec, StreamId as MarkStream, Tags, Tracked,
+    Ctx, Effect, EventCodecs, EventMeta, EventSourced, EventSourcedSettings, Mark, Marks, SeqNr as EventNr,
+    Signal as EventSignal, StreamId as MarkStream, Tags, Tracked,
 };
-use greylag_sharding::{Ctx, Entity, EntityInit, EntityType, EventSourcedEntity, Failure, Signal};
+use greylag_sharding::host::{EventSourcedEntity, HostedEntity, ShardCx};
+use greylag_sharding::{EntityInit, EntityKey, EntityType, Failure, Signal};
 
 use super::consumer::{ConsumerDelivery, Controller, changed};
 use super::entity::is_activity;
@@ -73,12 +74,13 @@ fn mark_of(id: &MessageId) -> Mark {
     }
 }
 
-/// An entity type of event-sourced entities under delivery. `behavior` makes the behaviours; what
+/// An entity type of event-sourced entities under delivery, stored by `codecs`. `behavior` makes the behaviours; what
 /// they persist while they handle a delivery is applied exactly once.
 ///
 /// Give it a codec ([`DeliveryCodec`](crate::DeliveryCodec)) as any other type.
 pub fn event_sourced_with_delivery<B, T, Q>(
-    name: impl Into<String>,
+    key: EntityKey<WithDelivery<T, Q>>,
+    codecs: &EventCodecs<B>,
     delivery: &ConsumerDelivery,
     behavior: impl Fn(&EntityInit) -> Result<B, Failure> + Send + Sync + 'static,
 ) -> EntityType<WithDelivery<T, Q>>
@@ -87,13 +89,14 @@ where
     T: Send + Sync + 'static,
     Q: Send + 'static,
 {
-    let delivery = delivery.clone();
-    EntityType::new(name, move |init| {
+    let (delivery, codecs) = (delivery.clone(), codecs.of_wrapper());
+    EntityType::hosting(key, move |init| {
         let controller = Controller::new(delivery.clone());
         let forgets = delivery.forgets_marks();
         let marked = Marked { inner: behavior(init)?, outcomes: controller.outcomes.clone(), forgets };
         // Deliveries are sent again to the successor; out of their turn they would hide earlier ones.
-        let inner = EventSourcedEntity::new(marked, init).hands_on(|c| matches!(c, DeliveryCommand::Bypass(_)));
+        let made = codecs.of(init.persistence_id()?, marked);
+        let inner = EventSourcedEntity::new(made, init).hands_on(|c| matches!(c, DeliveryCommand::Bypass(_)));
         Ok(Hosted { inner, controller, stop: None, waiting: false })
     })
     .persistent()
@@ -116,7 +119,7 @@ where
 {
     fn on_delivery(
         &mut self,
-        cx: &mut CommandContext<'_, DeliveryCommand<T, Q>>,
+        cx: &mut Ctx<'_, DeliveryCommand<T, Q>>,
         state: &B::State,
         delivery: Delivery<T>,
     ) -> Effect<Self> {
@@ -150,18 +153,6 @@ where
     type Event = B::Event;
     type State = B::State;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.inner.persistence_id()
-    }
-
-    fn event_codec(&self) -> StoredCodec<Self::Event> {
-        self.inner.event_codec()
-    }
-
-    fn snapshot_codec(&self) -> Option<StoredCodec<Self::State>> {
-        self.inner.snapshot_codec()
-    }
-
     fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
         // Refuses settings under which marks could be missing.
         EventSourcedSettings { under_delivery: true, ..self.inner.settings(node) }
@@ -169,7 +160,7 @@ where
 
     fn on_command(
         &mut self,
-        cx: &mut CommandContext<'_, Self::Command>,
+        cx: &mut Ctx<'_, Self::Command>,
         state: &B::State,
         command: Self::Command,
     ) -> Effect<Self> {
@@ -179,11 +170,15 @@ where
         }
     }
 
-    fn apply(&self, state: &mut B::State, event: &B::Event, meta: &EventMeta<'_>) {
-        self.inner.apply(state, event, meta);
+    fn apply(state: &mut B::State, event: &B::Event) {
+        B::apply(state, event);
     }
 
-    fn on_signal(&mut self, cx: &mut CommandContext<'_, Self::Command>, state: &B::State, signal: &EventSignal) {
+    fn apply_with(&self, state: &mut B::State, event: &B::Event, meta: &EventMeta<'_>) {
+        self.inner.apply_with(state, event, meta);
+    }
+
+    fn on_signal(&mut self, cx: &mut Ctx<'_, Self::Command>, state: &B::State, signal: &EventSignal) {
         if matches!(signal, EventSignal::RecoveryCompleted) {
             self.outcomes.push(Outcome::Recovered(dedupe(cx.marks())));
         }
@@ -244,13 +239,17 @@ where
     T: Send + Sync + 'static,
     Q: Send + 'static,
 {
-    fn command(&mut self, command: DeliveryCommand<T, Q>, cx: &mut Ctx<'_, WithDelivery<T, Q>>) -> Result<(), Failure> {
+    fn command(
+        &mut self,
+        command: DeliveryCommand<T, Q>,
+        cx: &mut ShardCx<'_, WithDelivery<T, Q>>,
+    ) -> Result<(), Failure> {
         cx.nested(wrap, |cx| self.inner.receive(command, cx))
     }
 
     /// Hands on deliveries for as long as the entity takes them at once. When it suspends itself,
     /// to persist, the rest waits for its return; it must not be called again before.
-    fn settle(&mut self, cx: &mut Ctx<'_, WithDelivery<T, Q>>) -> Result<(), Failure> {
+    fn settle(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) -> Result<(), Failure> {
         self.controller.collect(cx);
         while self.inner.is_running()
             && let Some(delivery) = self.controller.next_delivery()
@@ -275,19 +274,19 @@ where
     }
 }
 
-impl<B, T, Q> Entity for Hosted<B, T, Q>
+impl<B, T, Q> HostedEntity for Hosted<B, T, Q>
 where
     B: EventSourced<Command = DeliveryCommand<T, Q>>,
     T: Send + Sync + 'static,
     Q: Send + 'static,
 {
-    type Msg = WithDelivery<T, Q>;
+    type Message = WithDelivery<T, Q>;
 
-    fn on_start(&mut self, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+    fn on_start(&mut self, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
         cx.nested(wrap, |cx| self.inner.on_start(cx))
     }
 
-    fn receive(&mut self, message: Self::Msg, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+    fn receive(&mut self, message: Self::Message, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
         match message {
             WithDelivery::Bypass(message) => self.command(DeliveryCommand::Bypass(message), cx)?,
             WithDelivery::Protocol(Protocol(message)) => {
@@ -300,7 +299,7 @@ where
         self.settle(cx)
     }
 
-    fn on_stop(&mut self, stop: Option<Self::Msg>, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+    fn on_stop(&mut self, stop: Option<Self::Message>, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
         let stop = stop.and_then(|message| match message {
             WithDelivery::Bypass(message) => Some(DeliveryCommand::Bypass(message)),
             WithDelivery::Protocol(_) => None,
@@ -313,12 +312,12 @@ where
         self.settle(cx)
     }
 
-    fn on_signal(&mut self, signal: Signal, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+    fn on_signal(&mut self, signal: Signal, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
         self.controller.end(signal == Signal::PreRestart, cx);
         cx.nested(wrap, |cx| self.inner.on_signal(signal, cx))
     }
 
-    fn on_resume(&mut self, value: Box<dyn Any + Send>, cx: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+    fn on_resume(&mut self, value: Box<dyn Any + Send>, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
         cx.nested(wrap, |cx| self.inner.on_resume(value, cx))?;
         self.settle(cx)
     }

@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use greylag_core::{Encoded, ReplyTo};
 use greylag_persistence::{
-    Backoff, CommandContext, Effect, EventMeta, EventSourced, EventSourcedSettings, OnFailure, PersistenceId,
-    SeqNr as EventNr, Signal, StoredCodec,
+    Backoff, Ctx, Effect, EventCodecs, EventMeta, EventSourced, EventSourcedSettings, OnFailure, Persisted,
+    PersistenceId, SeqNr as EventNr, Signal,
 };
 
 use super::kept::{self, Kept, KeptQueue, QueueEvent};
@@ -65,7 +65,6 @@ pub(crate) enum QueueCommand {
 
 /// The behaviour of the entity.
 pub(crate) struct QueueBehavior {
-    id: PersistenceId,
     settings: EventSourcedQueueSettings,
     /// The controller that loaded the queue, and the last number that it gave or found at its start.
     /// Restarts keep it: they do not make a controller forget the numbers that it gave.
@@ -82,8 +81,10 @@ struct Writer {
 }
 
 impl QueueBehavior {
-    pub(crate) fn new(id: PersistenceId, settings: EventSourcedQueueSettings) -> Self {
-        Self { id, settings, writer: None, loaded: None }
+    /// The queue that is stored under `id`.
+    pub(crate) fn stored(id: PersistenceId, settings: EventSourcedQueueSettings) -> Persisted<Self, EventCodecs<Self>> {
+        let snapshots = SnapshotCodec { max_bytes: settings.snapshot_max_bytes };
+        EventCodecs::new(EventCodec).snapshots(snapshots).of(id, Self { settings, writer: None, loaded: None })
     }
 
     fn on_load(
@@ -195,18 +196,6 @@ impl EventSourced for QueueBehavior {
     type Event = QueueEvent;
     type State = KeptQueue;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.id.clone()
-    }
-
-    fn event_codec(&self) -> StoredCodec<QueueEvent> {
-        StoredCodec::new(EventCodec)
-    }
-
-    fn snapshot_codec(&self) -> Option<StoredCodec<KeptQueue>> {
-        Some(StoredCodec::new(SnapshotCodec { max_bytes: self.settings.snapshot_max_bytes }))
-    }
-
     /// The queue's own settings, whatever the node's are: a node may let other entities skip events, and a queue would
     /// lose messages by that.
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
@@ -224,12 +213,7 @@ impl EventSourced for QueueBehavior {
         }
     }
 
-    fn on_command(
-        &mut self,
-        _: &mut CommandContext<'_, Self::Command>,
-        queue: &KeptQueue,
-        command: QueueCommand,
-    ) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, queue: &KeptQueue, command: QueueCommand) -> Effect<Self> {
         match command {
             QueueCommand::Load { wanted, .. } if wanted.strong_count() == 0 => Effect::none(),
             QueueCommand::Load { controller, stream_id, now_ms, reply_to, .. } => {
@@ -247,11 +231,15 @@ impl EventSourced for QueueBehavior {
         }
     }
 
-    fn apply(&self, queue: &mut KeptQueue, event: &QueueEvent, meta: &EventMeta<'_>) {
+    fn apply(_: &mut KeptQueue, _: &QueueEvent) {
+        unreachable!("a queue applies its events with their numbers")
+    }
+
+    fn apply_with(&self, queue: &mut KeptQueue, event: &QueueEvent, meta: &EventMeta<'_>) {
         kept::apply(queue, event, meta.seq_nr, meta.refill);
     }
 
-    fn on_signal(&mut self, _: &mut CommandContext<'_, Self::Command>, queue: &KeptQueue, signal: &Signal) {
+    fn on_signal(&mut self, _: &mut Ctx<'_, Self::Command>, queue: &KeptQueue, signal: &Signal) {
         match signal {
             Signal::PreRestart => self.loaded = None,
             Signal::RecoveryCompleted => {
@@ -277,9 +265,12 @@ mod tests {
 
     use super::*;
 
-    fn behavior() -> QueueBehavior {
-        let id = PersistenceId::of("ProducerQueue", "orders").unwrap();
-        QueueBehavior::new(id, EventSourcedQueueSettings::test())
+    fn id() -> PersistenceId {
+        PersistenceId::of("ProducerQueue", "orders").unwrap()
+    }
+
+    fn stored() -> Persisted<QueueBehavior, EventCodecs<QueueBehavior>> {
+        QueueBehavior::stored(id(), EventSourcedQueueSettings::test())
     }
 
     fn controller(instance: u64) -> ControllerRef {
@@ -312,15 +303,15 @@ mod tests {
         let waiting = Arc::new(());
         let (wanted, stream_id) = (Arc::downgrade(&waiting), StreamId(8));
         let load = QueueCommand::Load { controller: controller(1), stream_id, now_ms: 0, wanted, reply_to };
-        let (id, marks) = (behavior.persistence_id(), Marks::default());
-        behavior.on_command(&mut CommandContext::for_test(&id, EventNr::FIRST, &marks), queue, load).event_count()
+        let (id, marks) = (id(), Marks::default());
+        behavior.on_command(&mut Ctx::for_events(&id, EventNr::FIRST, &marks), queue, load).event_count()
     }
 
     /// Of delivery §4.2, and scenario delivery 87: a controller that found its own start in the
     /// history is fenced by a newer one of another controller; one whose start was never stored is not.
     #[test]
     fn scenario_87_a_newer_start_fences_whoever_started_before() {
-        let mut first = behavior();
+        let mut first = stored().behavior;
         assert_eq!(load(&mut first, &started_by(2)), 1, "a dead predecessor's");
         assert_eq!(load(&mut first, &started_by(2)), 1, "it was not stored the first time");
         assert_eq!(load(&mut first, &started_by(1)), 1, "its own");
@@ -330,7 +321,7 @@ mod tests {
     /// The same when its start is known because the store said so.
     #[test]
     fn scenario_87_a_start_that_was_stored_counts() {
-        let mut kit = EntityTestKit::new(Instant::now(), behavior);
+        let mut kit = EntityTestKit::new(Instant::now(), stored);
         let waiting = Arc::new(());
         let load = |instance| {
             let wanted = Arc::downgrade(&waiting);

@@ -8,9 +8,7 @@ use greylag_codec::json;
 use greylag_core::ReplyTo;
 use greylag_journal_sled::SledJournal;
 use greylag_persistence::driver::{self, EntityHandle};
-use greylag_persistence::{
-    CommandContext, Effect, EventMeta, EventSourced, Journal, PersistenceId, RecoveryPermits, StoredCodec,
-};
+use greylag_persistence::{Ctx, Effect, EventCodecs, EventSourced, Journal, Persisted, PersistenceId, RecoveryPermits};
 
 use crate::{Failure, open, print, process, write_elsewhere};
 
@@ -32,15 +30,7 @@ impl EventSourced for Counter {
     type Event = u32;
     type State = u32;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.0.clone()
-    }
-
-    fn event_codec(&self) -> StoredCodec<u32> {
-        StoredCodec::new(json("counter.added"))
-    }
-
-    fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &u32, command: Command) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, _: &u32, command: Command) -> Effect<Self> {
         match command {
             Command::Add(count, reply_to) => {
                 Effect::<Self>::persist_all(vec![1; count as usize]).then_reply(reply_to, |sum| *sum)
@@ -49,14 +39,22 @@ impl EventSourced for Counter {
         }
     }
 
-    fn apply(&self, sum: &mut u32, number: &u32, _: &EventMeta<'_>) {
+    fn apply(sum: &mut u32, number: &u32) {
         *sum += number;
+    }
+}
+
+impl Counter {
+    /// The entity with its name and its codecs.
+    fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
+        let id = self.0.clone();
+        EventCodecs::new(json("counter.added")).of(id, self)
     }
 }
 
 fn start(journal: &SledJournal, number: u64, permits: &RecoveryPermits) -> Result<EntityHandle<Command>, Failure> {
     let id = PersistenceId::of("Counter", &number.to_string())?;
-    let (entity, _ended) = driver::spawn(Counter(id), journal.stores(), permits.clone())?;
+    let (entity, _ended) = driver::spawn(Counter(id).stored(), journal.stores(), permits.clone())?;
     Ok(entity)
 }
 

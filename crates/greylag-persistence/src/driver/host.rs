@@ -4,6 +4,7 @@
 //! generation, so it is fenced by epochs alone. Sharded entities are hosted by their shard.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::behavior::{EventSourced, Failure, FencedBy};
+use crate::codec::IntoStored;
 use crate::counters::EntityTally;
 use crate::driver::ask;
 use crate::driver::permits::{RecoveryPermit, RecoveryPermits};
@@ -24,6 +26,7 @@ use crate::durable_state::DurableState;
 use crate::entity::machine::Machine;
 use crate::entity::{Action, EntityCore, EntityInit, Incarnation, Input};
 use crate::errands::{Work, WorkNo};
+use crate::persisted::{EventCodecs, Persisted, StateCodec};
 use crate::persistence_id::PersistenceId;
 use crate::settings::SettingsError;
 use crate::state_entity::{StateEntityCore, StateEntityInit};
@@ -101,16 +104,105 @@ impl<C> EntityHandle<C> {
     }
 }
 
-/// Starts `behavior` as a task of the current tokio runtime. Its settings start from those of `stores`.
+/// Starts entities of one type as tasks, on the stores of a node: see [`Stores::events`] and [`Stores::states`].
+#[must_use = "it starts entities by `spawn`"]
+pub struct Spawn<C> {
+    stores: Stores,
+    permits: RecoveryPermits,
+    codecs: C,
+}
+
+impl Stores {
+    /// Starts event-sourced entities outside of any shard, whose events are stored by `codec`.
+    ///
+    /// ```
+    /// # use greylag_codec::json;
+    /// # use greylag_core::ReplyTo;
+    /// # use greylag_persistence::{Ctx, Effect, EventSourced, PersistenceId, Stores};
+    /// # enum Command { Increment, Get(ReplyTo<u64>) }
+    /// # struct Counter;
+    /// # impl EventSourced for Counter {
+    /// #     type Command = Command;
+    /// #     type Event = ();
+    /// #     type State = u64;
+    /// #     fn on_command(&mut self, _: &mut Ctx<'_, Command>, count: &u64, command: Command) -> Effect<Self> {
+    /// #         match command {
+    /// #             Command::Increment => Effect::persist(()),
+    /// #             Command::Get(reply_to) => Effect::reply(reply_to, *count),
+    /// #         }
+    /// #     }
+    /// #     fn apply(count: &mut u64, _: &()) { *count += 1 }
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let counters = Stores::in_memory().events(json("counter.incremented"));
+    /// let (geese, _ended) = counters.spawn(PersistenceId::of("Counter", "geese")?, Counter)?;
+    /// geese.tell(Command::Increment).await?;
+    /// assert_eq!(geese.ask(Command::Get).await?, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn events<B: EventSourced, By>(&self, codec: impl IntoStored<B::Event, By>) -> Spawn<EventCodecs<B>> {
+        Spawn { stores: self.clone(), permits: RecoveryPermits::default(), codecs: EventCodecs::new(codec) }
+    }
+
+    /// Starts entities with a durable state outside of any shard, stored by `codec`.
+    pub fn states<B: DurableState, By>(&self, codec: impl IntoStored<B::State, By>) -> Spawn<StateCodec<B>> {
+        Spawn { stores: self.clone(), permits: RecoveryPermits::default(), codecs: StateCodec::new(codec) }
+    }
+}
+
+impl<C> Spawn<C> {
+    /// Recoveries take turns with others by these. Default: permits of its own.
+    pub fn permits(self, permits: RecoveryPermits) -> Self {
+        Self { permits, ..self }
+    }
+}
+
+impl<B: EventSourced> Spawn<EventCodecs<B>> {
+    /// Stores states by `codec`, which makes snapshots possible.
+    pub fn snapshots<By>(self, codec: impl IntoStored<B::State, By>) -> Self {
+        Self { codecs: self.codecs.snapshots(codec), ..self }
+    }
+
+    /// Starts an entity as a task of the current tokio runtime; see [`spawn`].
+    ///
+    /// # Errors
+    /// [`SettingsError`].
+    pub fn spawn(&self, id: PersistenceId, behavior: B) -> Result<Spawned<B::Command>, SettingsError> {
+        spawn(self.codecs.of(id, behavior), self.stores.clone(), self.permits.clone())
+    }
+}
+
+impl<B: DurableState> Spawn<StateCodec<B>> {
+    /// Starts an entity as a task of the current tokio runtime; see [`spawn_state`].
+    ///
+    /// # Errors
+    /// [`SettingsError`].
+    pub fn spawn(&self, id: PersistenceId, behavior: B) -> Result<Spawned<B::Command>, SettingsError> {
+        spawn_state(self.codecs.of(id, behavior), self.stores.clone(), self.permits.clone())
+    }
+}
+
+impl<C> fmt::Debug for Spawn<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spawn").finish_non_exhaustive()
+    }
+}
+
+/// An entity that runs as a task, and how it will have ended.
+pub type Spawned<C> = (EntityHandle<C>, oneshot::Receiver<Ended>);
+
+/// Starts `entity` as a task of the current tokio runtime. Its settings start from those of `stores`.
 ///
 /// # Errors
 /// [`SettingsError`] if its settings cannot work, or it selects a store that is not there.
 pub fn spawn<B: EventSourced>(
-    behavior: B,
+    entity: Persisted<B, EventCodecs<B>>,
     stores: Stores,
     permits: RecoveryPermits,
-) -> Result<(EntityHandle<B::Command>, oneshot::Receiver<Ended>), SettingsError> {
-    let stores = stores.select(behavior.journal_plugin_id(), behavior.snapshot_plugin_id())?;
+) -> Result<Spawned<B::Command>, SettingsError> {
+    let stores = stores.select(entity.behavior.journal_plugin_id(), entity.behavior.snapshot_plugin_id())?;
     let init = EntityInit {
         generation: None,
         start: next_start(),
@@ -118,10 +210,11 @@ pub fn spawn<B: EventSourced>(
         caps: stores.journal.caps(),
         snapshot_caps: stores.snapshots.caps(),
         settings: stores.event_sourced_settings().clone(),
+        host: None,
     };
     let tally = EntityTally::new(stores.counters().clone());
     let mut out = Vec::new();
-    let core = EntityCore::start(behavior, init, now(), &mut out)?;
+    let core = EntityCore::start(entity, init, now(), &mut out)?;
     let reopenings = stores.reopenings();
     let call = move |call: crate::StoreCall| -> BoxFuture<'static, _> {
         let stores = stores.clone();
@@ -130,23 +223,23 @@ pub fn spawn<B: EventSourced>(
     Ok(run(core, call, StoreWatch::new(reopenings), permits, tally, out))
 }
 
-/// Starts `behavior`, whose state is kept by the state store of `stores` that it selects, as a task of the current
+/// Starts `entity`, whose state is kept by the state store of `stores` that it selects, as a task of the current
 /// tokio runtime. Its settings start from those of `stores`.
 ///
 /// # Errors
 /// [`SettingsError`] if its settings cannot work, or it selects a store that is not there.
 pub fn spawn_state<B: DurableState>(
-    behavior: B,
+    entity: Persisted<B, StateCodec<B>>,
     stores: Stores,
     permits: RecoveryPermits,
-) -> Result<(EntityHandle<B::Command>, oneshot::Receiver<Ended>), SettingsError> {
-    let StatesInUse { states, counters } = stores.select_states(behavior.state_plugin_id())?;
+) -> Result<Spawned<B::Command>, SettingsError> {
+    let StatesInUse { states, counters } = stores.select_states(entity.behavior.state_plugin_id())?;
     let (start, seed, caps) = (next_start(), random_seed(), states.caps());
     let settings = stores.durable_state_settings().clone();
-    let init = StateEntityInit { generation: None, start, seed, caps, settings };
+    let init = StateEntityInit { generation: None, start, seed, caps, settings, host: None };
     let tally = EntityTally::new(counters.clone());
     let mut out = Vec::new();
-    let core = StateEntityCore::start(behavior, init, now(), &mut out)?;
+    let core = StateEntityCore::start(entity, init, now(), &mut out)?;
     let reopenings = states.reopenings().map(|one| Reopenings::of_all([Some(one)])).unwrap_or_default();
     let call = move |call: crate::StateCall| -> BoxFuture<'static, _> {
         let states = StatesInUse { states: states.clone(), counters: counters.clone() };
@@ -167,7 +260,7 @@ fn run<M: Machine>(
     let (ended, end) = oneshot::channel();
     let (work, dropped) = (JoinSet::new(), Dropped::default());
     let commands = Mailbox { commands, own: VecDeque::new(), outside_first: false };
-    let host = Host { core, call, watch, permits, permit: None, commands, work, dropped, tally };
+    let host = Host { core, call, watch, permits, permit: None, commands, work, dropped, tally, stops: false };
     tokio::spawn(async move {
         // The send fails only when the receiver of the end was dropped, which is not an error.
         let _ = ended.send(host.run(out).await);
@@ -186,6 +279,8 @@ struct Host<M: Machine, F> {
     work: JoinSet<Errand<M::Answer, M::Command>>,
     dropped: Dropped,
     tally: EntityTally,
+    /// A handler asked for the entity's end.
+    stops: bool,
 }
 
 /// Commands from outside, and the turns of those that the entity told itself.
@@ -293,6 +388,10 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
                     return ended;
                 }
             }
+            if std::mem::take(&mut self.stops) {
+                self.turn(Input::Stop, &mut out);
+                continue;
+            }
             let input = tokio::select! {
                 () = sleep_until(self.core.next_deadline()) => Input::Tick,
                 () = self.watch.is_back() => Input::StoreBack,
@@ -382,6 +481,8 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
             }
             Action::Unhandled => tracing::debug!(id = %self.core.persistence_id(), "command unhandled"),
             Action::Recovered { .. } | Action::Withheld(_) | Action::Passivate => {}
+            // Nothing passivates an entity that runs alone.
+            Action::Wish(wishes) => self.stops |= wishes.stop,
             Action::Fenced(by) => return Some(Ended::Fenced(by)),
             Action::Failed(failure) => return Some(Ended::Failed(failure)),
             Action::Stopped => return Some(Ended::Stopped),

@@ -11,6 +11,7 @@ use std::time::Duration;
 use greylag_core::{DeadLetterReason, EntityError, answer_dropped};
 
 use crate::behavior::{Failure, FencedBy};
+use crate::ctx::Wishes;
 use crate::errands::{Wish, WorkNo};
 use crate::error::{AdvanceError, AppendError, ClaimError, DeleteError, ReadError, SnapshotError};
 use crate::event::{SeqNr, Timestamp, WriterEpoch, WriterUuid};
@@ -112,6 +113,8 @@ pub enum Action<C, Call = StoreCall> {
     },
     /// The entity asks to be passivated; it runs on until [`Input::Stop`].
     Passivate,
+    /// A handler asked its host for something; passivation has an action of its own.
+    Wish(Wishes),
     /// The behaviour had no answer to a command; count it.
     Unhandled,
     /// An event, state or snapshot was to be stored and did not reach a store; count it. The behaviour hears why, and
@@ -139,6 +142,13 @@ impl<C, Call> Action<C, Call> {
             Wish::Work(work) => Self::Work { incarnation, work },
             Wish::ToSelf(work) => Self::ToSelf { incarnation, work },
         }
+    }
+
+    /// What a handler wants of the host.
+    pub(crate) fn of_host_wishes(wishes: Wishes) -> impl Iterator<Item = Self> {
+        let passivate = wishes.passivate.then_some(Self::Passivate);
+        let rest = Wishes { passivate: false, delete_to: None, ..wishes };
+        passivate.into_iter().chain((!rest.is_empty()).then_some(Self::Wish(rest)))
     }
 }
 

@@ -115,7 +115,7 @@ impl<B: EventSourced> EntityCore<B> {
         let mut seq_nr = self.seq_nr;
         let encode = |event| {
             seq_nr = seq_nr.next().filter(|next| *next <= SeqNr::LAST).ok_or(RejectReason::SeqNrOverflow)?;
-            let value = self.events.encode(event).map_err(|error| RejectReason::Other(error.to_string()))?;
+            let value = self.codecs.events.encode(event).map_err(|error| RejectReason::Other(error.to_string()))?;
             let event = NewEvent {
                 codec_id: value.codec_id,
                 manifest: value.manifest,
@@ -143,7 +143,7 @@ impl<B: EventSourced> EntityCore<B> {
             let mut wanted = false;
             for ((number, event), encoded) in (first.as_u64()..).zip(events).zip(encoded) {
                 let meta = EventMeta { seq_nr: SeqNr::saturating(number), metadata, refill: false };
-                behavior.apply(state, event, &meta);
+                behavior.apply_with(state, event, &meta);
                 encoded.tags = behavior.tags(state, event, &meta);
                 wanted |= behavior.snapshot_when(state, event, meta.seq_nr);
             }

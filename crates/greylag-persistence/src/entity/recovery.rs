@@ -149,7 +149,7 @@ impl<B: EventSourced> EntityCore<B> {
             self.seq_nr = claim.highest;
             return self.finish_recovery(now, 0, out);
         }
-        let Some(criteria) = recovery.snapshots.filter(|_| self.snapshots.is_some()) else {
+        let Some(criteria) = recovery.snapshots.filter(|_| self.codecs.snapshots.is_some()) else {
             return self.recover_without_snapshot(now, claim, out);
         };
         let criteria = SnapshotCriteria { max_seq_nr: criteria.max_seq_nr.min(recovery.to_seq_nr), ..criteria };
@@ -194,7 +194,7 @@ impl<B: EventSourced> EntityCore<B> {
 
     fn decode_snapshot(&self, snapshot: Snapshot) -> Result<Usable<B::State>, String> {
         let Snapshot { codec_id, manifest, schema_version, payload, metadata, .. } = snapshot;
-        let codec = self.snapshots.as_ref().ok_or("there is no snapshot codec")?;
+        let codec = self.codecs.snapshots.as_ref().ok_or("there is no snapshot codec")?;
         let mut marks = Marks::default();
         marks.fold_snapshot(&metadata).map_err(|error| error.to_string())?;
         let refills = Refills::read(&metadata)?;
@@ -413,7 +413,7 @@ impl<B: EventSourced> EntityCore<B> {
         let StoredEvent { codec_id, manifest, schema_version, kind, payload, metadata, .. } = record;
         let stored = EncodedValue { codec_id, manifest, schema_version, payload };
         let panicked = |handler| move |message| RecoveryFailure::Panicked { handler, seq_nr, message };
-        let events = match guard(|| self.events.decode(kind, stored)).map_err(panicked("event codec"))? {
+        let events = match guard(|| self.codecs.events.decode(kind, stored)).map_err(panicked("event codec"))? {
             Ok(events) => events,
             // Only what this code does not know yet; what is damaged is never skipped.
             Err(error) if error.is_unknown() && self.settings.on_unknown_event == OnUnknownEvent::Skip => {
@@ -430,8 +430,8 @@ impl<B: EventSourced> EntityCore<B> {
         let (behavior, state) = (&self.behavior, &mut self.state);
         guard(|| match events {
             EventSeq::Filtered => {}
-            EventSeq::One(event) => behavior.apply(state, &event, &meta),
-            EventSeq::Many(events) => events.iter().for_each(|event| behavior.apply(state, event, &meta)),
+            EventSeq::One(event) => behavior.apply_with(state, &event, &meta),
+            EventSeq::Many(events) => events.iter().for_each(|event| behavior.apply_with(state, event, &meta)),
         })
         .map_err(panicked("apply"))
     }

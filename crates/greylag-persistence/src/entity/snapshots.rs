@@ -56,7 +56,7 @@ impl<B: EventSourced> EntityCore<B> {
     }
 
     fn encode_snapshot(&mut self) -> Result<Option<NewSnapshot>, String> {
-        let Some(codec) = &self.snapshots else { return Ok(None) };
+        let Some(codec) = &self.codecs.snapshots else { return Ok(None) };
         let value = guard(|| codec.encode(&self.state))?.map_err(|error| error.to_string())?;
         let (bytes, max) = (value.payload.len(), self.snapshot_caps.max_bytes);
         if bytes > max {

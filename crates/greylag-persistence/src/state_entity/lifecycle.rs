@@ -7,7 +7,8 @@ use rand::RngExt;
 
 use super::{DurableState, LastState, Out, Phase, StateEntityCore, fenced};
 use crate::behavior::{Failure, FencedBy};
-use crate::durable_state::{StateContext, StateSignal};
+use crate::ctx::{Ctx, Kept, KeptAs};
+use crate::durable_state::StateSignal;
 use crate::effect::guard;
 use crate::entity::stash::Waiting;
 use crate::entity::{Action, dead_letter};
@@ -21,16 +22,19 @@ impl<B: DurableState> StateEntityCore<B> {
         &mut self,
         begins: bool,
         out: &mut Out<B>,
-        handler: impl FnOnce(&mut B, &mut StateContext<'_, B::Command>, &B::State) -> R,
+        handler: impl FnOnce(&mut B, &mut Ctx<'_, B::Command>, &B::State) -> R,
     ) -> Result<R, String> {
         let stashed = self.stash.aside_count();
-        let mut cx = StateContext { id: &self.id, revision: self.revision, stashed, requests: Vec::new() };
+        let as_what = KeptAs::State { revision: self.revision };
+        let kept = Kept { id: &self.id, as_what, stashed, read_only: false };
+        let mut cx = Ctx { kept: Some(kept), ..Ctx::new(self.errands.now(), self.host.as_deref()) };
         let (behavior, state) = (&mut self.behavior, &self.state);
         let answer = guard(|| handler(behavior, &mut cx, state));
-        let requests = cx.requests;
+        let (requests, wishes) = cx.into_requests();
         if answer.is_ok() && begins {
-            let (incarnation, wishes) = (self.incarnation, self.errands.take(requests));
-            out.extend(wishes.into_iter().map(|wish| Action::of_wish(incarnation, wish)));
+            let incarnation = self.incarnation;
+            out.extend(self.errands.take(requests).into_iter().map(|wish| Action::of_wish(incarnation, wish)));
+            out.extend(Action::of_host_wishes(wishes));
         }
         answer
     }

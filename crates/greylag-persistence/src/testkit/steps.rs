@@ -65,6 +65,8 @@ pub(crate) fn settle<M: Machine>(
                 Action::Restarting(failure) | Action::Failed(failure) => settled.failure = Some(failure),
                 Action::Unhandled => settled.unhandled = true,
                 Action::Passivate => settled.passivate = true,
+                Action::Wish(wishes) if wishes.stop => inputs.push(Input::Stop),
+                Action::Wish(_) => {}
                 Action::Stopped | Action::Fenced(_) => settled.stopped = true,
                 Action::Withheld(what) => settled.withheld.push(what),
                 Action::ReturnPermit(_) | Action::Recovered { .. } => {}

@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use greylag_codec::json;
 use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest, ReplyAddress, ReplyTo};
 use greylag_persistence::{
-    DurableState, DurableStateSettings, PersistenceId, StateContext, StateEffect, StateSignal, StoredCodec,
+    Ctx, DurableState, DurableStateSettings, Persisted, PersistenceId, StateCodec, StateEffect, StateSignal,
 };
 use serde::{Deserialize, Serialize};
 
@@ -67,24 +67,11 @@ impl DurableState for Cell {
     type Command = String;
     type State = Content;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.id.clone()
-    }
-
-    fn state_codec(&self) -> StoredCodec<Content> {
-        StoredCodec::new(Picky)
-    }
-
     fn settings(&self, _: &DurableStateSettings) -> DurableStateSettings {
         self.settings.clone()
     }
 
-    fn on_command(
-        &mut self,
-        cx: &mut StateContext<'_, Self::Command>,
-        state: &Content,
-        command: String,
-    ) -> StateEffect<Self> {
+    fn on_command(&mut self, cx: &mut Ctx<'_, Self::Command>, state: &Content, command: String) -> StateEffect<Self> {
         let mut parts = command.split('|').map(str::trim);
         let words: Vec<&str> = parts.next().unwrap().split_whitespace().collect();
         self.log.push(format!("  handle {:?} with {} at {}", words.join(" "), state.number, cx.revision()));
@@ -107,7 +94,7 @@ impl DurableState for Cell {
         self.with_chain(effect, parts)
     }
 
-    fn on_signal(&mut self, _: &mut StateContext<'_, Self::Command>, state: &Content, signal: &StateSignal) {
+    fn on_signal(&mut self, _: &mut Ctx<'_, Self::Command>, state: &Content, signal: &StateSignal) {
         let text = format!("{signal:?}");
         self.log.push(format!("  signal {text} with {}", state.number));
         if self.panics_on.is_some_and(|name| text.starts_with(name)) {
@@ -118,6 +105,14 @@ impl DurableState for Cell {
 
     fn tag(&self, state: &Content) -> Option<String> {
         (state.number == 888).then(|| "t".repeat(129))
+    }
+}
+
+impl Cell {
+    /// The entity with its name and its codecs.
+    pub(crate) fn stored(self) -> Persisted<Self, StateCodec<Self>> {
+        let id = self.id.clone();
+        StateCodec::new(Picky).of(id, self)
     }
 }
 

@@ -11,8 +11,8 @@ use bytes::{Bytes, BytesMut};
 use greylag_codec::json;
 use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest, ReplyAddress, ReplyTo};
 use greylag_persistence::{
-    CommandContext, Effect, EventMeta, EventSeq, EventSourced, EventSourcedSettings, Mark, PersistenceId, SeqNr,
-    Signal, StoredCodec, StreamId, Tags,
+    Ctx, Effect, EventCodecs, EventMeta, EventSeq, EventSourced, EventSourcedSettings, Mark, Persisted, PersistenceId,
+    SeqNr, Signal, StoredCodec, StreamId, Tags,
 };
 use serde::{Deserialize, Serialize};
 
@@ -76,33 +76,21 @@ impl Counter {
     }
 }
 
+/// How counters store their events.
+pub(crate) fn event_codec() -> StoredCodec<String> {
+    StoredCodec::new(Picky).to_journal(as_written).from_journal(as_read)
+}
+
 impl EventSourced for Counter {
     type Command = String;
     type Event = String;
     type State = Count;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.id.clone()
-    }
-
-    fn event_codec(&self) -> StoredCodec<String> {
-        StoredCodec::new(Picky).to_journal(as_written).from_journal(as_read)
-    }
-
-    fn snapshot_codec(&self) -> Option<StoredCodec<Count>> {
-        Some(StoredCodec::new(json("counter.state")))
-    }
-
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         self.settings.clone()
     }
 
-    fn on_command(
-        &mut self,
-        cx: &mut CommandContext<'_, Self::Command>,
-        state: &Count,
-        command: String,
-    ) -> Effect<Self> {
+    fn on_command(&mut self, cx: &mut Ctx<'_, Self::Command>, state: &Count, command: String) -> Effect<Self> {
         let mut parts = command.split('|').map(str::trim);
         let mut words = parts.next().unwrap().split_whitespace();
         let words: Vec<&str> = words.by_ref().collect();
@@ -140,9 +128,7 @@ impl EventSourced for Counter {
         self.with_chain(effect, parts)
     }
 
-    fn apply(&self, state: &mut Count, event: &String, meta: &EventMeta<'_>) {
-        let note = meta.metadata.get("note").map(|note| format!(" note {}", String::from_utf8_lossy(note)));
-        self.log.push(format!("  apply {event} at {}{}", meta.seq_nr, note.unwrap_or_default()));
+    fn apply(state: &mut Count, event: &String) {
         match event.as_str() {
             "on" => state.active = true,
             "666" => panic!("apply on purpose"),
@@ -150,7 +136,13 @@ impl EventSourced for Counter {
         }
     }
 
-    fn on_signal(&mut self, cx: &mut CommandContext<'_, Self::Command>, state: &Count, signal: &Signal) {
+    fn apply_with(&self, state: &mut Count, event: &String, meta: &EventMeta<'_>) {
+        let note = meta.metadata.get("note").map(|note| format!(" note {}", String::from_utf8_lossy(note)));
+        self.log.push(format!("  apply {event} at {}{}", meta.seq_nr, note.unwrap_or_default()));
+        Self::apply(state, event);
+    }
+
+    fn on_signal(&mut self, cx: &mut Ctx<'_, Self::Command>, state: &Count, signal: &Signal) {
         let text = format!("{signal:?}");
         self.log.push(format!("  signal {} with {}", short(&text), state.sum));
         if self.oversteps && matches!(signal, Signal::SnapshotCompleted(_)) {
@@ -176,6 +168,14 @@ impl EventSourced for Counter {
 
     fn rollback_copy(&self, state: &Count) -> Option<Count> {
         self.rollback.then(|| state.clone())
+    }
+}
+
+impl Counter {
+    /// The entity with its name and its codecs.
+    pub(crate) fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
+        let id = self.id.clone();
+        EventCodecs::new(event_codec()).snapshots(json("counter.state")).of(id, self)
     }
 }
 

@@ -5,8 +5,8 @@
 
 use greylag_codec::json;
 use greylag_persistence::{
-    CommandContext, DeliveryId, DeliveryTracker, Effect, EventMeta, EventSourced, EventSourcedSettings, PersistenceId,
-    Signal, StoredCodec, Tracked,
+    Ctx, DeliveryId, DeliveryTracker, Effect, EventCodecs, EventMeta, EventSourced, EventSourcedSettings, Persisted,
+    PersistenceId, Signal, Tracked,
 };
 use serde::{Deserialize, Serialize};
 
@@ -53,28 +53,11 @@ impl EventSourced for Outbox {
     type Event = Event;
     type State = Outgoing;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.id.clone()
-    }
-
-    fn event_codec(&self) -> StoredCodec<Event> {
-        StoredCodec::new(json("outbox.event"))
-    }
-
-    fn snapshot_codec(&self) -> Option<StoredCodec<Outgoing>> {
-        Some(StoredCodec::new(json("outbox.state")))
-    }
-
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         self.settings.clone()
     }
 
-    fn on_command(
-        &mut self,
-        _: &mut CommandContext<'_, Self::Command>,
-        state: &Outgoing,
-        command: String,
-    ) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, state: &Outgoing, command: String) -> Effect<Self> {
         let words: Vec<&str> = command.split_whitespace().collect();
         let log = self.log.clone();
         let effect = match words[0] {
@@ -100,7 +83,11 @@ impl EventSourced for Outbox {
         effect.then_run(move |_| log.push("  side effect"))
     }
 
-    fn apply(&self, state: &mut Outgoing, event: &Event, meta: &EventMeta<'_>) {
+    fn apply(_: &mut Outgoing, _: &Event) {
+        unreachable!("the log names the numbers of events")
+    }
+
+    fn apply_with(&self, state: &mut Outgoing, event: &Event, meta: &EventMeta<'_>) {
         match event {
             Event::Sent { dest, text } => {
                 let id = state.tracker.deliver(dest.clone(), |_| text.clone());
@@ -114,7 +101,7 @@ impl EventSourced for Outbox {
         }
     }
 
-    fn on_signal(&mut self, _: &mut CommandContext<'_, Self::Command>, _: &Outgoing, signal: &Signal) {
+    fn on_signal(&mut self, _: &mut Ctx<'_, Self::Command>, _: &Outgoing, signal: &Signal) {
         self.log.push(format!("  signal {signal:?}"));
     }
 
@@ -125,5 +112,13 @@ impl EventSourced for Outbox {
 
     fn rollback_copy(&self, state: &Outgoing) -> Option<Outgoing> {
         self.rollback.then(|| state.clone())
+    }
+}
+
+impl Outbox {
+    /// The entity with its name and its codecs.
+    pub(crate) fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
+        let id = self.id.clone();
+        EventCodecs::new(json("outbox.event")).snapshots(json("outbox.state")).of(id, self)
     }
 }

@@ -4,25 +4,27 @@ use std::time::Instant;
 
 use futures::future::BoxFuture;
 use greylag_persistence::{
-    DurableState, EntityCounters, Input, PersistenceId, Reopenings, Scope, StateAnswer, StateCall, StateEntityCore,
-    StateEntityInit, StatePhase, StatesInUse, Work, WorkNo,
+    DurableState, EntityCounters, Input, Persisted, PersistenceId, Reopenings, Scope, StateAnswer, StateCall,
+    StateCodec, StateEntityCore, StateEntityInit, StatePhase, StatesInUse, Work, WorkNo,
 };
 
 use super::persistent::{Actions, HostedMachine, PersistentEntity, Standing};
-use crate::entity::{Ctx, EntityInit, Failure};
+use crate::entity::{EntityInit, Failure};
+use crate::host::ShardCx;
 
 /// Hosts the machine of one entity with a durable state.
 pub type DurableStateEntity<B> = PersistentEntity<StateEntityCore<B>>;
 
 impl<B: DurableState> HostedMachine for StateEntityCore<B> {
-    type Behavior = B;
+    type Made = Persisted<B, StateCodec<B>>;
     type Command = B::Command;
     type Call = StateCall;
     type Answer = StateAnswer;
     type Store = StatesInUse;
 
-    fn store(behavior: &B, init: &EntityInit) -> Result<Self::Store, Failure> {
-        let stores = init.stores.as_ref().ok_or_else(|| Failure::new("sharding was started without stores"))?;
+    fn store(entity: &Self::Made, init: &EntityInit) -> Result<Self::Store, Failure> {
+        let behavior = &entity.behavior;
+        let stores = init.stores().ok_or_else(|| Failure::new("sharding was started without stores"))?;
         let selected = stores.select_states(behavior.state_plugin_id())?;
         if !init.allow_local_journal && selected.states.caps().scope != Scope::Shared {
             let plugin = behavior.state_plugin_id();
@@ -42,9 +44,9 @@ impl<B: DurableState> HostedMachine for StateEntityCore<B> {
     }
 
     fn start(
-        behavior: B,
+        entity: Self::Made,
         selected: &StatesInUse,
-        cx: &Ctx<'_, B::Command>,
+        cx: &ShardCx<'_, B::Command>,
         actions: &mut Actions<Self>,
     ) -> Result<Self, Failure> {
         let stores = cx.node_services().stores.as_ref();
@@ -54,8 +56,9 @@ impl<B: DurableState> HostedMachine for StateEntityCore<B> {
             seed: rand::random(),
             caps: selected.states.caps(),
             settings: stores.map(|stores| stores.durable_state_settings().clone()).unwrap_or_default(),
+            host: Some(cx.host()),
         };
-        Ok(Self::start(behavior, init, cx.now(), actions)?)
+        Ok(Self::start(entity, init, cx.now(), actions)?)
     }
 
     fn handle(&mut self, now: Instant, input: Input<B::Command, StateAnswer>, actions: &mut Actions<Self>) {

@@ -5,7 +5,8 @@ use greylag_transport::SendError;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::entity::{FailureCause, Fenced};
+use crate::entity::FailureCause;
+use crate::host::Fenced;
 use crate::ids::{EntityId, ShardId};
 use crate::region::RegionEvent;
 

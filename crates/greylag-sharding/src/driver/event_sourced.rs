@@ -4,12 +4,13 @@ use std::time::Instant;
 
 use futures::future::BoxFuture;
 use greylag_persistence::{
-    EntityCore, EntityCounters, EntityInit as CoreInit, EventSourced, Input, Marks, PersistenceId, PhaseName,
-    Reopenings, StoreAnswer, StoreCall, Stores, Work, WorkNo,
+    EntityCore, EntityCounters, EntityInit as CoreInit, EventCodecs, EventSourced, Input, Marks, Persisted,
+    PersistenceId, PhaseName, Reopenings, StoreAnswer, StoreCall, Stores, Work, WorkNo,
 };
 
 use super::persistent::{Actions, HostedMachine, PersistentEntity, Standing};
-use crate::entity::{Ctx, EntityInit, Failure};
+use crate::entity::{EntityInit, Failure};
+use crate::host::ShardCx;
 
 /// Hosts the machine of one event-sourced entity.
 pub type EventSourcedEntity<B> = PersistentEntity<EntityCore<B>>;
@@ -22,14 +23,15 @@ impl<B: EventSourced> EventSourcedEntity<B> {
 }
 
 impl<B: EventSourced> HostedMachine for EntityCore<B> {
-    type Behavior = B;
+    type Made = Persisted<B, EventCodecs<B>>;
     type Command = B::Command;
     type Call = StoreCall;
     type Answer = StoreAnswer;
     type Store = Stores;
 
-    fn store(behavior: &B, init: &EntityInit) -> Result<Stores, Failure> {
-        let stores = init.stores.as_ref().ok_or_else(|| Failure::new("sharding was started without stores"))?;
+    fn store(entity: &Self::Made, init: &EntityInit) -> Result<Stores, Failure> {
+        let behavior = &entity.behavior;
+        let stores = init.stores().ok_or_else(|| Failure::new("sharding was started without stores"))?;
         let stores = stores.select(behavior.journal_plugin_id(), behavior.snapshot_plugin_id())?;
         if !init.allow_local_journal && !stores.is_shared() {
             let plugin = behavior.journal_plugin_id();
@@ -49,9 +51,9 @@ impl<B: EventSourced> HostedMachine for EntityCore<B> {
     }
 
     fn start(
-        behavior: B,
+        entity: Self::Made,
         stores: &Stores,
-        cx: &Ctx<'_, B::Command>,
+        cx: &ShardCx<'_, B::Command>,
         actions: &mut Actions<Self>,
     ) -> Result<Self, Failure> {
         let init = CoreInit {
@@ -61,8 +63,9 @@ impl<B: EventSourced> HostedMachine for EntityCore<B> {
             caps: stores.journal.caps(),
             snapshot_caps: stores.snapshots.caps(),
             settings: stores.event_sourced_settings().clone(),
+            host: Some(cx.host()),
         };
-        Ok(Self::start(behavior, init, cx.now(), actions)?)
+        Ok(Self::start(entity, init, cx.now(), actions)?)
     }
 
     fn handle(&mut self, now: Instant, input: Input<B::Command>, actions: &mut Actions<Self>) {

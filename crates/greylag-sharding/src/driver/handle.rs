@@ -5,12 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use greylag_core::{ReplyTo, UniqueAddress};
+use greylag_core::{DeadLetterReason, ReplyTo, UniqueAddress};
 
 use super::event::RegionEvents;
 use super::shared::Shared;
-use crate::entity::DirectRef;
 use crate::entity_ref::{AskError, EntityRef, SendError};
+use crate::host::DirectRef;
 use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
 use crate::parcel::Parcel;
 use crate::region::{Counters, Input, RegionState};
@@ -28,7 +28,17 @@ impl<M> Clone for Region<M> {
 impl<M: Send + 'static> Region<M> {
     /// A name for an entity. An impossible id shows when something is sent to it.
     pub fn entity_ref(&self, id: impl Into<Arc<str>>) -> EntityRef<M> {
-        EntityRef::new(self.clone(), self.0.target(id))
+        EntityRef::new(self.clone(), id)
+    }
+
+    /// The shard of an id, unless it is no id.
+    pub(crate) fn target(&self, id: impl Into<Arc<str>>) -> Result<(EntityId, u32), DeadLetterReason> {
+        self.0.target(id)
+    }
+
+    /// How long an ask waits that does not say it.
+    pub(crate) fn ask_timeout(&self) -> Duration {
+        self.0.settings.ask_timeout
     }
 
     /// The id of this region.

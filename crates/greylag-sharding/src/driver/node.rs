@@ -1,13 +1,15 @@
 //! What all entity types of a node share.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use greylag_cluster::{Pulse, RunningHere};
 use greylag_persistence::{RecoveryPermits, Stores};
 use greylag_transport::Remoting;
 
+use super::sharding::{Sharding, SharedSharding};
 use crate::horizon::Horizon;
 use crate::settings::ShardingSettings;
 
@@ -32,6 +34,8 @@ pub(crate) struct Node {
     /// runs for a year believes numbers up to 99 years ahead.
     pub(crate) horizon: Horizon,
     shards_started: AtomicU32,
+    /// Set right after the node was made; what finds its entities.
+    sharding: OnceLock<Arc<SharedSharding>>,
 }
 
 impl Node {
@@ -53,7 +57,18 @@ impl Node {
             pulse,
             horizon: horizon(),
             shards_started: AtomicU32::new(0),
+            sharding: OnceLock::new(),
         }
+    }
+
+    /// Takes what finds the node's entities.
+    pub(crate) fn lend(&self, sharding: Arc<SharedSharding>) {
+        self.sharding.set(sharding).ok();
+    }
+
+    /// What finds the node's entities, while it runs.
+    pub(crate) fn sharding(&self) -> Option<Sharding> {
+        self.sharding.get()?.get()
     }
 
     /// Whether handlers may run messages that were taken before this call. Source: cluster F9.
@@ -73,5 +88,11 @@ impl Node {
     /// A number for a shard that starts; never given twice.
     pub(crate) fn next_shard_serial(&self) -> u32 {
         self.shards_started.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({})", self.remoting.self_address())
     }
 }

@@ -28,7 +28,8 @@ use greylag_persistence::{
 };
 use tokio::sync::oneshot;
 
-use crate::entity::{Ctx, Entity, EntityInit, Failure, Fenced, Signal, Suspension};
+use crate::entity::{EntityInit, Failure};
+use crate::host::{Fenced, HostedEntity, ShardCx, Signal, Suspension};
 
 /// The actions of a machine.
 pub(super) type Actions<M> = Vec<Action<<M as HostedMachine>::Command, <M as HostedMachine>::Call>>;
@@ -48,8 +49,8 @@ pub enum Standing {
 
 /// A machine of persistence as its shard hosts it.
 pub trait HostedMachine: Sized + Send + 'static {
-    /// What it is made of.
-    type Behavior: Send + 'static;
+    /// What it is made of: a behaviour with its name and its codecs.
+    type Made: Send + 'static;
     /// What the entity is sent.
     type Command: Send + 'static;
     /// What it asks of a store.
@@ -63,7 +64,7 @@ pub trait HostedMachine: Sized + Send + 'static {
     ///
     /// # Errors
     /// Sharding was started without, or only this node would reach it.
-    fn store(behavior: &Self::Behavior, init: &EntityInit) -> Result<Self::Store, Failure>;
+    fn store(entity: &Self::Made, init: &EntityInit) -> Result<Self::Store, Failure>;
 
     /// Where entities on this store count.
     fn counters(store: &Self::Store) -> EntityCounters;
@@ -76,9 +77,9 @@ pub trait HostedMachine: Sized + Send + 'static {
     /// # Errors
     /// Its settings cannot work.
     fn start(
-        behavior: Self::Behavior,
+        entity: Self::Made,
         store: &Self::Store,
-        cx: &Ctx<'_, Self::Command>,
+        cx: &ShardCx<'_, Self::Command>,
         actions: &mut Actions<Self>,
     ) -> Result<Self, Failure>;
 
@@ -144,13 +145,13 @@ enum Waiting<A> {
     StoreBack(BoxFuture<'static, ()>),
 }
 
-/// Hosts the machine of one entity that persists. An [`Entity`] whose messages are the commands.
+/// Hosts the machine of one entity that persists. A [`HostedEntity`] whose messages are the commands.
 ///
 /// `EntityType::event_sourced` and `EntityType::durable_state` make these; a wrapper that adds a
-/// protocol of its own (as delivery does) holds one and calls it through [`Ctx::nested`].
+/// protocol of its own (as delivery does) holds one and calls it through [`ShardCx::nested`].
 pub struct PersistentEntity<M: HostedMachine> {
     /// Until `on_start`.
-    behavior: Option<M::Behavior>,
+    made: Option<M::Made>,
     core: Option<M>,
     store: Option<M::Store>,
     tally: Option<EntityTally>,
@@ -163,6 +164,10 @@ pub struct PersistentEntity<M: HostedMachine> {
     timer: Option<Instant>,
     /// What the shard was told last about automatic passivation.
     busy: bool,
+    /// What a handler said about it.
+    vetoed: bool,
+    /// A handler asked for the entity's end.
+    stops: bool,
     /// The machine waits for a verdict that only a new incarnation can be.
     failed: Option<String>,
     /// The mailbox is suspended.
@@ -172,10 +177,10 @@ pub struct PersistentEntity<M: HostedMachine> {
 }
 
 impl<M: HostedMachine> PersistentEntity<M> {
-    /// Hosts `behavior` as the entity `init`.
-    pub fn new(behavior: M::Behavior, init: &EntityInit) -> Self {
+    /// Hosts `made` as the entity `init`.
+    pub fn new(made: M::Made, init: &EntityInit) -> Self {
         Self {
-            behavior: Some(behavior),
+            made: Some(made),
             core: None,
             store: None,
             tally: None,
@@ -185,6 +190,8 @@ impl<M: HostedMachine> PersistentEntity<M> {
             reopenings: 0,
             timer: None,
             busy: false,
+            vetoed: false,
+            stops: false,
             failed: None,
             suspended: false,
             hands_on: |_| true,
@@ -208,7 +215,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
         self.core.as_ref()
     }
 
-    fn handle(&mut self, input: Input<M::Command, M::Answer>, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
+    fn handle(&mut self, input: Input<M::Command, M::Answer>, cx: &mut ShardCx<'_, M::Command>) -> Result<(), Failure> {
         let mut actions = Vec::new();
         let Some(core) = &mut self.core else { return Ok(()) };
         // Only the answer of a store has a snapshot encoded; the shard's clock may be that of an earlier turn.
@@ -221,12 +228,15 @@ impl<M: HostedMachine> PersistentEntity<M> {
         self.perform(actions, cx)
     }
 
-    fn perform(&mut self, actions: Actions<M>, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
+    fn perform(&mut self, actions: Actions<M>, cx: &mut ShardCx<'_, M::Command>) -> Result<(), Failure> {
         for action in actions {
             self.perform_one(action, cx)?;
         }
         if let Some(failure) = self.failed.take() {
             return Err(Failure::state_lost(failure));
+        }
+        if std::mem::take(&mut self.stops) {
+            return self.handle(Input::Stop, cx);
         }
         self.suspend(cx)
     }
@@ -234,7 +244,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
     fn perform_one(
         &mut self,
         action: Action<M::Command, M::Call>,
-        cx: &mut Ctx<'_, M::Command>,
+        cx: &mut ShardCx<'_, M::Command>,
     ) -> Result<(), Failure> {
         match action {
             Action::RequestPermit(incarnation) => {
@@ -252,6 +262,16 @@ impl<M: HostedMachine> PersistentEntity<M> {
             // Counted by the tally.
             Action::Recovered { .. } | Action::Withheld(_) => {}
             Action::Passivate => cx.passivate(),
+            Action::Wish(wishes) => {
+                if wishes.touch {
+                    cx.touch();
+                }
+                if wishes.direct {
+                    cx.direct_ref();
+                }
+                self.vetoed = wishes.veto.unwrap_or(self.vetoed);
+                self.stops |= wishes.stop;
+            }
             Action::Unhandled => {
                 tracing::debug!(entity_type = %cx.entity_type(), id = %cx.id(), "command unhandled");
             }
@@ -279,7 +299,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
         &mut self,
         incarnation: Incarnation,
         call: M::Call,
-        cx: &mut Ctx<'_, M::Command>,
+        cx: &mut ShardCx<'_, M::Command>,
     ) -> Result<(), Failure> {
         let Some(store) = self.store.clone() else { return Ok(()) };
         if self.core.as_ref().is_some_and(|core| core.awaits(&call)) {
@@ -301,7 +321,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
     }
 
     /// Runs the work that the behaviour began. The result waits in the mailbox, behind the messages there by then.
-    fn run_work(&mut self, incarnation: Incarnation, no: WorkNo, cx: &mut Ctx<'_, M::Command>) {
+    fn run_work(&mut self, incarnation: Incarnation, no: WorkNo, cx: &mut ShardCx<'_, M::Command>) {
         let woken = move |command| Some(Woken::<M::Answer, M::Command>::Worked(incarnation, no, command));
         match self.core.as_mut().and_then(|core| core.take_work(no)) {
             Some(Work::Future(future)) => cx.spawn_for(async move { woken(future.await) }),
@@ -310,18 +330,18 @@ impl<M: HostedMachine> PersistentEntity<M> {
         }
     }
 
-    fn give_back(&self, mut commands: Vec<M::Command>, cx: &mut Ctx<'_, M::Command>) {
+    fn give_back(&self, mut commands: Vec<M::Command>, cx: &mut ShardCx<'_, M::Command>) {
         commands.retain(self.hands_on);
         cx.give_back(commands);
     }
 
     /// Suspends the mailbox until the machine can go on, or sets a timer if it runs.
-    fn suspend(&mut self, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
+    fn suspend(&mut self, cx: &mut ShardCx<'_, M::Command>) -> Result<(), Failure> {
         let Some(core) = &self.core else { return Ok(()) };
         let deadline = core.next_deadline();
         match core.standing() {
             Standing::Running => {
-                let busy = core.is_busy();
+                let busy = core.is_busy() || self.vetoed;
                 if std::mem::replace(&mut self.busy, busy) != busy {
                     cx.veto_passivation(busy);
                 }
@@ -353,7 +373,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
     }
 }
 
-fn drop_command<C: 'static>(dropped: DroppedCommand<C>, cx: &Ctx<'_, C>) {
+fn drop_command<C: 'static>(dropped: DroppedCommand<C>, cx: &ShardCx<'_, C>) {
     cx.remoting().dead_letter(dropped.reason, cx.id().as_str(), "");
     dropped.discard();
 }
@@ -390,23 +410,23 @@ async fn wait<A, C>(
     }
 }
 
-impl<M: HostedMachine> Entity for PersistentEntity<M> {
-    type Msg = M::Command;
+impl<M: HostedMachine> HostedEntity for PersistentEntity<M> {
+    type Message = M::Command;
 
-    fn on_start(&mut self, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
-        let Some(behavior) = self.behavior.take() else { return Ok(()) };
-        let (store, mut actions) = (M::store(&behavior, &self.init)?, Vec::new());
-        self.core = Some(M::start(behavior, &store, cx, &mut actions)?);
+    fn on_start(&mut self, cx: &mut ShardCx<'_, M::Command>) -> Result<(), Failure> {
+        let Some(made) = self.made.take() else { return Ok(()) };
+        let (store, mut actions) = (M::store(&made, &self.init)?, Vec::new());
+        self.core = Some(M::start(made, &store, cx, &mut actions)?);
         self.tally = Some(EntityTally::new(M::counters(&store)));
         self.store = Some(store);
         self.perform(actions, cx)
     }
 
-    fn receive(&mut self, command: M::Command, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
+    fn receive(&mut self, command: M::Command, cx: &mut ShardCx<'_, M::Command>) -> Result<(), Failure> {
         self.handle(Input::Command(command), cx)
     }
 
-    fn on_stop(&mut self, stop: Option<M::Command>, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
+    fn on_stop(&mut self, stop: Option<M::Command>, cx: &mut ShardCx<'_, M::Command>) -> Result<(), Failure> {
         // Without a state there is nothing to put in order, unless commands wait for it.
         let at_once = self.core.as_ref().is_some_and(|core| core.standing() == Standing::Recovering && core.is_idle());
         match stop.filter(|_| !at_once) {
@@ -415,7 +435,7 @@ impl<M: HostedMachine> Entity for PersistentEntity<M> {
         }
     }
 
-    fn on_signal(&mut self, signal: Signal, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
+    fn on_signal(&mut self, signal: Signal, cx: &mut ShardCx<'_, M::Command>) -> Result<(), Failure> {
         let Some(core) = &mut self.core else { return Ok(()) };
         let mut actions = Vec::new();
         let waiting = match signal {
@@ -435,7 +455,7 @@ impl<M: HostedMachine> Entity for PersistentEntity<M> {
         Ok(())
     }
 
-    fn on_resume(&mut self, value: Box<dyn Any + Send>, cx: &mut Ctx<'_, M::Command>) -> Result<(), Failure> {
+    fn on_resume(&mut self, value: Box<dyn Any + Send>, cx: &mut ShardCx<'_, M::Command>) -> Result<(), Failure> {
         let Ok(woken) = value.downcast::<Option<Woken<M::Answer, M::Command>>>() else { return Ok(()) };
         self.suspended = false;
         match *woken {

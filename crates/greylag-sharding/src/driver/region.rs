@@ -16,7 +16,7 @@ use super::handle::Region;
 use super::node::Node;
 use super::shared::{Deferred, Shared, data_path, direct_path};
 use super::wire::{Path, Wire};
-use crate::entity_type::EntityType;
+use crate::entity_type::Described;
 use crate::extractor::Extractor;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{EntityTypeName, RegionId, ShardId};
@@ -70,7 +70,7 @@ impl<M: Send + 'static> AnyRegion for Region<M> {
 /// `Membership`, and its task is still to be run.
 pub(crate) fn open<M: Send + 'static>(
     node: Arc<Node>,
-    entity_type: EntityType<M>,
+    entity_type: Described<M>,
     name: EntityTypeName,
     fingerprint: Fingerprint,
     settings: ShardingSettings,

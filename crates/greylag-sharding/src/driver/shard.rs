@@ -23,15 +23,15 @@ use tokio::task::AbortHandle;
 use super::event::Event;
 use super::node::Node;
 use super::shared::Shared;
-use crate::entity::{
-    Ctx, CtxScope, EntityInit, Failure, FailureCause, Fenced, Requests, Resumption, Signal, TimerRequest, Work,
-};
+use super::wire;
+use crate::entity::{EntityInit, Failure, FailureCause, TimerKey};
 use crate::entity_type::BoxedEntity;
+use crate::host::{CtxScope, Fenced, MakeMessage, Requests, Resumption, ShardCx, Signal, TimerRequest, Work};
 use crate::ids::{EntityId, ShardId};
 use crate::inbox::Inbox;
 use crate::parcel::{AskTag, Content, Origin, Parcel};
 use crate::region::Input as RegionInput;
-use crate::shard::{Effect, Ended, Input, Outcome, Shard, SlotId, TimerChange};
+use crate::shard::{Effect, Ended, Input, Outcome, Repeats, Shard, SlotId, TimerChange};
 
 /// How long a run may take before other tasks get the thread.
 const RUN_TIME: Duration = Duration::from_micros(200);
@@ -62,6 +62,8 @@ enum Letter<M> {
     User { message: M, ask: Option<Box<AskTag>>, origin: Option<Arc<Origin>> },
     /// From the entity itself, or direct.
     Own(M),
+    /// The turn of a timer that repeats.
+    Repeat(TimerKey),
     /// The result of asynchronous work.
     Resumption(Resumption<M>),
 }
@@ -79,8 +81,9 @@ pub(crate) struct ShardTask<M: Send + 'static> {
     inbox: Arc<Inbox<Parcel<M>>>,
     control: Arc<Inbox<Control<M>>>,
     shard: Shard<BoxedEntity<M>, Letter<M>>,
-    scope: CtxScope,
+    scope: Arc<CtxScope>,
     requests: Requests<M>,
+    repeats: Repeats<MakeMessage<M>>,
     /// Tasks of entities, to be cancelled with their incarnation.
     works: BTreeMap<SlotId, Vec<AbortHandle>>,
     spare: Vec<Effect<BoxedEntity<M>, Letter<M>>>,
@@ -105,9 +108,10 @@ impl<M: Send + 'static> ShardTask<M> {
     ) -> Self {
         let now = Instant::now();
         let serial = shared.node.next_shard_serial();
-        let supervision = shared.entity_type.supervision.clone();
+        let supervision = shared.entity_type.common.supervision.clone();
         let shard = Shard::new(shared.settings.clone(), supervision, shared.node.hash_seed, serial, now);
-        let scope = CtxScope { entity_type: shared.name.clone(), shard: id, generation, node: shared.node.clone() };
+        let (entity_type, node) = (shared.name.clone(), shared.node.clone());
+        let scope = Arc::new(CtxScope { entity_type, shard: id, generation, node });
         Self {
             shared,
             inbox,
@@ -115,6 +119,7 @@ impl<M: Send + 'static> ShardTask<M> {
             shard,
             scope,
             requests: Requests::default(),
+            repeats: Repeats::default(),
             works: BTreeMap::new(),
             spare: Vec::new(),
             now,
@@ -237,15 +242,26 @@ impl<M: Send + 'static> ShardTask<M> {
     }
 
     fn deliver(&mut self, parcel: Parcel<M>) {
-        let Parcel { id, content, ask, origin } = parcel;
-        let Content::Value(message) = content else { return };
-        if ask.as_ref().is_some_and(|ask| ask.deadline <= self.now) {
+        if parcel.ask.as_ref().is_some_and(|ask| ask.deadline <= self.now) {
             // The asker does not wait any more, and the message is known to be a question.
-            let parcel = Parcel { id, content: Content::Value(message), ask, origin };
             return self.shared.dead_letter(parcel, DeadLetterReason::Expired);
         }
-        let activity = self.shared.entity_type.is_activity.as_ref().is_none_or(|is_activity| is_activity(&message));
+        let parcel = match wire::read(&self.shared, parcel) {
+            Ok(parcel) => parcel,
+            Err(parcel) => return self.shared.dead_letter(parcel, DeadLetterReason::Undecodable),
+        };
+        let Parcel { id, content: Content::Value { message, .. }, ask, origin } = parcel else { return };
+        let activity = self.is_activity(&message);
         self.input(Input::Deliver { id, payload: Letter::User { message, ask, origin }, activity });
+    }
+
+    /// Whether a message counts as activity; one on which the type's own word panics does.
+    fn is_activity(&self, message: &M) -> bool {
+        let Some(is_activity) = &self.shared.entity_type.common.is_activity else { return true };
+        catch_unwind(AssertUnwindSafe(|| is_activity(message))).unwrap_or_else(|_| {
+            tracing::error!(entity_type = %self.shared.name, "is_activity panicked");
+            true
+        })
     }
 
     fn on_control(&mut self, control: Control<M>, batch: &mut VecDeque<Parcel<M>>) {
@@ -335,27 +351,29 @@ impl<M: Send + 'static> ShardTask<M> {
                 self.start(slot, None);
             }
             Effect::SendStop { slot } => {
-                let stop = self.shared.entity_type.stop_message.as_ref().map(|make| make());
-                let result = self.with_entity(slot, |entity, cx| entity.on_stop(stop, cx));
+                let make = self.shared.entity_type.common.stop_message.clone();
+                // Made inside, so that a panic of what makes it is a failure of the entity that it was for.
+                let result = self.with_entity(slot, |entity, cx| entity.on_stop(make.map(|make| make()), cx));
                 self.after(slot, result, true);
             }
             Effect::End { slot, id, incarnation, entity, why } => {
                 self.cancel(slot);
-                if let Some(mut entity) = entity
-                    && why != Ended::Killed
-                {
-                    self.signal(&mut entity, &id, incarnation, Signal::PostStop);
+                if let Some(mut entity) = entity {
+                    if why != Ended::Killed {
+                        self.signal(&mut entity, &id, incarnation, Signal::PostStop);
+                    }
+                    discard(entity);
                 }
                 if why == Ended::Forced {
                     tracing::warn!(entity_type = %self.shared.name, %id, "entity did not stop in time");
                 }
             }
             Effect::DeadLetter { id, payload, reason } => self.dead_letter(id, payload, reason),
-            Effect::Late(payload) => drop(payload),
+            Effect::Late(payload) => discard(payload),
             Effect::Stopped(leftovers) => {
                 let parcels = leftovers.into_iter().filter_map(|(id, letter)| match letter {
                     Letter::User { message, ask, origin } => {
-                        Some(Parcel { id, content: Content::Value(message), ask, origin })
+                        Some(Parcel { id, content: Content::value(message), ask, origin })
                     }
                     _ => None,
                 });
@@ -372,15 +390,30 @@ impl<M: Send + 'static> ShardTask<M> {
             let answer = EntityError::StartFailed(self.start_failure.clone());
             return answer_dropped(answer, || drop(message));
         }
-        self.shared.dead_letter(Parcel { id, content: Content::Value(message), ask, origin }, reason);
+        self.shared.dead_letter(Parcel { id, content: Content::value(message), ask, origin }, reason);
     }
 
     fn run_handler(&mut self, slot: SlotId, letter: Letter<M>) {
+        let letter = match letter {
+            Letter::Repeat(key) => {
+                let Some((make, at)) = self.repeats.fire(slot, key, self.now) else { return };
+                let message = match catch_unwind(AssertUnwindSafe(make)) {
+                    Ok(message) => message,
+                    Err(panic) => return self.fail(slot, FailureCause::Panic(panic_text(&*panic)), None),
+                };
+                // Before the handler runs, which may replace or cancel the timer, or fail.
+                let timers = vec![TimerChange::Set { key, at, payload: Letter::Repeat(key) }];
+                self.input(Input::Done { slot, outcome: Outcome { timers, ..Outcome::default() } });
+                Letter::Own(message)
+            }
+            letter => letter,
+        };
         let result = self.with_entity(slot, |entity, cx| match letter {
             Letter::User { message, .. } | Letter::Own(message) | Letter::Resumption(Resumption::Message(message)) => {
                 entity.receive(message, cx)
             }
             Letter::Resumption(Resumption::Value(value)) => entity.on_resume(value, cx),
+            Letter::Repeat(_) => unreachable!("made into its message above"),
         });
         self.after(slot, result, false);
     }
@@ -389,10 +422,10 @@ impl<M: Send + 'static> ShardTask<M> {
     fn with_entity(
         &mut self,
         slot: SlotId,
-        run: impl FnOnce(&mut BoxedEntity<M>, &mut Ctx<'_, M>) -> Result<(), Failure>,
+        run: impl FnOnce(&mut BoxedEntity<M>, &mut ShardCx<'_, M>) -> Result<(), Failure>,
     ) -> Result<(), FailureCause> {
         let Some((entity, id, incarnation)) = self.shard.entity(slot) else { return Ok(()) };
-        let mut cx = Ctx::new(&self.scope, id, incarnation, self.now, &mut self.requests);
+        let mut cx = ShardCx::new(&self.scope, id, incarnation, self.now, &mut self.requests);
         match catch_unwind(AssertUnwindSafe(|| run(entity, &mut cx))) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(failure)) => Err(failure.into_cause()),
@@ -432,14 +465,14 @@ impl<M: Send + 'static> ShardTask<M> {
             shard: self.scope.shard.clone(),
             generation: self.scope.generation,
             incarnation,
-            stores: self.shared.node.stores.clone(),
+            node: self.shared.node.clone(),
             allow_local_journal: self.shared.settings.allow_local_journal,
         };
-        let factory = self.shared.entity_type.factory.as_ref().expect("only hosting regions run shards");
-        let made = catch_unwind(AssertUnwindSafe(|| factory(&init)));
+        let hosted = self.shared.entity_type.hosted.as_ref().expect("only hosting regions run shards");
+        let made = catch_unwind(AssertUnwindSafe(|| (hosted.factory)(&init)));
         let result = match made {
             Ok(Ok(entity)) => {
-                self.shard.place(slot, entity);
+                discard(self.shard.place(slot, entity));
                 self.with_entity(slot, |entity, cx| entity.on_start(cx)).map_err(|cause| match cause {
                     FailureCause::Handler(text) | FailureCause::Panic(text) | FailureCause::StateLost(text) => text,
                     other => other.to_string(),
@@ -469,13 +502,14 @@ impl<M: Send + 'static> ShardTask<M> {
     }
 
     fn signal(&mut self, entity: &mut BoxedEntity<M>, id: &EntityId, incarnation: u64, signal: Signal) {
-        let mut cx = Ctx::new(&self.scope, id, incarnation, self.now, &mut self.requests);
+        let mut cx = ShardCx::new(&self.scope, id, incarnation, self.now, &mut self.requests);
         // The incarnation ends in any case, so no supervisor is left that could judge a failure here.
         let _ = catch_unwind(AssertUnwindSafe(|| entity.on_signal(signal, &mut cx)));
         self.requests = Requests::default();
     }
 
     fn cancel(&mut self, slot: SlotId) {
+        self.repeats.end(slot);
         for work in self.works.remove(&slot).into_iter().flatten() {
             work.abort();
         }
@@ -499,10 +533,7 @@ impl<M: Send + 'static> ShardTask<M> {
         if let Some(fenced) = requests.fenced {
             self.on_fenced(slot, fenced);
         }
-        let timers = requests.timers.into_iter().map(|request| match request {
-            TimerRequest::Once { key, at, message } => TimerChange::Set { key, at, payload: Letter::Own(message) },
-            TimerRequest::Cancel(key) => TimerChange::Cancel(key),
-        });
+        let timers = requests.timers.into_iter().map(|request| self.timer_change(slot, request)).collect();
         Outcome {
             stop: requests.stop,
             passivate: requests.passivate,
@@ -513,7 +544,24 @@ impl<M: Send + 'static> ShardTask<M> {
             fenced: requests.fenced.is_some(),
             to_self: requests.to_self.into_iter().map(Letter::Own).collect(),
             give_back: requests.give_back.into_iter().map(Letter::given_back).collect(),
-            timers: timers.collect(),
+            timers,
+        }
+    }
+
+    fn timer_change(&mut self, slot: SlotId, request: TimerRequest<M>) -> TimerChange<Letter<M>> {
+        match request {
+            TimerRequest::Once { key, at, message } => {
+                self.repeats.cancel(slot, key);
+                TimerChange::Set { key, at, payload: Letter::Own(message) }
+            }
+            TimerRequest::Every { key, period, pace, make } => {
+                let at = self.repeats.set(slot, key, period, pace, make, self.now);
+                TimerChange::Set { key, at, payload: Letter::Repeat(key) }
+            }
+            TimerRequest::Cancel(key) => {
+                self.repeats.cancel(slot, key);
+                TimerChange::Cancel(key)
+            }
         }
     }
 
@@ -533,9 +581,11 @@ impl<M: Send + 'static> ShardTask<M> {
     fn spawn(&mut self, slot: SlotId, work: Work<M>, suspension: bool) {
         let Some((_, incarnation)) = self.shard.identity(slot) else { return };
         let control = self.control.clone();
-        let done = move |result: Result<Resumption<M>, String>| {
+        let done = move |result: Result<Option<Resumption<M>>, String>| {
             let told = match result {
-                Ok(resumption) => Control::Resumed { slot, incarnation, resumption, suspension },
+                // An answer was given, and nothing comes back to the entity.
+                Ok(None) => return,
+                Ok(Some(resumption)) => Control::Resumed { slot, incarnation, resumption, suspension },
                 Err(reason) if suspension => Control::Broken { slot, incarnation, reason },
                 Err(reason) => return tracing::warn!(reason, "spawned work panicked"),
             };
@@ -566,6 +616,13 @@ async fn sleep_on<M>(node: &Node, control: &Inbox<Control<M>>, controls: &mut Ve
     tokio::select! {
         () = node.awake() => {}
         () = poll_fn(|cx| control.poll_take(cx, controls)) => {}
+    }
+}
+
+/// Drops what is the user's: a panic of its destructor ends with it, and not with the shard.
+fn discard<T>(value: T) {
+    if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
+        tracing::error!("a destructor panicked");
     }
 }
 

@@ -21,12 +21,13 @@ use super::region::{self, AnyRegion};
 use super::shared::data_path;
 use crate::allocation::LeastShard;
 use crate::entity_ref::EntityRef;
-use crate::entity_type::{EntityType, Persisted};
+use crate::entity_type::{Common, Described, EntityType, Kind, Persisted};
 use crate::error::{InvalidSetting, InvalidTypeName};
 use crate::extractor::{Extractor, HashV1};
 use crate::fingerprint::Fingerprint;
 use crate::frame;
 use crate::ids::EntityTypeName;
+use crate::key::EntityKey;
 use crate::membership::{self, MemberFacts, Members};
 use crate::region::{Input, RegionState};
 use crate::settings::ShardingSettings;
@@ -90,6 +91,14 @@ pub enum InitError {
         /// What it said.
         reason: String,
     },
+    /// A node of a cluster could not write or read what belongs to the type.
+    #[error("entity type {name} has no codec for its {what}{}", advice(what))]
+    NoCodec {
+        /// The name.
+        name: EntityTypeName,
+        /// What has none: messages, events or states.
+        what: &'static str,
+    },
     /// The extractor names its shards freely; only numbered shards can be routed yet.
     #[error("the extractor of entity type {name} does not number its shards")]
     UnnumberedShards {
@@ -99,6 +108,14 @@ pub enum InitError {
 }
 
 greylag_core::debug_is_sentence!(InitError);
+
+/// What to do about a missing codec.
+fn advice(what: &str) -> &'static str {
+    match what {
+        "messages" => "; name one where the type is defined, or say local_only() if no other node is to reach it",
+        _ => "; name one where the type is defined",
+    }
+}
 
 /// No entity type of this name was set up on this node.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -111,6 +128,16 @@ pub struct NotStarted {
 }
 
 greylag_core::debug_is_sentence!(NotStarted);
+
+/// What a node lends to references that are read from messages: see [`greylag_core::ReplyScope::lent`].
+pub(crate) struct SharedSharding(Weak<Inner>);
+
+impl SharedSharding {
+    /// The node's sharding, while it runs.
+    pub(crate) fn get(&self) -> Option<Sharding> {
+        self.0.upgrade().map(Sharding)
+    }
+}
 
 /// Sharding on one node. Clones are the same node.
 #[derive(Clone)]
@@ -175,7 +202,15 @@ impl Sharding {
             Arc::new(Inner { cluster: Some(cluster), node: Arc::new(node), settings, state: Mutex::new(state) });
         inner.node.remoting.listen(Some("sharding/"), Arc::new(Listener(Arc::downgrade(&inner))));
         tokio::spawn(watch_cluster(inner.clone(), events));
-        Ok(Self(inner))
+        Ok(Self::lend(inner))
+    }
+
+    /// Lends it to its entities, and to references that are read from messages.
+    fn lend(inner: Arc<Inner>) -> Self {
+        let shared = Arc::new(SharedSharding(Arc::downgrade(&inner)));
+        inner.node.remoting.lend(shared.clone());
+        inner.node.lend(shared);
+        Self(inner)
     }
 
     /// Sharding without a cluster: every shard lives on this node, for good. For tests of entities,
@@ -202,7 +237,7 @@ impl Sharding {
         let state = State { members: Arc::new(members), ..State::default() };
         let runtime = tokio::runtime::Handle::current();
         let node = Node::new(remoting, stores, runtime, RunningHere::default(), None, &settings);
-        Ok(Self(Arc::new(Inner { cluster: None, node: Arc::new(node), settings, state: Mutex::new(state) })))
+        Ok(Self::lend(Arc::new(Inner { cluster: None, node: Arc::new(node), settings, state: Mutex::new(state) })))
     }
 
     /// Sets up an entity type: hosts it if this node has its role, and routes to it in any case.
@@ -210,46 +245,47 @@ impl Sharding {
     ///
     /// # Errors
     /// [`InitError`]; nothing was started.
-    pub fn init<M: Send + 'static>(&self, entity_type: EntityType<M>) -> Result<Region<M>, InitError> {
-        let role = entity_type.role.clone().unwrap_or_default();
-        let cluster = self.0.cluster.as_ref();
-        let has_role = role.is_empty() || cluster.is_none_or(|cluster| cluster.settings().has_role(&role));
-        let proxy = entity_type.factory.is_none() || !has_role;
-        self.0.init(entity_type, role, proxy)
+    pub fn init<M: Send + 'static, K: Kind<M>>(&self, entity_type: EntityType<M, K>) -> Result<Region<M>, InitError> {
+        let described = self.0.describe(entity_type)?;
+        let role = described.common.role.as_deref().unwrap_or_default();
+        let has_role =
+            self.0.cluster.as_ref().is_none_or(|cluster| role.is_empty() || cluster.settings().has_role(role));
+        let proxy = described.hosted.is_none() || !has_role;
+        self.0.init(described, proxy)
     }
 
-    /// Sets up an entity type that this node only sends to.
+    /// Sets up an entity type that this node only sends to, whatever its description says of hosting.
     ///
     /// # Errors
     /// [`InitError`]; nothing was started.
-    pub fn init_proxy<M: Send + 'static>(&self, entity_type: EntityType<M>) -> Result<Region<M>, InitError> {
-        let role = entity_type.role.clone().unwrap_or_default();
-        self.0.init(entity_type, role, true)
+    pub fn init_proxy<M: Send + 'static, K: Kind<M>>(
+        &self,
+        entity_type: EntityType<M, K>,
+    ) -> Result<Region<M>, InitError> {
+        let described = self.0.describe(entity_type)?;
+        self.0.init(described, true)
     }
 
     /// The region of a type that was set up before.
     ///
     /// # Errors
     /// [`NotStarted`], also if its messages are of another type.
-    pub fn region<M: Send + 'static>(&self, name: &str) -> Result<Region<M>, NotStarted> {
+    pub fn region<M: Send + 'static>(&self, key: EntityKey<M>) -> Result<Region<M>, NotStarted> {
         let state = self.0.lock();
-        let found = state.regions.iter().find(|(known, _)| known.as_str() == name);
+        let found = state.regions.iter().find(|(known, _)| known.as_str() == key.name());
         found.and_then(|(_, region)| region.as_any().downcast_ref::<Region<M>>().cloned()).ok_or_else(|| NotStarted {
-            name: name.to_owned(),
+            name: key.name().to_owned(),
             known: state.regions.keys().map(ToString::to_string).collect(),
         })
     }
 
-    /// A name for an entity of a type that was set up before.
-    ///
-    /// # Errors
-    /// [`NotStarted`].
-    pub fn entity_ref<M: Send + 'static>(
-        &self,
-        name: &str,
-        id: impl Into<Arc<str>>,
-    ) -> Result<EntityRef<M>, NotStarted> {
-        Ok(self.region(name)?.entity_ref(id))
+    /// A name for an entity. If its type is not set up on this node, what is sent to it is refused with
+    /// [`SendError::NotStarted`](crate::SendError::NotStarted).
+    pub fn entity_ref<M: Send + 'static>(&self, key: EntityKey<M>, id: impl Into<Arc<str>>) -> EntityRef<M> {
+        match self.region(key.clone()) {
+            Ok(region) => region.entity_ref(id),
+            Err(_) => EntityRef::unknown(key, id),
+        }
     }
 
     /// The types that are set up.
@@ -290,39 +326,51 @@ impl Inner {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn init<M: Send + 'static>(
+    /// Forgets the kind of a type, and checks that it has the codecs which it needs here.
+    fn describe<M: Send + 'static, K: Kind<M>>(
         &self,
-        entity_type: EntityType<M>,
-        role: String,
-        proxy: bool,
-    ) -> Result<Region<M>, InitError> {
-        let name = EntityTypeName::new(&entity_type.name)?;
-        // A node that stands alone has every role: no other could host.
-        let role = if self.cluster.is_some() { role } else { String::new() };
-        let mut settings = self.settings.clone();
-        if let Some(idle) = entity_type.passivate_idle_after {
-            settings.passivate_idle_after = idle;
+        entity_type: EntityType<M, K>,
+    ) -> Result<Described<M>, InitError> {
+        let name = EntityTypeName::new(entity_type.name())?;
+        let described = entity_type.describe().map_err(|what| InitError::NoCodec { name: name.clone(), what })?;
+        let Common { codec, local_only, .. } = &described.common;
+        if self.cluster.is_some() && codec.is_none() && !local_only {
+            return Err(InitError::NoCodec { name, what: "messages" });
         }
+        Ok(described)
+    }
+
+    fn init<M: Send + 'static>(&self, entity_type: Described<M>, proxy: bool) -> Result<Region<M>, InitError> {
+        let name = EntityTypeName::new(&entity_type.name)?;
+        let common = &entity_type.common;
+        // A node that stands alone has every role: no other could host.
+        let role = common.role.clone().filter(|_| self.cluster.is_some()).unwrap_or_default();
+        let mut settings = self.settings.clone();
+        if let Some(passivation) = common.passivation {
+            settings.passivate_idle_after = passivation.idle_after;
+        }
+        if let Some(timeout) = common.ask_timeout {
+            settings.ask_timeout = timeout;
+        }
+        settings.validate()?;
         let number_of_shards = settings.number_of_shards.try_into().expect("checked when sharding started");
         let extractor: Arc<dyn Extractor> =
-            entity_type.extractor.clone().unwrap_or_else(|| Arc::new(HashV1(number_of_shards)));
+            common.extractor.clone().unwrap_or_else(|| Arc::new(HashV1(number_of_shards)));
         let count = extractor.number_of_shards().ok_or_else(|| InitError::UnnumberedShards { name: name.clone() })?;
         let mut state = self.lock();
         if let Some(known) = state.regions.get(&name) {
             let Some(known) = known.as_any().downcast_ref::<Region<M>>().cloned() else {
                 return Err(InitError::AlreadyInitialized { name });
             };
-            // A description without a factory is a proxy's, which says nothing of what only hosts need.
-            let is_proxy = entity_type.factory.is_none();
-            if let Some(field) = known.0.entity_type.differs_from(&entity_type, is_proxy) {
+            if let Some(field) = known.0.entity_type.differs_from(&entity_type) {
                 return Err(InitError::Differs { name, field });
             }
             if known.state() != RegionState::Stopped {
                 return Ok(known);
             }
         }
-        if !proxy {
-            self.check_stores(entity_type.persisted, &name, settings.allow_local_journal)?;
+        if let Some(hosted) = entity_type.hosted.as_ref().filter(|_| !proxy) {
+            self.check_stores(hosted.persisted, &name, settings.allow_local_journal)?;
         }
         let fingerprint = Fingerprint {
             protocol_major: Fingerprint::PROTOCOL_MAJOR,
@@ -333,7 +381,7 @@ impl Inner {
             remember_entities_store: "ddata".to_owned(),
             state_store_mode: settings.state_store_mode,
             role,
-            codec: entity_type.codec_names(),
+            codec: common.codec_names(),
         };
         let coordinated = (name.clone(), fingerprint.clone(), settings.clone());
         let region =
@@ -534,25 +582,29 @@ impl TransportListener for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entity::{Ctx, Entity, Failure, Supervision};
+    use crate::entity::{Entity, Failure, Supervision};
     use crate::entity_ref::{AskError, SendError};
+    use crate::entity_type::Passivation;
     use greylag_codec::json;
     use greylag_core::{Registry, ReplyTo};
+    use greylag_persistence::Ctx;
     use greylag_transport::memory::MemoryNetwork;
+
+    const ECHO: EntityKey<ReplyTo<i64>> = EntityKey::new("Echo");
 
     struct Echo;
 
     impl Entity for Echo {
-        type Msg = ReplyTo<i64>;
+        type Message = ReplyTo<i64>;
 
-        fn receive(&mut self, reply_to: ReplyTo<i64>, _: &mut Ctx<'_, Self::Msg>) -> Result<(), Failure> {
+        fn receive(&mut self, reply_to: ReplyTo<i64>, _: &mut Ctx<'_, ReplyTo<i64>>) -> Result<(), Failure> {
             reply_to.reply(1);
             Ok(())
         }
     }
 
     fn echoes() -> EntityType<ReplyTo<i64>> {
-        EntityType::new("Echo", |_| Ok(Echo)).codec(json("echo")).role("worker")
+        EntityType::new(ECHO, |_| Ok(Echo)).codec(json("echo")).role("worker")
     }
 
     async fn alone() -> Sharding {
@@ -569,10 +621,10 @@ mod tests {
         for _ in 0..3 {
             let region = sharding.init(echoes()).unwrap();
             assert!(ids.insert(region.id().clone()), "a new incarnation");
-            assert_eq!(region.entity_ref("e").ask(|reply_to| reply_to, timeout).await.unwrap(), 1);
+            assert_eq!(region.entity_ref("e").ask(|reply_to| reply_to).timeout(timeout).await.unwrap(), 1);
             let mut shared = Arc::downgrade(&region.0);
             region.graceful_shutdown().await;
-            let refused = region.entity_ref("e").ask(|reply_to| reply_to, timeout).await.unwrap_err();
+            let refused = region.entity_ref("e").ask(|reply_to| reply_to).timeout(timeout).await.unwrap_err();
             assert_eq!(refused, AskError::Send(SendError::RegionStopped));
             drop(region);
             let next = sharding.init(echoes()).unwrap();
@@ -595,32 +647,34 @@ mod tests {
         let sharding = alone().await;
         let region = sharding.init(echoes()).unwrap();
         assert_eq!(sharding.init(echoes()).unwrap().id(), region.id(), "the same type again");
-        let proxies: [EntityType<ReplyTo<i64>>; 2] =
-            [EntityType::proxy("Echo"), EntityType::proxy("Echo").codec(json("echo")).role("worker")];
-        for proxy in proxies {
+        for proxy in [ECHO.proxy(), ECHO.proxy().codec(json("echo")).role("worker")] {
             assert_eq!(sharding.init_proxy(proxy).unwrap().id(), region.id(), "what a proxy says is the same");
         }
         let shards = |count: u32| HashV1(count.try_into().unwrap());
         let others = [
             ("codec", echoes().codec(json("other"))),
-            ("codec", EntityType::proxy("Echo").codec(json("other"))),
-            ("codec", EntityType::new("Echo", |_| Ok(Echo)).role("worker")),
+            ("codec", EntityType::new(ECHO, |_| Ok(Echo)).role("worker")),
             ("extractor", echoes().extractor(shards(7))),
             ("role", echoes().role("another")),
-            ("role", EntityType::proxy("Echo").role("another")),
-            ("factory", EntityType::new("Echo", |_| Ok(Echo)).codec(json("echo")).role("worker")),
+            ("factory", EntityType::new(ECHO, |_| Ok(Echo)).codec(json("echo")).role("worker")),
             ("persistence", echoes().persistent()),
             ("stop_message", echoes().stop_message(|| unreachable!("it is not set up"))),
             ("is_activity", echoes().is_activity(|_| false)),
             ("supervision", echoes().supervision(Supervision { max_restarts: 3, ..Supervision::default() })),
-            ("passivate_idle_after", echoes().passivate_idle_after(None)),
+            ("passivation", echoes().passivation(Passivation::none())),
+            ("ask_timeout", echoes().ask_timeout(Duration::from_secs(1))),
         ];
         for (field, other) in others {
             let refused = sharding.init(other).err();
             assert_eq!(refused, Some(InitError::Differs { name: region.name().clone(), field }));
         }
+        let proxies = [("codec", ECHO.proxy().codec(json("other"))), ("role", ECHO.proxy().role("another"))];
+        for (field, other) in proxies {
+            let refused = sharding.init(other).err();
+            assert_eq!(refused, Some(InitError::Differs { name: region.name().clone(), field }));
+        }
         let sharding = alone().await;
-        sharding.init_proxy(EntityType::<ReplyTo<i64>>::proxy("Echo").codec(json("echo")).role("worker")).unwrap();
+        sharding.init_proxy(ECHO.proxy().codec(json("echo")).role("worker")).unwrap();
         let late = sharding.init(echoes()).unwrap_err().to_string();
         assert_eq!(late, "entity type Echo is initialised already, with another factory");
     }
@@ -630,8 +684,8 @@ mod tests {
     async fn scenario_102_a_type_set_up_while_the_node_is_suspect_holds_its_messages() {
         let sharding = alone().await;
         sharding.0.on_cluster_event(&ClusterEvent::SelfSuspect);
-        let echoes = sharding.init(EntityType::new("Echo", |_| Ok(Echo))).unwrap();
-        let mut answer = echoes.entity_ref("e").ask(|reply_to| reply_to, Duration::from_secs(60));
+        let echoes = sharding.init(EntityType::new(ECHO, |_| Ok(Echo))).unwrap();
+        let mut answer = echoes.entity_ref("e").ask(|reply_to| reply_to).timeout(Duration::from_secs(60)).send();
         let early = tokio::time::timeout(Duration::from_millis(300), &mut answer).await;
         assert!(early.is_err(), "a node that is suspect handled a message");
         sharding.0.on_cluster_event(&ClusterEvent::SelfTrusted);

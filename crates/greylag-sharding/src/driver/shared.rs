@@ -6,6 +6,7 @@
 
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -26,7 +27,7 @@ use super::node::Node;
 use super::shard::{Control, ShardTask};
 use super::wire;
 use crate::entity_ref::{AskError, SendError};
-use crate::entity_type::EntityType;
+use crate::entity_type::Described;
 use crate::extractor::Extractor;
 use crate::frame;
 use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
@@ -65,7 +66,7 @@ pub(crate) struct Shared<M> {
     pub(crate) name: EntityTypeName,
     pub(crate) id: RegionId,
     pub(crate) digest: u32,
-    pub(crate) entity_type: EntityType<M>,
+    pub(crate) entity_type: Described<M>,
     pub(crate) extractor: Arc<dyn Extractor>,
     pub(crate) settings: ShardingSettings,
     pub(crate) routes: RouteTable<Parcel<M>>,
@@ -90,6 +91,8 @@ struct Guarded<M> {
     parcels: BTreeMap<Token, Parcel<M>>,
     last_token: u64,
     hosted: BTreeMap<ShardId, Hosted<M>>,
+    /// Messages that the machine dropped. What drops them is the user's code, and runs without the lock.
+    dropped: Vec<(Parcel<M>, DeadLetterReason)>,
     /// The deadline that the region's task waits for.
     armed: Option<Instant>,
 }
@@ -113,12 +116,12 @@ impl<M: Send + 'static> PayloadValue for Outgoing<M> {
     fn encode(&self, buffer: &mut BytesMut) -> Result<(), EncodeError> {
         frame::put_header(buffer, &self.stamp, self.digest, &self.parcel.id);
         match (&self.parcel.content, &self.codec) {
-            (Content::Value(message), Some(codec)) => codec.encode(message, buffer),
+            (Content::Value { message, .. }, Some(codec)) => codec.encode(message, buffer),
             (Content::Bytes { payload, .. }, _) => {
                 buffer.extend_from_slice(payload);
                 Ok(())
             }
-            (Content::Value(_), None) => Err(EncodeError::NotRegistered { type_name: std::any::type_name::<M>() }),
+            (Content::Value { .. }, None) => Err(EncodeError::NotRegistered { type_name: std::any::type_name::<M>() }),
         }
     }
 
@@ -133,7 +136,7 @@ impl<M: Send + 'static> Shared<M> {
         name: EntityTypeName,
         machine: Machine,
         digest: u32,
-        entity_type: EntityType<M>,
+        entity_type: Described<M>,
         extractor: Arc<dyn Extractor>,
         settings: ShardingSettings,
         node: Arc<Node>,
@@ -162,6 +165,7 @@ impl<M: Send + 'static> Shared<M> {
                 parcels: BTreeMap::new(),
                 last_token: 0,
                 hosted: BTreeMap::new(),
+                dropped: Vec::new(),
                 armed: None,
             }),
         }
@@ -230,10 +234,34 @@ impl<M: Send + 'static> Shared<M> {
     fn send_through_machine(self: &Arc<Self>, shard: u32, parcel: Parcel<M>) -> Result<(), SendError> {
         let shard = self.shards[shard as usize].clone();
         let expires_at = parcel.ask.as_ref().map(|ask| ask.deadline);
-        let mut guarded = self.lock();
-        let token = guarded.keep(parcel);
-        let refused = self.handle(&mut guarded, Input::LocalSend { shard, token, expires_at }, Some(token));
+        let parcel = self.named(parcel);
+        let refused = self.with_machine(|guarded| {
+            let token = guarded.keep(parcel);
+            self.handle(guarded, Input::LocalSend { shard, token, expires_at }, Some(token))
+        });
         refused.map_or(Ok(()), |reason| Err(reason.into()))
+    }
+
+    /// Runs `f` under the machine's lock; what the machine dropped meanwhile is dropped after it. Nothing of the user's runs
+    /// under the lock: a codec may take a second, and what a message's destructor does may come back here.
+    fn with_machine<R>(&self, f: impl FnOnce(&mut Guarded<M>) -> R) -> R {
+        let mut guarded = self.lock();
+        let answer = f(&mut guarded);
+        let dropped = std::mem::take(&mut guarded.dropped);
+        drop(guarded);
+        for (parcel, reason) in dropped {
+            self.dead_letter(parcel, reason);
+        }
+        answer
+    }
+
+    /// The parcel with the name under which its content is written.
+    pub(crate) fn named(&self, mut parcel: Parcel<M>) -> Parcel<M> {
+        let name = self.manifest(&parcel);
+        if let Content::Value { manifest, .. } = &mut parcel.content {
+            *manifest = Some(name);
+        }
+        parcel
     }
 
     /// Starts an ask: the message is on its way when this returns.
@@ -263,29 +291,32 @@ impl<M: Send + 'static> Shared<M> {
     /// Drops a message: its asker hears why at once, wherever it is.
     pub(crate) fn dead_letter(&self, parcel: Parcel<M>, reason: DeadLetterReason) {
         let recipient = format!("{}/{}", self.data_path, parcel.id);
-        self.remoting().dead_letter(reason, &recipient, &self.manifest(&parcel.content));
+        self.remoting().dead_letter(reason, &recipient, &self.manifest(&parcel));
         if let Some(ask) = &parcel.ask
             && ask.local
         {
             self.remoting().fail_ask(ask.id, greylag_transport::AskError::Dropped(reason));
         }
         match parcel.content {
-            Content::Value(message) => answer_undelivered(reason, || drop(message)),
+            Content::Value { message, .. } => undelivered(message, reason),
             // The token of a remote asker is in the bytes: reading them is what lets it hear.
             Content::Bytes { codec, manifest, payload } if parcel.ask.is_some() => {
                 if let Ok(message) = wire::decode(self, codec, &manifest, payload) {
-                    answer_undelivered(reason, || drop(message));
+                    undelivered(message, reason);
                 }
             }
             Content::Bytes { .. } => {}
         }
     }
 
-    fn manifest(&self, content: &Content<M>) -> Manifest {
-        match (content, &self.entity_type.codec) {
-            (Content::Bytes { manifest, .. }, _) => manifest.clone(),
-            (Content::Value(message), Some(codec)) => codec.manifest(message),
-            (Content::Value(_), None) => "".into(),
+    fn manifest(&self, parcel: &Parcel<M>) -> Manifest {
+        match (&parcel.content, &self.entity_type.common.codec) {
+            (Content::Bytes { manifest, .. } | Content::Value { manifest: Some(manifest), .. }, _) => manifest.clone(),
+            (Content::Value { message, .. }, Some(codec)) => {
+                // A codec that panics on this will panic again when it writes the message, where that is caught.
+                catch_unwind(AssertUnwindSafe(|| codec.manifest(message))).unwrap_or_else(|_| "".into())
+            }
+            (Content::Value { .. }, None) => "".into(),
         }
     }
 
@@ -297,19 +328,19 @@ impl<M: Send + 'static> Shared<M> {
         stamp: Stamp,
         parcel: Parcel<M>,
     ) -> Result<(), (Rejection, Parcel<M>)> {
-        let codec_id = match (&parcel.content, &self.entity_type.codec) {
+        let codec_id = match (&parcel.content, &self.entity_type.common.codec) {
             (Content::Bytes { codec, .. }, _) => *codec,
-            (Content::Value(_), Some(codec)) => codec.id(),
-            (Content::Value(_), None) => CodecId::INTERNAL,
+            (Content::Value { .. }, Some(codec)) => codec.id(),
+            (Content::Value { .. }, None) => CodecId::INTERNAL,
         };
-        let manifest = self.manifest(&parcel.content);
+        let manifest = self.manifest(&parcel);
         // The header lets the transport end an ask of this node; a forwarded one is not ours to end.
         let ask = parcel
             .ask
             .as_ref()
             .filter(|ask| ask.local)
             .map(|ask| AskHeader { id: ask.id, budget: ask.deadline.saturating_duration_since(Instant::now()) });
-        let codec = self.entity_type.codec.clone();
+        let codec = self.entity_type.common.codec.clone();
         let value = Outgoing { stamp, digest: self.digest, parcel, codec };
         let recipient = self.recipient(shard);
         let mut envelope = Envelope::with_payload(recipient, codec_id, manifest, Payload::Value(Box::new(value)));
@@ -336,7 +367,7 @@ impl<M: Send + 'static> Shared<M> {
     }
 
     /// Sends a message to one incarnation of an entity.
-    pub(crate) fn send_direct(&self, to: &crate::DirectRef, message: M) -> Result<(), SendError> {
+    pub(crate) fn send_direct(&self, to: &crate::host::DirectRef, message: M) -> Result<(), SendError> {
         let stale = SendError::Dropped(DeadLetterReason::StaleRecipient);
         let (entity_type, shard) = to.path.split_once('|').ok_or(stale)?;
         if entity_type != self.name.as_str() {
@@ -345,7 +376,7 @@ impl<M: Send + 'static> Shared<M> {
         if to.node == *self.remoting().self_address() {
             return self.deliver_direct(shard, to.instance, message);
         }
-        let codec = self.entity_type.codec.as_ref();
+        let codec = self.entity_type.common.codec.as_ref();
         let codec = codec.ok_or(SendError::Dropped(DeadLetterReason::SerializeFailed))?;
         let mut buffer = BytesMut::new();
         frame::put_direct(&mut buffer, to.instance);
@@ -378,8 +409,7 @@ impl<M: Send + 'static> Shared<M> {
 
     /// Gives the machine an input and executes its effects.
     pub(crate) fn input(self: &Arc<Self>, input: Input) {
-        let mut guarded = self.lock();
-        self.handle(&mut guarded, input, None);
+        self.with_machine(|guarded| self.handle(guarded, input, None));
     }
 
     /// Has the region's task tell the machine something.
@@ -389,9 +419,11 @@ impl<M: Send + 'static> Shared<M> {
 
     /// As [`Shared::input`], for an input that names a message: `parcel` is kept under the token.
     pub(crate) fn input_with(self: &Arc<Self>, parcel: Parcel<M>, input: impl FnOnce(Token) -> Input) {
-        let mut guarded = self.lock();
-        let token = guarded.keep(parcel);
-        self.handle(&mut guarded, input(token), None);
+        let parcel = self.named(parcel);
+        self.with_machine(|guarded| {
+            let token = guarded.keep(parcel);
+            self.handle(guarded, input(token), None)
+        });
     }
 
     /// Answers the reason if the machine dropped `watched` at once.
@@ -466,7 +498,7 @@ impl<M: Send + 'static> Shared<M> {
             }
             Effect::DeadLetter { token, reason, .. } => {
                 if let Some(parcel) = guarded.parcels.remove(&token) {
-                    self.dead_letter(parcel, reason);
+                    guarded.dropped.push((parcel, reason));
                 }
             }
             Effect::Stopped => {
@@ -500,16 +532,14 @@ impl<M: Send + 'static> Shared<M> {
     fn deliver(&self, guarded: &mut Guarded<M>, shard: &ShardId, token: Token, provenance: Provenance) {
         let Some(mut parcel) = guarded.parcels.remove(&token) else { return };
         let Some(hosted) = guarded.hosted.get(shard) else {
-            return self.dead_letter(parcel, DeadLetterReason::RegionStopped);
+            return guarded.dropped.push((parcel, DeadLetterReason::RegionStopped));
         };
         parcel.origin = match provenance {
             Provenance::Own => None,
             Provenance::Travelled { origin, first } => Some(Arc::new(Origin { region: origin, first })),
         };
-        match wire::read(self, parcel) {
-            Ok(parcel) => hosted.inbox.push_anyway(parcel),
-            Err(parcel) => self.dead_letter(parcel, DeadLetterReason::Undecodable),
-        }
+        // Bytes are read by the shard's task: a codec that takes long there holds up its own shard and no other.
+        hosted.inbox.push_anyway(parcel);
     }
 
     fn send_data(&self, guarded: &mut Guarded<M>, to: RegionId, shard: ShardId, token: Token, stamp: Stamp) {
@@ -523,11 +553,14 @@ impl<M: Send + 'static> Shared<M> {
                 let frames = vec![(shard, stamp, token, expires_at)];
                 self.deferred.push_anyway(Deferred::Input(Input::HandedBack { node: to.node, frames }));
             }
-            Err((Rejection::TooLarge { .. } | Rejection::NameTooLong { .. }, parcel)) => {
-                self.dead_letter(parcel, DeadLetterReason::TooLarge);
+            Err((refused, parcel)) => {
+                let reason = match refused {
+                    Rejection::TooLarge { .. } | Rejection::NameTooLong { .. } => DeadLetterReason::TooLarge,
+                    Rejection::ShuttingDown => DeadLetterReason::ShuttingDown,
+                    Rejection::QueueFull | Rejection::Quarantined => DeadLetterReason::QueueFull,
+                };
+                guarded.dropped.push((parcel, reason));
             }
-            Err((Rejection::ShuttingDown, parcel)) => self.dead_letter(parcel, DeadLetterReason::ShuttingDown),
-            Err((Rejection::QueueFull, parcel)) => self.dead_letter(parcel, DeadLetterReason::QueueFull),
         }
     }
 
@@ -592,41 +625,46 @@ impl<M: Send + 'static> Shared<M> {
         unhandled: Vec<Parcel<M>>,
         failed: bool,
     ) {
-        let mut guarded = self.lock();
-        let rest = guarded.hosted.get(shard).filter(|hosted| hosted.generation == generation).map(|hosted| {
-            let mut rest = VecDeque::new();
-            hosted.inbox.take(&mut rest);
-            rest
+        let unhandled: Vec<_> = unhandled.into_iter().map(|parcel| self.named(parcel)).collect();
+        self.with_machine(|guarded| {
+            let rest = guarded.hosted.get(shard).filter(|hosted| hosted.generation == generation).map(|hosted| {
+                let mut rest = VecDeque::new();
+                hosted.inbox.take(&mut rest);
+                rest
+            });
+            if rest.is_some() {
+                guarded.hosted.remove(shard);
+            }
+            let all = unhandled.into_iter().chain(rest.into_iter().flatten());
+            let returned: Vec<_> = all.map(|parcel| guarded.give_back(parcel)).collect();
+            let shard = shard.clone();
+            let input = if failed {
+                Input::ShardFailed { shard, generation, unprocessed: returned }
+            } else {
+                Input::ShardStopped { shard, generation, leftovers: returned }
+            };
+            self.handle(guarded, input, None)
         });
-        if rest.is_some() {
-            guarded.hosted.remove(shard);
-        }
-        let all = unhandled.into_iter().chain(rest.into_iter().flatten());
-        let returned: Vec<_> = all.map(|parcel| guarded.give_back(parcel)).collect();
-        let shard = shard.clone();
-        let input = if failed {
-            Input::ShardFailed { shard, generation, unprocessed: returned }
-        } else {
-            Input::ShardStopped { shard, generation, leftovers: returned }
-        };
-        self.handle(&mut guarded, input, None);
     }
 
     // --- what comes back ---
 
     /// Envelopes of ours that were never written; the machine routes them anew, in their order.
     pub(crate) fn handed_back(self: &Arc<Self>, node: UniqueAddress, envelopes: Vec<Envelope>) {
-        let mut guarded = self.lock();
-        let frames = envelopes
-            .into_iter()
-            .filter_map(|envelope| {
-                let shard = ShardId::new(envelope.recipient.sub_path.clone()?).ok()?;
-                let (stamp, parcel) = Self::unpack(envelope)?;
+        let envelopes = envelopes.into_iter().filter_map(|envelope| {
+            let shard = ShardId::new(envelope.recipient.sub_path.clone()?).ok()?;
+            let (stamp, parcel) = Self::unpack(envelope)?;
+            Some((shard, stamp, self.named(parcel)))
+        });
+        let envelopes: Vec<_> = envelopes.collect();
+        self.with_machine(|guarded| {
+            let frames = envelopes.into_iter().map(|(shard, stamp, parcel)| {
                 let expires_at = parcel.ask.as_ref().map(|ask| ask.deadline);
-                Some((shard, stamp, guarded.keep(parcel), expires_at))
-            })
-            .collect();
-        self.handle(&mut guarded, Input::HandedBack { node, frames }, None);
+                (shard, stamp, guarded.keep(parcel), expires_at)
+            });
+            let frames = frames.collect();
+            self.handle(guarded, Input::HandedBack { node, frames }, None)
+        });
     }
 
     // --- looking ---
@@ -661,6 +699,15 @@ impl<M> Guarded<M> {
         Returned { token: self.keep(parcel), provenance, expires_at }
     }
 }
+
+/// Drops a message that no handler saw; its asker hears why. A panic of its destructor ends with the message.
+fn undelivered<M>(message: M, reason: DeadLetterReason) {
+    let dropped = catch_unwind(AssertUnwindSafe(|| answer_undelivered(reason, || drop(message))));
+    if dropped.is_err() {
+        tracing::error!(%reason, "a message's destructor panicked");
+    }
+}
+
 /// Where a type's messages and marks arrive; the sub-path is the shard.
 pub(crate) fn data_path(name: &EntityTypeName) -> String {
     format!("sharding/{}", name.encoded())

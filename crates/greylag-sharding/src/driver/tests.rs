@@ -13,18 +13,22 @@ use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_codec::json;
 use greylag_core::{EntityError, Registry, ReplyTo};
 use greylag_persistence::{
-    CommandContext, DeliveryId, DeliveryTracker, DeliveryTrackerSettings, DurableState, DurableStateSettings, Effect,
-    EventMeta, EventSourced, EventSourcedSettings, FaultyStates, InMemoryStates, PersistenceId, Revision, StateContext,
-    StateEffect, StateOp, StateStore, StateWrite, StoreFault, StoredCodec, Stores, Tracked, Under, WriterUuid,
+    Ctx, DeliveryId, DeliveryTracker, DeliveryTrackerSettings, DurableState, DurableStateSettings, Effect,
+    EventSourced, EventSourcedSettings, FaultyStates, InMemoryStates, PersistenceId, Revision, StateEffect, StateOp,
+    StateStore, StateWrite, StoreFault, StoredCodec, Stores, Tracked, Under, WriterUuid,
 };
 use greylag_transport::Remoting;
 use greylag_transport::memory::MemoryNetwork;
 
 use super::*;
-use crate::entity::{Ctx, DirectRef, Entity, Failure};
-use crate::{AskError, EntityType, SendError, ShardingSettings};
+use crate::entity::{Entity, EntityCtx, Failure};
+use crate::host::DirectRef;
+use crate::{AskError, ByEvents, ByState, EntityKey, EntityType, SendError, ShardingSettings};
 
 const PATIENCE: Duration = Duration::from_secs(10);
+
+const COUNTER: EntityKey<Command> = EntityKey::new("Counter");
+const GAUGE: EntityKey<Command> = EntityKey::new("Gauge");
 
 fn remoting(network: &MemoryNetwork) -> Arc<dyn Remoting> {
     network.node("a:1#1".parse().unwrap(), Arc::new(Registry::new()))
@@ -61,35 +65,35 @@ struct Counter {
 }
 
 impl Entity for Counter {
-    type Msg = Command;
+    type Message = Command;
 
     fn receive(&mut self, command: Command, cx: &mut Ctx<'_, Command>) -> Result<(), Failure> {
         match command {
             Command::Add(by) => self.count += by,
             Command::Get(reply_to) => reply_to.reply(self.count),
-            Command::Who(reply_to) => reply_to.reply((cx.incarnation(), self.count)),
+            Command::Who(reply_to) => reply_to.reply((cx.incarnation().unwrap(), self.count)),
             Command::Silence(reply_to) => drop(reply_to),
             Command::Fail => return Err(Failure::new("asked to")),
             Command::Panic => panic!("asked to"),
             Command::Passivate => cx.passivate(),
             Command::Later { suspend: true, by } => cx.suspend(tokio::task::yield_now(), move |()| Command::Add(by))?,
             Command::Later { suspend: false, by } => cx.spawn(tokio::task::yield_now(), move |()| Command::Add(by)),
-            Command::Direct(reply_to) => reply_to.reply(cx.direct_ref()),
+            Command::Direct(reply_to) => reply_to.reply(cx.direct_ref().unwrap()),
         }
         Ok(())
     }
 }
 
 fn counters() -> EntityType<Command> {
-    EntityType::new("Counter", |_| Ok(Counter::default()))
+    EntityType::new(COUNTER, |_| Ok(Counter::default()))
 }
 
 async fn get(counters: &Region<Command>, id: &str) -> i64 {
-    counters.entity_ref(id).ask(Command::Get, PATIENCE).await.unwrap()
+    counters.entity_ref(id).ask(Command::Get).timeout(PATIENCE).await.unwrap()
 }
 
 async fn who(counters: &Region<Command>, id: &str) -> (u64, i64) {
-    counters.entity_ref(id).ask(Command::Who, PATIENCE).await.unwrap()
+    counters.entity_ref(id).ask(Command::Who).timeout(PATIENCE).await.unwrap()
 }
 
 /// sharding 1, as far as one process goes.
@@ -110,8 +114,11 @@ async fn messages_start_entities_and_are_answered() {
     assert_eq!(homes, BTreeMap::from([(counters.id().node.clone(), 12)]));
     let again = sharding.init(self::counters()).unwrap();
     assert_eq!(get(&again, "7").await, 8, "the same type again is the same region");
-    assert!(matches!(sharding.init(EntityType::<()>::proxy("Counter")), Err(InitError::AlreadyInitialized { .. })));
-    assert_eq!(sharding.region::<Command>("Nobody").unwrap_err().known, ["Counter"]);
+    assert!(matches!(
+        sharding.init(EntityKey::<()>::new("Counter").proxy()),
+        Err(InitError::AlreadyInitialized { .. })
+    ));
+    assert_eq!(sharding.region(EntityKey::<Command>::new("Nobody")).unwrap_err().known, ["Counter"]);
 }
 
 #[tokio::test]
@@ -119,10 +126,10 @@ async fn an_ask_ends_whatever_becomes_of_it() {
     let sharding = alone(ShardingSettings::test()).await;
     let counters = sharding.init(counters()).unwrap();
     let one = counters.entity_ref("one");
-    assert_eq!(one.ask(Command::Silence, PATIENCE).await, Err(AskError::Entity(EntityError::NoReply)));
-    assert_eq!(one.ask(Command::Get, Duration::ZERO).await, Err(AskError::InvalidTimeout));
+    assert_eq!(one.ask(Command::Silence).timeout(PATIENCE).await, Err(AskError::Entity(EntityError::NoReply)));
+    assert_eq!(one.ask(Command::Get).timeout(Duration::ZERO).await, Err(AskError::InvalidTimeout));
     let nameless = counters.entity_ref("");
-    assert_eq!(nameless.ask(Command::Get, PATIENCE).await, Err(AskError::Send(SendError::EmptyEntityId)));
+    assert_eq!(nameless.ask(Command::Get).timeout(PATIENCE).await, Err(AskError::Send(SendError::EmptyEntityId)));
     assert_eq!(counters.entity_ref("x".repeat(1025)).tell(Command::Add(1)), Err(SendError::EntityIdTooLong));
 }
 
@@ -146,9 +153,9 @@ async fn failures_and_panics_stay_with_their_entity() {
 #[tokio::test]
 async fn an_entity_that_cannot_start_says_why() {
     let sharding = alone(ShardingSettings::test()).await;
-    let broken = EntityType::new("Broken", |_| Err::<Counter, _>(Failure::new("no money")));
+    let broken = EntityType::new(EntityKey::new("Broken"), |_| Err::<Counter, _>(Failure::new("no money")));
     let broken = sharding.init(broken).unwrap();
-    let answer = broken.entity_ref("x").ask(Command::Get, PATIENCE).await;
+    let answer = broken.entity_ref("x").ask(Command::Get).timeout(PATIENCE).await;
     assert_eq!(answer, Err(AskError::Entity(EntityError::StartFailed("no money".into()))));
 }
 
@@ -186,7 +193,7 @@ async fn an_idle_entity_is_passivated() {
     let sharding = alone(settings).await;
     let counters = sharding.init(counters()).unwrap();
     let (first, _) = who(&counters, "one").await;
-    let direct = counters.entity_ref("one").ask(Command::Direct, PATIENCE).await.unwrap();
+    let direct = counters.entity_ref("one").ask(Command::Direct).timeout(PATIENCE).await.unwrap();
     assert_eq!(direct.instance, first);
     // Direct messages are no activity, so asking this way does not keep it awake.
     let mut events = counters.subscribe();
@@ -238,16 +245,14 @@ async fn concurrent_senders_lose_nothing() {
 
 /// An event-sourced counter that puts `Silence` aside.
 struct Ledger {
-    id: PersistenceId,
     journal: &'static str,
-    state_codec: StoredCodec<i64>,
     settings: EventSourcedSettings,
 }
 
 impl Ledger {
-    fn new(id: PersistenceId, journal: &'static str) -> Self {
+    fn new(journal: &'static str) -> Self {
         let settings = EventSourcedSettings { snapshot_every: NonZeroU64::new(7), ..EventSourcedSettings::test() };
-        Self { id, journal, state_codec: StoredCodec::new(json("ledger.state")), settings }
+        Self { journal, settings }
     }
 }
 
@@ -259,27 +264,15 @@ impl EventSourced for Ledger {
     type Event = Added;
     type State = i64;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.id.clone()
-    }
-
     fn journal_plugin_id(&self) -> &str {
         self.journal
-    }
-
-    fn event_codec(&self) -> StoredCodec<Added> {
-        StoredCodec::new(json("ledger.added"))
-    }
-
-    fn snapshot_codec(&self) -> Option<StoredCodec<i64>> {
-        Some(self.state_codec.clone())
     }
 
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         self.settings.clone()
     }
 
-    fn on_command(&mut self, _: &mut CommandContext<'_, Self::Command>, state: &i64, command: Command) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Command>, state: &i64, command: Command) -> Effect<Self> {
         match command {
             Command::Add(by) => Effect::persist(Added(by)),
             Command::Get(reply_to) => Effect::reply(reply_to, *state),
@@ -290,17 +283,20 @@ impl EventSourced for Ledger {
         }
     }
 
-    fn apply(&self, state: &mut i64, event: &Added, _: &EventMeta<'_>) {
+    fn apply(state: &mut i64, event: &Added) {
         *state += event.0;
     }
 }
 
-fn ledgers() -> EntityType<Command> {
+fn ledgers() -> EntityType<Command, ByEvents<Ledger>> {
     ledgers_in("Ledger", "")
 }
 
-fn ledgers_in(name: &str, journal: &'static str) -> EntityType<Command> {
-    EntityType::event_sourced(name, move |init| Ok(Ledger::new(init.persistence_id()?, journal)))
+fn ledgers_in(name: &str, journal: &'static str) -> EntityType<Command, ByEvents<Ledger>> {
+    EntityType::event_sourced(EntityKey::named(name), move |_| Ok(Ledger::new(journal)))
+        .events(json("ledger.added"))
+        .snapshots(json("ledger.state"))
+        .local_only()
 }
 
 /// Ledgers over `stores`, in the one region there is.
@@ -390,32 +386,17 @@ async fn a_fenced_entity_ends_and_says_so() {
 }
 
 /// A counter that keeps its newest count only.
-struct Gauge {
-    id: PersistenceId,
-}
+struct Gauge;
 
 impl DurableState for Gauge {
     type Command = Command;
     type State = i64;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.id.clone()
-    }
-
-    fn state_codec(&self) -> StoredCodec<i64> {
-        StoredCodec::new(json("gauge.state"))
-    }
-
     fn settings(&self, _: &DurableStateSettings) -> DurableStateSettings {
         DurableStateSettings { on_failure: EventSourcedSettings::test().on_failure, ..DurableStateSettings::default() }
     }
 
-    fn on_command(
-        &mut self,
-        _: &mut StateContext<'_, Self::Command>,
-        state: &i64,
-        command: Command,
-    ) -> StateEffect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Command>, state: &i64, command: Command) -> StateEffect<Self> {
         match command {
             Command::Add(by) => StateEffect::persist(state + by),
             Command::Get(reply_to) => StateEffect::reply(reply_to, *state),
@@ -426,8 +407,8 @@ impl DurableState for Gauge {
     }
 }
 
-fn gauges() -> EntityType<Command> {
-    EntityType::durable_state("Gauge", |init| Ok(Gauge { id: init.persistence_id()? }))
+fn gauges() -> EntityType<Command, ByState<Gauge>> {
+    EntityType::durable_state(GAUGE, |_| Ok(Gauge)).states(json("gauge.state")).local_only()
 }
 
 fn gauge_id() -> PersistenceId {
@@ -529,7 +510,6 @@ async fn a_durable_state_needs_a_store_that_its_nodes_share() {
 
 /// An entity that sends until it is answered.
 struct Sender {
-    id: PersistenceId,
     wire: tokio::sync::mpsc::UnboundedSender<DeliveryId>,
 }
 
@@ -538,26 +518,13 @@ impl EventSourced for Sender {
     type Event = i64;
     type State = DeliveryTracker<(), ()>;
 
-    fn persistence_id(&self) -> PersistenceId {
-        self.id.clone()
-    }
-
-    fn event_codec(&self) -> StoredCodec<i64> {
-        StoredCodec::new(json("sender.event"))
-    }
-
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         let redeliver_interval = Duration::from_millis(100);
         let delivery_tracker = DeliveryTrackerSettings { redeliver_interval, ..DeliveryTrackerSettings::default() };
         EventSourcedSettings { delivery_tracker, ..EventSourcedSettings::test() }
     }
 
-    fn on_command(
-        &mut self,
-        _: &mut CommandContext<'_, Self::Command>,
-        _: &Self::State,
-        command: Command,
-    ) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Command>, _: &Self::State, command: Command) -> Effect<Self> {
         match command {
             Command::Add(by) => Effect::persist(by),
             Command::Panic => panic!("asked to"),
@@ -566,7 +533,7 @@ impl EventSourced for Sender {
     }
 
     /// A positive number is a delivery, a negative one the confirmation of its opposite.
-    fn apply(&self, state: &mut Self::State, event: &i64, _: &EventMeta<'_>) {
+    fn apply(state: &mut Self::State, event: &i64) {
         if *event < 0 {
             state.confirm(DeliveryId::new(event.unsigned_abs()));
         } else {
@@ -587,8 +554,8 @@ async fn scenario_54_a_sharded_entity_delivers_until_it_is_confirmed() {
     let idle = Some(Duration::from_millis(20));
     let settings = ShardingSettings { passivate_idle_after: idle, ..ShardingSettings::test() };
     let sharding = alone_over(Some(Stores::in_memory()), settings).await;
-    let sender =
-        EntityType::event_sourced("Sender", move |init| Ok(Sender { id: init.persistence_id()?, wire: wire.clone() }));
+    let sender = EntityType::event_sourced(EntityKey::new("Sender"), move |_| Ok(Sender { wire: wire.clone() }))
+        .events(json("sender.event"));
     let one = sharding.init(sender).unwrap().entity_ref("one");
     one.tell(Command::Add(1)).unwrap();
     let next = async |received: &mut tokio::sync::mpsc::UnboundedReceiver<DeliveryId>| {

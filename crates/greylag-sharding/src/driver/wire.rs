@@ -3,6 +3,7 @@
 //! Runs on the transport's decode workers: one worker per shard and peer, so frames and marks come
 //! in the order in which they were enqueued there. Source: sharding §2.1.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
@@ -122,10 +123,13 @@ pub(crate) fn decode<M: Send + 'static>(
     manifest: &Manifest,
     payload: Bytes,
 ) -> Result<M, ()> {
-    let own = shared.entity_type.codec.as_ref().filter(|own| own.id() == codec).ok_or(())?;
-    let _scope = ReplyScope::enter(shared.remoting().reply_port());
-    own.decode(manifest, payload).map_err(|error| {
-        tracing::warn!(entity_type = %shared.name, %error, "message could not be read");
+    let own = shared.entity_type.common.codec.as_ref().filter(|own| own.id() == codec).ok_or(())?;
+    let read = catch_unwind(AssertUnwindSafe(|| {
+        let _scope = ReplyScope::enter(shared.remoting().reply_port());
+        own.decode(manifest, payload).map_err(|error| error.to_string())
+    }));
+    read.unwrap_or_else(|_| Err("the codec panicked".to_owned())).map_err(|error| {
+        tracing::warn!(entity_type = %shared.name, error, "message could not be read");
     })
 }
 
@@ -133,7 +137,7 @@ pub(crate) fn decode<M: Send + 'static>(
 pub(crate) fn read<M: Send + 'static>(shared: &Shared<M>, mut parcel: Parcel<M>) -> Result<Parcel<M>, Parcel<M>> {
     if let Content::Bytes { codec, manifest, payload } = &parcel.content {
         match decode(shared, *codec, manifest, payload.clone()) {
-            Ok(message) => parcel.content = Content::Value(message),
+            Ok(message) => parcel.content = Content::value(message),
             Err(()) => return Err(parcel),
         }
     }

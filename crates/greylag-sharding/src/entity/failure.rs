@@ -3,6 +3,7 @@
 //! Source: sharding §4.6.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -132,7 +133,11 @@ impl Supervision {
 
     /// What to do about `cause`.
     pub(crate) fn decide(&self, cause: &FailureCause) -> Directive {
-        match ((self.decider)(cause), cause) {
+        let decided = catch_unwind(AssertUnwindSafe(|| (self.decider)(cause))).unwrap_or_else(|_| {
+            tracing::error!(%cause, "the supervision's decider panicked; the entity is stopped");
+            Directive::Stop
+        });
+        match (decided, cause) {
             (Directive::Resume, FailureCause::Panic(_) | FailureCause::Suspension(_) | FailureCause::StateLost(_)) => {
                 Directive::Restart
             }

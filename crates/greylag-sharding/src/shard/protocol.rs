@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use greylag_core::DeadLetterReason;
 
-use crate::entity::{FailureCause, Suspension, TimerKey};
+use crate::entity::{FailureCause, TimerKey};
+use crate::host::Suspension;
 use crate::ids::EntityId;
 
 /// The place of an entity in its shard. Used again after the entity has ended; messages that must

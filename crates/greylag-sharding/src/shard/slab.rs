@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use crate::entity::{Suspension, TimerKey};
+use crate::entity::TimerKey;
+use crate::host::Suspension;
 use crate::ids::EntityId;
 
 const SEGMENT: usize = 1024;

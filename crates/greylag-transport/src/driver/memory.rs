@@ -29,6 +29,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use greylag_core::{
-    DeadLetterReason, NodeAddress, Registry, ReplyAddress, ReplyOutcome, ReplyPort, Uid, UniqueAddress,
+    AnswerReader, DeadLetterReason, NodeAddress, Registry, ReplyAddress, ReplyOutcome, ReplyPort, Uid, UniqueAddress,
 };
 
 use crate::dead_letters::DeadLetterEvents;
@@ -282,7 +283,9 @@ impl MemoryNode {
                     self.carry_reply(&to, ask_id, Reply::Dropped(reason));
                 }
             }
-            Parcel::Reply { from, ask_id, reply } => self.endpoint.accept_reply(now, &from, ask_id, reply),
+            Parcel::Reply { from, ask_id, reply } => {
+                self.endpoint.accept_reply(now, &from, ask_id, reply, || self.reply_port());
+            }
             Parcel::Met(peer) => {
                 let cluster_id = self.net.cluster_ids.lock().expect(NO_PANIC).get(&peer).copied();
                 let host_id = Some(HOST_ID.to_owned());
@@ -542,6 +545,10 @@ impl Remoting for MemoryNode {
         ask
     }
 
+    fn lend(&self, what: Arc<dyn Any + Send + Sync>) {
+        self.endpoint.lend(what);
+    }
+
     fn fail_ask(&self, ask_id: u64, error: AskError) {
         self.endpoint.asks.complete(ask_id, Err(error));
     }
@@ -554,6 +561,16 @@ impl ReplyPort for MemoryNode {
         } else {
             self.carry_reply(&to.node, to.ask_id, self.endpoint.encode_reply(outcome));
         }
+    }
+
+    fn expect(&self, to: &ReplyAddress, reader: AnswerReader) {
+        if to.node == self.endpoint.self_address {
+            self.endpoint.asks.expect(to.ask_id, reader);
+        }
+    }
+
+    fn lent(&self, what: TypeId) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.endpoint.lent(what)
     }
 }
 

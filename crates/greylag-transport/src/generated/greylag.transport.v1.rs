@@ -193,7 +193,7 @@ pub struct Envelope {
 /// Why an ask has no answer of its own.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Failure {
-    #[prost(oneof = "failure::Kind", tags = "1, 2")]
+    #[prost(oneof = "failure::Kind", tags = "1, 2, 3")]
     pub kind: ::core::option::Option<failure::Kind>,
 }
 /// Nested message and enum types in `Failure`.
@@ -205,7 +205,18 @@ pub mod failure {
         /// The question was dropped; the number of the reason.
         #[prost(uint32, tag = "2")]
         Dropped(u32),
+        #[prost(message, tag = "3")]
+        Unwritten(super::UnwrittenAnswer),
     }
+}
+/// There is an answer, and the node that gave it could not write it. An older node takes it for a question that was dropped
+/// for a reason that it does not know.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UnwrittenAnswer {
+    #[prost(string, tag = "1")]
+    pub type_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub cause: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EntityFailure {

@@ -84,6 +84,10 @@ pub(crate) fn write_reply(
         }
         Reply::Entity(error) => Some(pb::failure::Kind::Entity(codes::write_entity_error(error))),
         Reply::Dropped(reason) => Some(pb::failure::Kind::Dropped(codes::write_drop_reason(*reason))),
+        Reply::Unwritten { type_name, cause } => {
+            let failure = pb::UnwrittenAnswer { type_name: type_name.clone(), cause: cause.clone() };
+            Some(pb::failure::Kind::Unwritten(failure))
+        }
     };
     fields.failure = kind.map(|kind| pb::Failure { kind: Some(kind) });
     fields.write(out);
@@ -376,6 +380,9 @@ fn read_reply(codec: CodecId, manifest: Manifest, payload: Bytes, failure: Optio
         Some(pb::Failure { kind: Some(pb::failure::Kind::Entity(error)) }) => Reply::Entity(codes::entity_error(error)),
         Some(pb::Failure { kind: Some(pb::failure::Kind::Dropped(number)) }) => {
             Reply::Dropped(codes::drop_reason(number))
+        }
+        Some(pb::Failure { kind: Some(pb::failure::Kind::Unwritten(failure)) }) => {
+            Reply::Unwritten { type_name: shortened(failure.type_name), cause: shortened(failure.cause) }
         }
         Some(pb::Failure { kind: None }) => Reply::Dropped(codes::drop_reason(0)),
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greylag_codec::json;
-use greylag_core::{CodecId, DeadLetterReason, Registry, ReplyAddress, ReplyTo};
+use greylag_core::{CodecId, DeadLetterReason, Registry, ReplyAddress, ReplyTo, UniqueAddress};
 use greylag_transport::{
     Answer, AskError, BindError, Destination, Envelope, GrpcTransport, Inbound, Receiver, Recipient, Remoting,
     TransportEvent, TransportListener, TransportSettings,
@@ -66,6 +66,11 @@ pub async fn node(settings: TransportSettings) -> Node {
 impl Node {
     pub fn here(&self) -> Destination {
         self.transport.self_address().clone().into()
+    }
+
+    /// This very process.
+    pub fn here_exactly(&self) -> UniqueAddress {
+        self.transport.self_address().clone()
     }
 
     pub fn anyone_here(&self) -> Destination {

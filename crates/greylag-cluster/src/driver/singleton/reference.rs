@@ -126,10 +126,12 @@ impl<M: Send + 'static> SingletonRef<M> {
         let singleton = self.name.to_string();
         Box::pin(async move {
             use greylag_transport::AskError as Transport;
-            match begun?.answer.await {
+            let asked = begun?;
+            let node = asked.address.node;
+            match asked.answer.await {
                 Ok(answer) => answer.downcast::<R>().map(|answer| *answer).map_err(|_| {
-                    let why = format!("the answer is no {}", type_name::<R>());
-                    SingletonAskError::Transport(Transport::Undecodable(why))
+                    let (type_name, cause) = (type_name::<R>().to_owned(), "the answer is of another type".to_owned());
+                    SingletonAskError::Transport(Transport::Codec { type_name, node, cause })
                 }),
                 Err(Transport::Timeout(timeout)) => {
                     Err(SingletonAskError::Timeout { singleton, message_type: type_name::<M>(), timeout })

@@ -100,9 +100,9 @@ impl EventSourcedProducerQueue {
         }
         let max_message_bytes = stores.journal.caps().max_event_bytes.saturating_sub(EVENT_OVERHEAD);
         let every = settings.cleanup_unused_after / 2;
-        let behavior = QueueBehavior::new(id.clone(), settings);
+        let queue = QueueBehavior::stored(id.clone(), settings);
         let (entity, end) =
-            driver::spawn(behavior, stores, permits).expect("the settings of the entity follow from checked ones");
+            driver::spawn(queue, stores, permits).expect("the settings of the entity follow from checked ones");
         let cleanup = tokio::spawn(clean_up(entity.clone(), every));
         Ok(Self { id, entity, end, ended: None, cleanup, loaded: Err(QueueError::NotLoaded), max_message_bytes })
     }

@@ -4,11 +4,12 @@
 use super::*;
 
 /// Ledgers that store nothing but events.
-fn without_snapshots() -> EntityType<Command> {
-    EntityType::event_sourced("Ledger", |init| {
+fn without_snapshots() -> EntityType<Command, ByEvents<Ledger>> {
+    let entities = EntityType::event_sourced(EntityKey::new("Ledger"), |_| {
         let settings = EventSourcedSettings { snapshot_every: None, ..EventSourcedSettings::test() };
-        Ok(Ledger { settings, ..Ledger::new(init.persistence_id()?, "") })
-    })
+        Ok(Ledger { settings, ..Ledger::new("") })
+    });
+    entities.events(json("ledger.added"))
 }
 
 /// Scenario persistence 73: a command is pushed to its shard once, and what its append came to is pushed back once.

@@ -39,16 +39,16 @@ impl Codec<i64> for SlowCodec {
 }
 
 /// Ledgers with room for one command aside, and with a snapshot after each event, which takes long to encode.
-fn slow() -> EntityType<Command> {
-    EntityType::event_sourced("Slow", |init| {
+fn slow() -> EntityType<Command, ByEvents<Ledger>> {
+    let entities = EntityType::event_sourced(EntityKey::new("Slow"), |_| {
         let settings = EventSourcedSettings {
             snapshot_every: NonZeroU64::new(1),
             stash_capacity: NonZeroUsize::new(1).unwrap(),
             ..EventSourcedSettings::test()
         };
-        let state_codec = StoredCodec::new(SlowCodec);
-        Ok(Ledger { state_codec, settings, ..Ledger::new(init.persistence_id()?, "") })
-    })
+        Ok(Ledger { settings, ..Ledger::new("") })
+    });
+    entities.events(json("ledger.added")).snapshots(SlowCodec)
 }
 
 /// Waits until these numbers are so; time is paused, so this takes none.
@@ -78,8 +78,9 @@ async fn event_sourced_entities_are_counted() {
     assert_eq!((stats.recoveries, stats.writes, stats.events, stats.snapshot_bytes), (1, 1, 1, 3));
     assert_eq!((stats.slow_encodings, permits.waiting(), permits.in_use()), (1, 0, 0));
 
-    one.ask(Command::Who, PATIENCE).await.unwrap_err();
-    let (first, second) = (pin!(one.ask(Command::Silence, PATIENCE)), pin!(one.ask(Command::Silence, PATIENCE)));
+    one.ask(Command::Who).timeout(PATIENCE).await.unwrap_err();
+    let silence = || one.ask(Command::Silence).timeout(PATIENCE).send();
+    let (first, second) = (pin!(silence()), pin!(silence()));
     let (Either::Left((dropped, _kept)) | Either::Right((dropped, _kept))) = select(first, second).await;
     assert_eq!(dropped, Err(AskError::Entity(EntityError::StashFull)));
     let stats = until(&sharding, "a stash", |stats| stats.stashed == 1).await;
@@ -92,7 +93,7 @@ async fn event_sourced_entities_are_counted() {
 async fn entities_with_a_durable_state_are_counted() {
     let (sharding, gauges) = gauges_over(Arc::new(InMemoryStates::default()), ShardingSettings::test()).await;
     gauges.entity_ref("one").tell(Command::Add(1)).unwrap();
-    gauges.entity_ref("one").ask(Command::Who, PATIENCE).await.unwrap_err();
+    gauges.entity_ref("one").ask(Command::Who).timeout(PATIENCE).await.unwrap_err();
     let stats = sharding.stores().unwrap().entity_stats()[""];
     let expected = EntityStats { recoveries: 1, writes: 1, unhandled: 1, ..EntityStats::default() };
     assert_eq!(EntityStats { recovery_time: Duration::ZERO, longest_recovery: Duration::ZERO, ..stats }, expected);

@@ -38,7 +38,6 @@ const AGAIN: u32 = 0;
 
 /// Writes down what it is told, in order: signals by their names, `put aside n`, `keep n`.
 struct Keeper {
-    id: PersistenceId,
     diary: UnboundedSender<String>,
     on_failure: OnFailure,
     /// As soon as it is open.
@@ -61,7 +60,7 @@ impl Keeper {
 /// The same handler for both kinds of effects.
 macro_rules! on_request {
     ($effect:ident, $opened:expr) => {
-        fn on_command(&mut self, cx: &mut Cx<'_, Request>, open: &bool, request: Request) -> $effect<Self> {
+        fn on_command(&mut self, cx: &mut Ctx<'_, Request>, open: &bool, request: Request) -> $effect<Self> {
             match request {
                 Request::Keep(AGAIN, reply_to) if *open => {
                     self.note("stores again");
@@ -117,7 +116,7 @@ impl std::ops::Deref for Statesman {
 }
 
 mod history {
-    use super::{CommandContext as Cx, *};
+    use super::*;
 
     impl EventSourced for Historian {
         type Command = Request;
@@ -126,30 +125,22 @@ mod history {
 
         on_request!(Effect, ());
 
-        fn persistence_id(&self) -> PersistenceId {
-            self.id.clone()
-        }
-
-        fn event_codec(&self) -> StoredCodec<()> {
-            StoredCodec::new(json("keeper.opened"))
-        }
-
         fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
             EventSourcedSettings { on_failure: self.on_failure, ..EventSourcedSettings::test() }
         }
 
-        fn apply(&self, open: &mut bool, (): &(), _: &EventMeta<'_>) {
+        fn apply(open: &mut bool, (): &()) {
             *open = true;
         }
 
-        fn on_signal(&mut self, _: &mut Cx<'_, Request>, _: &bool, signal: &Signal) {
+        fn on_signal(&mut self, _: &mut Ctx<'_, Request>, _: &bool, signal: &Signal) {
             self.note_signal(signal);
         }
     }
 }
 
 mod state {
-    use super::{StateContext as Cx, *};
+    use super::*;
 
     impl DurableState for Statesman {
         type Command = Request;
@@ -157,19 +148,11 @@ mod state {
 
         on_request!(StateEffect, true);
 
-        fn persistence_id(&self) -> PersistenceId {
-            self.id.clone()
-        }
-
-        fn state_codec(&self) -> StoredCodec<bool> {
-            StoredCodec::new(json("keeper.open"))
-        }
-
         fn settings(&self, _: &DurableStateSettings) -> DurableStateSettings {
             DurableStateSettings { on_failure: self.on_failure, ..DurableStateSettings::default() }
         }
 
-        fn on_signal(&mut self, _: &mut Cx<'_, Request>, _: &bool, signal: &StateSignal) {
+        fn on_signal(&mut self, _: &mut Ctx<'_, Request>, _: &bool, signal: &StateSignal) {
             self.note_signal(signal);
         }
     }
@@ -203,6 +186,19 @@ impl Default for Plan {
     }
 }
 
+const KEEPER: EntityKey<Request> = EntityKey::new("Keeper");
+
+fn house_of<K: crate::Kind<Request>>(
+    sharding: &Sharding,
+    keepers: EntityType<Request, K>,
+    supervision: Supervision,
+    stop_message: bool,
+) -> Region<Request> {
+    let keepers = keepers.supervision(supervision);
+    let keepers = if stop_message { keepers.stop_message(|| Request::Panic) } else { keepers };
+    sharding.init(keepers).unwrap()
+}
+
 impl House {
     async fn build(kept: Kept, plan: Plan) -> Self {
         let memory = Stores::in_memory();
@@ -219,18 +215,17 @@ impl House {
         let sharding = Sharding::alone(remoting(&MemoryNetwork::new()), Some(stores), settings).await.unwrap();
         let (diary, lines) = unbounded_channel();
         let Plan { on_failure, passivates, .. } = plan;
-        let keeper = move |init: &crate::EntityInit| {
-            Ok::<_, Failure>(Keeper { id: init.persistence_id()?, diary: diary.clone(), on_failure, passivates })
-        };
+        let keeper = move || Keeper { diary: diary.clone(), on_failure, passivates };
         let keepers = match kept {
-            Kept::History => EntityType::event_sourced("Keeper", move |init| Ok(Historian(keeper(init)?))),
-            Kept::State => EntityType::durable_state("Keeper", move |init| Ok(Statesman(keeper(init)?))),
+            Kept::History => {
+                let historians = EntityType::event_sourced(KEEPER, move |_| Ok(Historian(keeper())));
+                house_of(&sharding, historians.events(json("keeper.opened")), plan.supervision, plan.stop_message)
+            }
+            Kept::State => {
+                let statesmen = EntityType::durable_state(KEEPER, move |_| Ok(Statesman(keeper())));
+                house_of(&sharding, statesmen.states(json("keeper.open")), plan.supervision, plan.stop_message)
+            }
         };
-        let mut keepers = keepers.supervision(plan.supervision);
-        if plan.stop_message {
-            keepers = keepers.stop_message(|| Request::Panic);
-        }
-        let keepers = sharding.init(keepers).unwrap();
         Self { kept, _sharding: sharding, keepers, journal, states, diary: lines }
     }
 
@@ -239,13 +234,13 @@ impl House {
     }
 
     async fn open(&self) -> Result<u32, AskError> {
-        self.keepers.entity_ref("one").ask(Request::Open, PATIENCE).await
+        self.keepers.entity_ref("one").ask(Request::Open).timeout(PATIENCE).await
     }
 
     /// Asks, and returns once the keeper has put the question aside.
     async fn put_aside(&mut self, number: u32) -> JoinHandle<Result<u32, AskError>> {
         let keeper = self.keepers.entity_ref("one");
-        let asking = tokio::spawn(async move { keeper.ask(|to| Request::Keep(number, to), PATIENCE).await });
+        let asking = tokio::spawn(async move { keeper.ask(|to| Request::Keep(number, to)).timeout(PATIENCE).await });
         self.until(&format!("put aside {number}")).await;
         asking
     }
@@ -522,7 +517,7 @@ async fn scenario_77_what_a_replaced_entity_began_never_comes() {
         house.tell(Request::Panic);
         assert_eq!(house.open().await, Ok(0), "{kept:?}");
         let asking = house.keepers.entity_ref("one");
-        assert_eq!(asking.ask(|to| Request::Keep(7, to), PATIENCE).await, Ok(7));
+        assert_eq!(asking.ask(|to| Request::Keep(7, to)).timeout(PATIENCE).await, Ok(7));
         let diary = house.until("keep 7").await;
         let restarted = diary.iter().position(|line| line == "PreRestart").expect("it was replaced");
         let late = diary[restarted..]

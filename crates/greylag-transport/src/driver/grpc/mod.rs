@@ -32,6 +32,7 @@ mod tls;
 mod visit;
 mod workers;
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -508,6 +509,10 @@ impl Remoting for GrpcTransport {
             self.shared.deadline_moved.notify_one();
         }
         ask
+    }
+
+    fn lend(&self, what: Arc<dyn Any + Send + Sync>) {
+        self.shared.endpoint.lend(what);
     }
 
     fn fail_ask(&self, ask_id: u64, error: AskError) {

@@ -1,5 +1,6 @@
 //! What every task of one transport sees.
 
+use std::any::{Any, TypeId};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use greylag_core::{
-    DeadLetterReason, NodeAddress, ReplyAddress, ReplyOutcome, ReplyPort, Room, Share, Uid, UniqueAddress,
+    AnswerReader, DeadLetterReason, NodeAddress, ReplyAddress, ReplyOutcome, ReplyPort, Room, Share, Uid, UniqueAddress,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
@@ -408,7 +409,7 @@ impl Shared {
     pub(super) fn send_reply(self: &Arc<Self>, to: &UniqueAddress, ask_id: u64, reply: Reply) {
         let now = Instant::now();
         if *to == self.endpoint.self_address {
-            self.endpoint.accept_reply(now, to, ask_id, reply);
+            self.endpoint.accept_reply(now, to, ask_id, reply, || Arc::new(SharedPort(self.clone())));
             return;
         }
         let lane = self.reply_lane(ask_id);
@@ -513,6 +514,17 @@ impl ReplyPort for SharedPort {
         } else {
             shared.send_reply(&to.node, to.ask_id, shared.endpoint.encode_reply(outcome));
         }
+    }
+
+    fn expect(&self, to: &ReplyAddress, reader: AnswerReader) {
+        let Self(shared) = self;
+        if to.node == shared.endpoint.self_address {
+            shared.endpoint.asks.expect(to.ask_id, reader);
+        }
+    }
+
+    fn lent(&self, what: TypeId) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.0.endpoint.lent(what)
     }
 }
 

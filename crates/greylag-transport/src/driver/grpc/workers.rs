@@ -15,7 +15,7 @@ use greylag_core::{DeadLetterReason, Room, Share, UniqueAddress};
 use tokio::sync::mpsc;
 
 use super::flushes::Mark;
-use super::shared::Shared;
+use super::shared::{Shared, SharedPort};
 use crate::association::Input;
 use crate::endpoint::LastReceiver;
 use crate::envelope::Inbound;
@@ -263,7 +263,7 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
                 } else if is_stranger && !endpoint.asks.was_sent_to(ask_id, &from) {
                     shared.stranger_reason()
                 } else {
-                    endpoint.accept_reply(now, &from, ask_id, reply);
+                    endpoint.accept_reply(now, &from, ask_id, reply, || Arc::new(SharedPort(shared.clone())));
                     return;
                 };
                 let what = || format!("the answer of {from} to question {ask_id}");

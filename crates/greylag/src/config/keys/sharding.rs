@@ -160,6 +160,12 @@ pub(super) fn keys() -> Vec<Key> {
             |draft| &mut draft.settings.sharding.min_regions,
         ),
         Key::new(
+            "sharding.ask_timeout",
+            "sharding §1.2",
+            "How long an ask waits that does not say it, of an entity type that does not either.",
+            |draft| &mut draft.settings.sharding.ask_timeout,
+        ),
+        Key::new(
             "sharding.passivation.default_idle_strategy.idle_entity.timeout",
             "sharding §4.5",
             "Idle time after which an entity is passivated.",

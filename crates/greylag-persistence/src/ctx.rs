@@ -1,0 +1,364 @@
+//! What a handler may know and ask: one kind of context for every kind of entity.
+//!
+//! A [`Ctx`] answers from what its runtime lends, and collects what the handler asks for; the runtime carries that out when
+//! the handler has returned. So a handler cannot wait, and nothing that it begins can re-enter it. What it begins comes
+//! back as a message like any other.
+//!
+//! ```text
+//! plain entity:       shard ------------------------------> Ctx --> receive, on_start, on_signal
+//! persistent entity:  shard or task --> EntityCore -------> Ctx --> on_command, on_signal
+//! ```
+//! Source: sharding §4.3 to §4.5, §4.10; persistence 77; api.md.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use greylag_core::{Generation, ReplyTo, TimerKey};
+
+use crate::errands::{Message, Pace, Request, SHORTEST_PERIOD, Work, answer_when};
+use crate::event::SeqNr;
+use crate::marks::Marks;
+use crate::persistence_id::PersistenceId;
+use crate::state::Revision;
+
+/// What a handler may know and ask. `M` is what its entity is sent: messages or commands.
+///
+/// What a handler begins (timers, futures, blocking work, messages to itself) comes back as an `M`. In an entity that
+/// persists it waits while a write is under way, none comes before its recovery has completed, and all ends when the
+/// entity stops, restarts or is fenced. Source: persistence 77.
+pub struct Ctx<'a, M> {
+    pub(crate) now: Instant,
+    pub(crate) host: Option<&'a dyn Host>,
+    pub(crate) kept: Option<Kept<'a>>,
+    pub(crate) requests: Vec<Request<M>>,
+    pub(crate) wishes: Wishes,
+}
+
+/// What an entity that persists knows of its history or its state.
+#[derive(Clone, Copy)]
+pub(crate) struct Kept<'a> {
+    pub(crate) id: &'a PersistenceId,
+    pub(crate) as_what: KeptAs<'a>,
+    pub(crate) stashed: usize,
+    pub(crate) read_only: bool,
+}
+
+/// What an entity persists.
+#[derive(Clone, Copy)]
+pub(crate) enum KeptAs<'a> {
+    Events { seq_nr: SeqNr, marks: &'a Marks },
+    State { revision: Revision },
+}
+
+/// What a handler asks of the runtime that hosts its entity.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// [`Ctx::stop`].
+    pub stop: bool,
+    /// [`Ctx::passivate`].
+    pub passivate: bool,
+    /// [`Ctx::touch`].
+    pub touch: bool,
+    /// [`Ctx::veto_passivation`].
+    pub veto: Option<bool>,
+    /// The incarnation is reached by an address of its own from now on.
+    pub direct: bool,
+    /// [`Ctx::delete_events_to`].
+    pub(crate) delete_to: Option<SeqNr>,
+}
+
+impl Wishes {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A [`Host`] that an entity machine keeps.
+pub type SharedHost = Arc<dyn Host>;
+
+/// The runtime that hosts an entity, as its handlers see it: in a shard, that of sharding. An entity that runs as a task of
+/// its own has none.
+pub trait Host: Send + Sync + fmt::Debug {
+    /// The entity type's name.
+    fn entity_type(&self) -> &str;
+    /// The entity's id.
+    fn id(&self) -> &str;
+    /// The entity's shard.
+    fn shard(&self) -> &str;
+    /// Under which allocation the shard runs here.
+    fn generation(&self) -> Generation;
+    /// Number of the entity's incarnation; never used twice by a process.
+    fn incarnation(&self) -> u64;
+    /// What the layer above lends to its own extensions of [`Ctx`].
+    fn lent(&self) -> &(dyn Any + Send + Sync);
+}
+
+impl<'a, M> Ctx<'a, M> {
+    /// A context of an entity that keeps nothing: for runtimes, and for calling a handler by hand in a test.
+    pub fn new(now: Instant, host: Option<&'a dyn Host>) -> Self {
+        Self { now, host, kept: None, requests: Vec::new(), wishes: Wishes::default() }
+    }
+
+    /// A context for calling a handler of an event-sourced behaviour by hand, in a test of the behaviour alone.
+    pub fn for_events(id: &'a PersistenceId, seq_nr: SeqNr, marks: &'a Marks) -> Self {
+        let kept = Kept { id, as_what: KeptAs::Events { seq_nr, marks }, stashed: 0, read_only: false };
+        Self { kept: Some(kept), ..Self::new(Instant::now(), None) }
+    }
+
+    /// A context for calling a handler of a behaviour with a durable state by hand, in a test of the behaviour alone.
+    pub fn for_state(id: &'a PersistenceId, revision: Revision) -> Self {
+        let kept = Kept { id, as_what: KeptAs::State { revision }, stashed: 0, read_only: false };
+        Self { kept: Some(kept), ..Self::new(Instant::now(), None) }
+    }
+
+    /// What the handler asks of its runtime, for extensions of the context by the layer of that runtime.
+    pub fn wishes_mut(&mut self) -> &mut Wishes {
+        &mut self.wishes
+    }
+
+    /// What the handler asked for, for the runtime that called it.
+    pub fn into_requests(self) -> (Vec<Request<M>>, Wishes) {
+        (self.requests, self.wishes)
+    }
+
+    // --- what it may know ---
+
+    /// The time of this handler run.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The entity's id; of an entity that runs outside of any shard, what stands in its persistence id behind the type.
+    pub fn id(&self) -> &str {
+        match (self.host, &self.kept) {
+            (Some(host), _) => host.id(),
+            (None, Some(kept)) => kept.id.entity_id(),
+            (None, None) => "",
+        }
+    }
+
+    /// The entity type's name, likewise.
+    pub fn entity_type(&self) -> &str {
+        match (self.host, &self.kept) {
+            (Some(host), _) => host.entity_type(),
+            (None, Some(kept)) => kept.id.entity_type(),
+            (None, None) => "",
+        }
+    }
+
+    /// The runtime that hosts the entity; `None` outside of any shard.
+    pub fn host(&self) -> Option<&'a dyn Host> {
+        self.host
+    }
+
+    /// The name of its history or state; `None` for an entity that keeps neither.
+    pub fn persistence_id(&self) -> Option<&PersistenceId> {
+        self.kept.as_ref().map(|kept| kept.id)
+    }
+
+    /// The number of the last event stored; 0 for an entity without events.
+    pub fn seq_nr(&self) -> SeqNr {
+        match self.kept_as() {
+            Some(KeptAs::Events { seq_nr, .. }) => seq_nr,
+            _ => SeqNr::ZERO,
+        }
+    }
+
+    /// How often the durable state was written or deleted; 0 for an entity without one.
+    pub fn revision(&self) -> Revision {
+        match self.kept_as() {
+            Some(KeptAs::State { revision }) => revision,
+            _ => Revision::NONE,
+        }
+    }
+
+    /// Which deliveries the history shows as applied, as of now.
+    pub fn marks(&self) -> &Marks {
+        static NONE: LazyLock<Marks> = LazyLock::new(Marks::default);
+        match self.kept_as() {
+            Some(KeptAs::Events { marks, .. }) => marks,
+            _ => &NONE,
+        }
+    }
+
+    fn kept_as(&self) -> Option<KeptAs<'a>> {
+        self.kept.as_ref().map(|kept| kept.as_what)
+    }
+
+    /// How many commands are put aside.
+    pub fn stashed_count(&self) -> usize {
+        self.kept.as_ref().map_or(0, |kept| kept.stashed)
+    }
+
+    /// Whether persists are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.read_only)
+    }
+
+    // --- what it may ask of its runtime ---
+
+    /// Ends this incarnation when the handler has returned. Messages that are queued for it, or come later, start a new
+    /// one. An entity that persists ends after what it has been sent by now, as by `Effect::stop`.
+    pub fn stop(&mut self) {
+        self.wishes.stop = true;
+    }
+
+    /// Asks the shard to end this incarnation once it has handled the messages queued by now. Ignored while such a request
+    /// is under way, and outside of any shard.
+    pub fn passivate(&mut self) {
+        self.wishes.passivate = true;
+    }
+
+    /// Counts as activity, like a message, for automatic passivation.
+    pub fn touch(&mut self) {
+        self.wishes.touch = true;
+    }
+
+    /// While `true`, automatic passivation leaves this entity alone. Starts `false`.
+    pub fn veto_passivation(&mut self, veto: bool) {
+        self.wishes.veto = Some(veto);
+    }
+
+    /// Deletes the events up to `to` in the background ([`SeqNr::MAX`]: all); a signal tells the end. Without a snapshot
+    /// that covers them, the next recovery fails. Ignored by an entity without events.
+    pub fn delete_events_to(&mut self, to: SeqNr) {
+        self.wishes.delete_to = self.wishes.delete_to.max(Some(to));
+    }
+
+    // --- what it may begin ---
+
+    /// Queues a message to this entity, behind what is queued by now, unless the incarnation ends before: a message that
+    /// rests on a state which is lost is not handled by the next one. A stop that is asked for later waits for it.
+    pub fn tell_self(&mut self, message: M) {
+        self.requests.push(Request::ToSelf(message));
+    }
+
+    /// Sends `message` to this entity after `delay`, unless the incarnation ends before. A timer of the same key is
+    /// replaced, even if its message is queued already. Source: sharding §4.4.
+    pub fn once(&mut self, key: impl Into<TimerKey>, delay: Duration, message: M) {
+        self.requests.push(Request::Set { key: key.into(), after: delay, message: Message::Once(message) });
+    }
+
+    /// Sends what `message` makes to this entity again and again, `delay` after the one before was handled. Replaces a timer
+    /// of the same key. A delay of zero counts as a millisecond.
+    pub fn fixed_delay(
+        &mut self,
+        key: impl Into<TimerKey>,
+        delay: Duration,
+        message: impl FnMut() -> M + Send + 'static,
+    ) {
+        self.repeat(key.into(), delay, Pace::Delay, message);
+    }
+
+    /// Sends what `message` makes to this entity every `period`; times that pass while it cannot take it are one. Replaces
+    /// a timer of the same key. A period of zero counts as a millisecond.
+    pub fn fixed_rate(
+        &mut self,
+        key: impl Into<TimerKey>,
+        period: Duration,
+        message: impl FnMut() -> M + Send + 'static,
+    ) {
+        self.repeat(key.into(), period, Pace::Rate, message);
+    }
+
+    fn repeat(&mut self, key: TimerKey, period: Duration, pace: Pace, make: impl FnMut() -> M + Send + 'static) {
+        let period = period.max(SHORTEST_PERIOD);
+        let message = Message::Every { period, pace, make: Box::new(make) };
+        self.requests.push(Request::Set { key, after: period, message });
+    }
+
+    /// Forgets a timer; its message is not handled, even if it is queued already.
+    pub fn cancel(&mut self, key: impl Into<TimerKey>) {
+        self.requests.push(Request::Cancel(key.into()));
+    }
+
+    /// Runs `future` beside the entity; `map` makes its result a message at the back of the queue. It is cancelled when the
+    /// incarnation ends. Source: sharding §4.3.
+    pub fn spawn<T: Send + 'static>(
+        &mut self,
+        future: impl Future<Output = T> + Send + 'static,
+        map: impl FnOnce(T) -> M + Send + 'static,
+    ) where
+        M: 'static,
+    {
+        let work = async move { Some(map(future.await)) };
+        self.requests.push(Request::Work(Work::Future(Box::pin(work))));
+    }
+
+    /// Runs `future` beside the entity; nothing of it comes back. It is cancelled when the incarnation ends.
+    pub fn run(&mut self, future: impl Future<Output = ()> + Send + 'static)
+    where
+        M: 'static,
+    {
+        let work = async move {
+            future.await;
+            None
+        };
+        self.requests.push(Request::Work(Work::Future(Box::pin(work))));
+    }
+
+    /// As [`Ctx::spawn`], for a closure that blocks; it runs on the blocking pool and cannot be cancelled, but a result that
+    /// comes after the incarnation's end is discarded.
+    pub fn blocking<T: Send + 'static>(
+        &mut self,
+        run: impl FnOnce() -> T + Send + 'static,
+        map: impl FnOnce(T) -> M + Send + 'static,
+    ) where
+        M: 'static,
+    {
+        self.requests.push(Request::Work(Work::Blocking(Box::new(move || Some(map(run()))))));
+    }
+
+    /// Answers `to` with what `future` resolves to. If the incarnation ends before, the asker is told that no answer will
+    /// come.
+    pub fn reply_when<R: Send + 'static>(&mut self, to: ReplyTo<R>, future: impl Future<Output = R> + Send + 'static)
+    where
+        M: 'static,
+    {
+        self.requests.push(Request::Work(answer_when(to, future)));
+    }
+
+    /// From the end of this handler on, nothing reaches this entity until `future` is done; its result is handled first,
+    /// then what queued meanwhile, in order.
+    ///
+    /// # Errors
+    /// [`CannotSuspend`].
+    pub fn suspend<T: Send + 'static>(
+        &mut self,
+        future: impl Future<Output = T> + Send + 'static,
+        map: impl FnOnce(T) -> M + Send + 'static,
+    ) -> Result<(), CannotSuspend>
+    where
+        M: 'static,
+    {
+        if self.kept.is_some() {
+            return Err(CannotSuspend::Persists);
+        }
+        if self.requests.iter().any(|request| matches!(request, Request::Suspend(_))) {
+            return Err(CannotSuspend::AlreadySuspended);
+        }
+        let work = async move { map(future.await) };
+        self.requests.push(Request::Suspend(Box::pin(work)));
+        Ok(())
+    }
+}
+
+impl<M> fmt::Debug for Ctx<'_, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ctx({} {})", self.entity_type(), self.id())
+    }
+}
+
+/// Why an entity was not suspended. The future was dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CannotSuspend {
+    /// This handler run has begun a suspension.
+    #[error("the entity is suspended already; one suspension at a time")]
+    AlreadySuspended,
+    /// An entity that persists is suspended by its writes alone; it puts commands aside instead.
+    #[error("an entity that persists cannot be suspended; stash its commands until the work is done")]
+    Persists,
+}

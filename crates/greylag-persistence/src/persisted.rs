@@ -1,0 +1,112 @@
+//! A behaviour with what it is stored under: its name, and the codecs of its type.
+//!
+//! Codecs are named once, where an entity type is defined; the name comes with the single entity.
+
+use std::fmt;
+
+use crate::behavior::EventSourced;
+use crate::codec::{IntoStored, StoredCodec};
+use crate::durable_state::DurableState;
+use crate::persistence_id::PersistenceId;
+
+/// A behaviour, its name in the stores, and the codecs of its type; what an entity machine starts with.
+pub struct Persisted<B, C> {
+    /// The behaviour.
+    pub behavior: B,
+    /// Under which name its history or state is stored.
+    pub id: PersistenceId,
+    /// How it is stored.
+    pub codecs: C,
+}
+
+impl<B, C> fmt::Debug for Persisted<B, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Persisted({})", self.id)
+    }
+}
+
+/// How one type of event-sourced entities is stored. Cheap to clone.
+///
+/// ```
+/// use greylag_codec::json;
+/// # use greylag_persistence::{Ctx, Effect, EventSourced};
+/// use greylag_persistence::{EventCodecs, PersistenceId};
+/// # struct Tally;
+/// # impl EventSourced for Tally {
+/// #     type Command = u64;
+/// #     type Event = u64;
+/// #     type State = u64;
+/// #     fn on_command(&mut self, _: &mut Ctx<'_, u64>, _: &u64, add: u64) -> Effect<Self> { Effect::persist(add) }
+/// #     fn apply(sum: &mut u64, add: &u64) { *sum += add }
+/// # }
+///
+/// let codecs = EventCodecs::new(json("tally.added")).snapshots(json("tally"));
+/// let tally = codecs.of(PersistenceId::of("Tally", "geese")?, Tally);
+/// # Ok::<(), greylag_persistence::InvalidPersistenceId>(())
+/// ```
+pub struct EventCodecs<B: EventSourced> {
+    pub(crate) events: StoredCodec<B::Event>,
+    pub(crate) snapshots: Option<StoredCodec<B::State>>,
+}
+
+impl<B: EventSourced> EventCodecs<B> {
+    /// Stores events by `events`, and no snapshots.
+    pub fn new<By>(events: impl IntoStored<B::Event, By>) -> Self {
+        Self { events: events.into_stored(), snapshots: None }
+    }
+
+    /// Stores states by `snapshots`, which makes snapshots possible.
+    #[must_use]
+    pub fn snapshots<By>(self, snapshots: impl IntoStored<B::State, By>) -> Self {
+        Self { snapshots: Some(snapshots.into_stored()), ..self }
+    }
+
+    /// One entity of the type.
+    pub fn of(&self, id: PersistenceId, behavior: B) -> Persisted<B, Self> {
+        Persisted { behavior, id, codecs: self.clone() }
+    }
+
+    /// The same for a behaviour that wraps one of these.
+    pub fn of_wrapper<W: EventSourced<Event = B::Event, State = B::State>>(&self) -> EventCodecs<W> {
+        EventCodecs { events: self.events.clone(), snapshots: self.snapshots.clone() }
+    }
+}
+
+impl<B: EventSourced> Clone for EventCodecs<B> {
+    fn clone(&self) -> Self {
+        Self { events: self.events.clone(), snapshots: self.snapshots.clone() }
+    }
+}
+
+impl<B: EventSourced> fmt::Debug for EventCodecs<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventCodecs").field("events", &self.events).field("snapshots", &self.snapshots).finish()
+    }
+}
+
+/// How one type of entities with a durable state is stored. Cheap to clone.
+pub struct StateCodec<B: DurableState>(pub(crate) StoredCodec<B::State>);
+
+impl<B: DurableState> StateCodec<B> {
+    /// Stores states by `states`.
+    pub fn new<By>(states: impl IntoStored<B::State, By>) -> Self {
+        Self(states.into_stored())
+    }
+
+    /// One entity of the type.
+    pub fn of(&self, id: PersistenceId, behavior: B) -> Persisted<B, Self> {
+        Persisted { behavior, id, codecs: self.clone() }
+    }
+}
+
+impl<B: DurableState> Clone for StateCodec<B> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<B: DurableState> fmt::Debug for StateCodec<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StateCodec").field(&self.0).finish()
+    }
+}

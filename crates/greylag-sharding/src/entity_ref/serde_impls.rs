@@ -1,0 +1,28 @@
+//! References to entities in messages: as type and id, found again on the node that reads them.
+
+use greylag_core::{ReplyScope, StorageScope};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+
+use super::EntityRef;
+use crate::driver::SharedSharding;
+use crate::key::EntityKey;
+
+impl<M> Serialize for EntityRef<M> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if StorageScope::is_open() {
+            return Err(ser::Error::custom("a reference to an entity cannot be stored; store its id"));
+        }
+        (self.entity_type(), self.id()).serialize(serializer)
+    }
+}
+
+impl<'de, M: Send + 'static> Deserialize<'de> for EntityRef<M> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (entity_type, id) = <(String, String)>::deserialize(deserializer)?;
+        let sharding = ReplyScope::lent::<SharedSharding>().and_then(|shared| shared.get());
+        let sharding =
+            sharding.ok_or_else(|| de::Error::custom("a reference to an entity was read outside of a node"))?;
+        let key = EntityKey::<M>::named(entity_type);
+        Ok(EntityRef::new(sharding.region(key).map_err(de::Error::custom)?, id))
+    }
+}

@@ -1,0 +1,112 @@
+//! What a shard hosts: the layer below [`Entity`](crate::Entity), for wrappers with a protocol of their own.
+//!
+//! A shard calls what it hosts one at a time and never re-enters one. Plain entities and those that persist stand on this;
+//! so does delivery, whose wrapper takes protocol messages in front of the entity that it holds. Requests that a handler
+//! makes of its [`ShardCx`] take effect when the handler returns.
+//!
+//! ```text
+//! first message --> factory --> on_start --> receive* --> on_stop --> receive* --> on_signal(PostStop)
+//! ```
+//!
+//! Source: sharding §4.
+
+mod cx;
+
+use std::any::Any;
+use std::fmt;
+
+use greylag_core::Generation;
+
+pub use cx::{AlreadySuspended, DirectRef, ShardCx, Suspension};
+pub(crate) use cx::{CtxScope, MakeMessage, Requests, Resumption, TimerRequest, Work};
+
+pub use crate::driver::{DurableStateEntity, EventSourcedEntity, HostedMachine, PersistentEntity, Standing};
+use crate::entity::Failure;
+
+/// What a shard hosts. See the [module](self).
+///
+/// Handlers run on the shard's task and must not block; a slow one delays its shard and no other.
+pub trait HostedEntity: Send + 'static {
+    /// What it is sent.
+    type Message: Send + 'static;
+
+    /// Runs once, before the message that woke the entity.
+    ///
+    /// # Errors
+    /// A failure is a start failure: by default the entity is given up, and the message that woke it
+    /// is a dead letter `EntityStartFailed`.
+    fn on_start(&mut self, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
+        let _ = cx;
+        Ok(())
+    }
+
+    /// Takes one message.
+    ///
+    /// # Errors
+    /// A failure, like a panic, goes to the type's [`Supervision`](crate::Supervision); by default the entity is started
+    /// anew, without the message that failed.
+    fn receive(&mut self, message: Self::Message, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure>;
+
+    /// The shard wants this incarnation to end: it is passivated, or its shard moves or stops.
+    ///
+    /// `stop` is the type's stop message, if it has one. The default hands that to
+    /// [`HostedEntity::receive`], which is then expected to call [`ShardCx::stop`], and stops at once where
+    /// there is none. An entity with work in flight may stop later; after the type's deadline it is
+    /// stopped by force. Called at most once per incarnation. Source: sharding §4.5, §2.9.
+    ///
+    /// # Errors
+    /// As [`HostedEntity::receive`]; a failing entity is then stopped without a restart.
+    fn on_stop(&mut self, stop: Option<Self::Message>, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
+        match stop {
+            Some(message) => self.receive(message, cx),
+            None => {
+                cx.stop();
+                Ok(())
+            }
+        }
+    }
+
+    /// Is told of the incarnation's end.
+    ///
+    /// # Errors
+    /// Counted and logged; the incarnation ends all the same.
+    fn on_signal(&mut self, signal: Signal, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
+        let _ = (signal, cx);
+        Ok(())
+    }
+
+    /// Takes the output of a future begun by [`ShardCx::suspend_for`] or [`ShardCx::spawn_for`], for
+    /// entities whose asynchronous results are no messages of theirs.
+    ///
+    /// # Errors
+    /// As [`HostedEntity::receive`].
+    fn on_resume(&mut self, value: Box<dyn Any + Send>, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
+        let _ = (value, cx);
+        Ok(())
+    }
+}
+
+/// What an entity is told about its own end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// It failed and is about to be replaced by a new value from the factory.
+    PreRestart,
+    /// It has stopped; no message follows. A killed entity does not get it.
+    PostStop,
+}
+
+/// Why an entity type's journal knows a newer owner; see [`ShardCx::fenced`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fenced {
+    /// The generation that the journal holds, if that was the reason for the refusal.
+    pub stored: Option<Generation>,
+}
+
+impl fmt::Display for Fenced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.stored {
+            Some(stored) => write!(f, "fenced by generation {stored}"),
+            None => f.write_str("fenced by another writer"),
+        }
+    }
+}

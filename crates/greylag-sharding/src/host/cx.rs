@@ -1,0 +1,502 @@
+//! The requests that a handler may make of its shard.
+//!
+//! A [`ShardCx`] only collects requests; the shard carries them out when the handler has returned. So a
+//! handler cannot wait, and nothing that it starts can re-enter it.
+//!
+//! Source: sharding §4.3 to §4.5, §4.10, §4.11.
+
+use std::any::Any;
+use std::borrow::Borrow;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::{Generation, TimerKey, UniqueAddress};
+use greylag_persistence::{Ctx, Host, Message, Pace, Request, SharedHost};
+use greylag_transport::Remoting;
+
+use super::Fenced;
+use crate::driver::Node;
+use crate::ids::{EntityId, EntityTypeName, ShardId};
+
+/// What asynchronous work comes back as.
+pub(crate) enum Resumption<M> {
+    /// A message for [`super::HostedEntity::receive`].
+    Message(M),
+    /// A value for [`super::HostedEntity::on_resume`].
+    Value(Box<dyn Any + Send>),
+}
+
+/// Asynchronous work of an entity.
+pub(crate) enum Work<M> {
+    /// Runs on the runtime.
+    Future(Pin<Box<dyn Future<Output = Option<Resumption<M>>> + Send>>),
+    /// Runs on the blocking pool.
+    Blocking(Box<dyn FnOnce() -> Option<Resumption<M>> + Send>),
+}
+
+impl<M: 'static> Work<M> {
+    /// Work of a user's handler.
+    fn of(work: greylag_persistence::Work<M>) -> Self {
+        match work {
+            greylag_persistence::Work::Future(future) => {
+                Self::Future(Box::pin(async move { future.await.map(Resumption::Message) }))
+            }
+            greylag_persistence::Work::Blocking(run) => {
+                Self::Blocking(Box::new(move || run().map(Resumption::Message)))
+            }
+        }
+    }
+
+    fn map<N: 'static>(self, wrap: impl Fn(M) -> N + Send + 'static) -> Work<N> {
+        let translate = move |resumption: Option<Resumption<M>>| {
+            resumption.map(|resumption| match resumption {
+                Resumption::Message(message) => Resumption::Message(wrap(message)),
+                Resumption::Value(value) => Resumption::Value(value),
+            })
+        };
+        match self {
+            Self::Future(future) => Work::Future(Box::pin(async move {
+                let resumption = future.await;
+                translate(resumption)
+            })),
+            Self::Blocking(run) => Work::Blocking(Box::new(move || translate(run()))),
+        }
+    }
+}
+
+/// What reaches an entity that waits for asynchronous work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suspension {
+    /// Nothing, before the work is done.
+    Closed,
+    /// A stop request, if no message waits before it: the work is of no use to an entity that ends.
+    Stoppable,
+}
+
+/// A change of an entity's timers.
+pub(crate) enum TimerRequest<M> {
+    Once { key: TimerKey, at: Instant, message: M },
+    Every { key: TimerKey, period: Duration, pace: Pace, make: MakeMessage<M> },
+    Cancel(TimerKey),
+}
+
+/// Makes the messages of a timer that repeats.
+pub(crate) type MakeMessage<M> = Box<dyn FnMut() -> M + Send>;
+
+impl<M: 'static> TimerRequest<M> {
+    fn map<N: 'static>(self, wrap: impl Fn(M) -> N + Send + 'static) -> TimerRequest<N> {
+        match self {
+            Self::Once { key, at, message } => TimerRequest::Once { key, at, message: wrap(message) },
+            Self::Every { key, period, pace, mut make } => {
+                TimerRequest::Every { key, period, pace, make: Box::new(move || wrap(make())) }
+            }
+            Self::Cancel(key) => TimerRequest::Cancel(key),
+        }
+    }
+}
+
+/// What a handler asked for; carried out when it has returned.
+pub(crate) struct Requests<M> {
+    pub(crate) stop: bool,
+    pub(crate) passivate: bool,
+    pub(crate) touch: bool,
+    pub(crate) direct: bool,
+    pub(crate) veto: Option<bool>,
+    pub(crate) fenced: Option<Fenced>,
+    pub(crate) suspend: Option<(Work<M>, Suspension)>,
+    pub(crate) spawn: Vec<Work<M>>,
+    pub(crate) timers: Vec<TimerRequest<M>>,
+    pub(crate) to_self: Vec<M>,
+    pub(crate) give_back: Vec<M>,
+}
+
+impl<M> Default for Requests<M> {
+    fn default() -> Self {
+        Self {
+            stop: false,
+            passivate: false,
+            touch: false,
+            direct: false,
+            veto: None,
+            fenced: None,
+            suspend: None,
+            spawn: Vec::new(),
+            timers: Vec::new(),
+            to_self: Vec::new(),
+            give_back: Vec::new(),
+        }
+    }
+}
+
+impl<M: 'static> Requests<M> {
+    /// Takes what a user's handler asked for.
+    fn take(&mut self, now: Instant, request: Request<M>) {
+        match request {
+            Request::Set { key, after, message: Message::Once(message) } => match now.checked_add(after) {
+                Some(at) => self.timers.push(TimerRequest::Once { key, at, message }),
+                // A moment beyond all time is never.
+                None => self.timers.push(TimerRequest::Cancel(key)),
+            },
+            Request::Set { key, message: Message::Every { period, pace, make }, .. } => {
+                self.timers.push(TimerRequest::Every { key, period, pace, make });
+            }
+            Request::Cancel(key) => self.timers.push(TimerRequest::Cancel(key)),
+            Request::Work(work) => self.spawn.push(Work::of(work)),
+            Request::ToSelf(message) => self.to_self.push(message),
+            Request::Suspend(future) => {
+                let work = async move { Some(Resumption::Message(future.await)) };
+                self.suspend = Some((Work::Future(Box::pin(work)), Suspension::Closed));
+            }
+        }
+    }
+}
+
+impl<M> Requests<M> {
+    /// Whether there is nothing to carry out: the usual case, and the cheap one.
+    pub(crate) fn is_empty(&self) -> bool {
+        let flags = self.stop || self.passivate || self.touch || self.direct;
+        let options = self.veto.is_some() || self.fenced.is_some() || self.suspend.is_some();
+        let messages = !self.to_self.is_empty() || !self.give_back.is_empty();
+        !flags && !options && !messages && self.spawn.is_empty() && self.timers.is_empty()
+    }
+}
+
+/// Where an entity lives: the same for all entities of one shard incarnation.
+#[derive(Debug)]
+pub(crate) struct CtxScope {
+    pub(crate) entity_type: EntityTypeName,
+    pub(crate) shard: ShardId,
+    pub(crate) generation: Generation,
+    pub(crate) node: Arc<Node>,
+}
+
+/// An entity in its shard, as its handlers see it.
+#[derive(Debug)]
+pub(crate) struct InShard<S, I> {
+    pub(crate) scope: S,
+    pub(crate) id: I,
+    pub(crate) incarnation: u64,
+}
+
+impl<S, I> Host for InShard<S, I>
+where
+    S: Borrow<CtxScope> + Send + Sync + fmt::Debug,
+    I: Borrow<EntityId> + Send + Sync + fmt::Debug,
+{
+    fn entity_type(&self) -> &str {
+        self.scope.borrow().entity_type.as_str()
+    }
+
+    fn id(&self) -> &str {
+        self.id.borrow().as_str()
+    }
+
+    fn shard(&self) -> &str {
+        self.scope.borrow().shard.as_str()
+    }
+
+    fn generation(&self) -> Generation {
+        self.scope.borrow().generation
+    }
+
+    fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    fn lent(&self) -> &(dyn Any + Send + Sync) {
+        &*self.scope.borrow().node
+    }
+}
+
+/// The address of one incarnation of one entity: a message to it skips routing and starts no entity.
+///
+/// A successor of the incarnation never gets messages meant for it (dead letter `StaleRecipient`).
+/// Source: sharding §4.11.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DirectRef {
+    /// The process it lives in.
+    pub node: UniqueAddress,
+    /// The entity type and the shard, as `type|shard`.
+    pub path: Arc<str>,
+    /// The incarnation; never used twice by that process.
+    pub instance: u64,
+}
+
+impl DirectRef {
+    pub(crate) fn of(node: &UniqueAddress, entity_type: &str, shard: &str, instance: u64) -> Self {
+        Self { node: node.clone(), path: format!("{entity_type}|{shard}").into(), instance }
+    }
+}
+
+impl fmt::Display for DirectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}@{}", self.node, self.path, self.instance)
+    }
+}
+
+/// The entity has suspended itself already, in this handler or before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the entity is suspended already; one suspension at a time")]
+pub struct AlreadySuspended;
+
+/// What a handler may ask of its shard, and what it may know.
+pub struct ShardCx<'a, M> {
+    scope: &'a Arc<CtxScope>,
+    id: &'a EntityId,
+    incarnation: u64,
+    now: Instant,
+    requests: &'a mut Requests<M>,
+}
+
+impl<'a, M: 'static> ShardCx<'a, M> {
+    pub(crate) fn new(
+        scope: &'a Arc<CtxScope>,
+        id: &'a EntityId,
+        incarnation: u64,
+        now: Instant,
+        requests: &'a mut Requests<M>,
+    ) -> Self {
+        Self { scope, id, incarnation, now, requests }
+    }
+
+    /// The entity's id.
+    pub fn id(&self) -> &EntityId {
+        self.id
+    }
+
+    /// The entity type's name.
+    pub fn entity_type(&self) -> &EntityTypeName {
+        &self.scope.entity_type
+    }
+
+    /// The entity's shard.
+    pub fn shard(&self) -> &ShardId {
+        &self.scope.shard
+    }
+
+    /// Under which allocation the shard runs here.
+    pub fn generation(&self) -> Generation {
+        self.scope.generation
+    }
+
+    /// Number of this incarnation; never used twice by a process.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// The time of this handler run.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// This process.
+    pub fn node(&self) -> &UniqueAddress {
+        self.scope.node.remoting.self_address()
+    }
+
+    /// The transport of this node.
+    pub fn remoting(&self) -> &Arc<dyn Remoting> {
+        &self.scope.node.remoting
+    }
+
+    /// Runs a handler of a user, and takes what it asked for.
+    pub fn run<R>(&mut self, handler: impl FnOnce(&mut Ctx<'_, M>) -> R) -> R {
+        let host = InShard { scope: &**self.scope, id: self.id, incarnation: self.incarnation };
+        let mut cx = Ctx::new(self.now, Some(&host));
+        let answer = handler(&mut cx);
+        let (requests, wishes) = cx.into_requests();
+        let outer = &mut *self.requests;
+        outer.stop |= wishes.stop;
+        outer.passivate |= wishes.passivate;
+        outer.touch |= wishes.touch;
+        outer.direct |= wishes.direct;
+        outer.veto = wishes.veto.or(outer.veto);
+        for request in requests {
+            outer.take(self.now, request);
+        }
+        answer
+    }
+
+    /// The entity as handlers see it that are called elsewhere.
+    pub(crate) fn host(&self) -> SharedHost {
+        Arc::new(InShard { scope: self.scope.clone(), id: self.id.clone(), incarnation: self.incarnation })
+    }
+
+    /// What this node lends to its entities.
+    pub(crate) fn node_services(&self) -> &Node {
+        &self.scope.node
+    }
+
+    /// Ends this incarnation when the handler has returned. Messages that are queued for it, or come later,
+    /// start a new one.
+    pub fn stop(&mut self) {
+        self.requests.stop = true;
+    }
+
+    /// Asks the shard to end this incarnation once it has handled the messages queued by now: the stop
+    /// request arrives at [`super::HostedEntity::on_stop`]. Ignored while one is under way.
+    pub fn passivate(&mut self) {
+        self.requests.passivate = true;
+    }
+
+    /// Counts as activity, like a message, for automatic passivation.
+    pub fn touch(&mut self) {
+        self.requests.touch = true;
+    }
+
+    /// While `true`, automatic passivation leaves this entity alone. Starts `false`.
+    pub fn veto_passivation(&mut self, veto: bool) {
+        self.requests.veto = Some(veto);
+    }
+
+    /// Queues a message to this entity, behind those queued by now.
+    pub fn tell_self(&mut self, message: M) {
+        self.requests.to_self.push(message);
+    }
+
+    /// Sends `message` to this entity after `delay`, unless the incarnation ends before. A timer of
+    /// the same key is replaced, even if its message is queued already.
+    pub fn once(&mut self, key: impl Into<TimerKey>, delay: Duration, message: M) {
+        let key = key.into();
+        self.requests.timers.push(TimerRequest::Once { key, at: self.now + delay, message });
+    }
+
+    /// Forgets a timer; its message is not delivered, even if it is queued already.
+    pub fn cancel(&mut self, key: impl Into<TimerKey>) {
+        self.requests.timers.push(TimerRequest::Cancel(key.into()));
+    }
+
+    /// Runs `future` outside of the shard; `map` makes its result an ordinary message at the back of
+    /// the queue. It is cancelled when the incarnation ends.
+    pub fn spawn<T: Send + 'static>(
+        &mut self,
+        future: impl Future<Output = T> + Send + 'static,
+        map: impl FnOnce(T) -> M + Send + 'static,
+    ) {
+        let work = async move { Some(Resumption::Message(map(future.await))) };
+        self.requests.spawn.push(Work::Future(Box::pin(work)));
+    }
+
+    /// As [`ShardCx::spawn`], but the result goes to [`super::HostedEntity::on_resume`].
+    pub fn spawn_for<T: Send + 'static>(&mut self, future: impl Future<Output = T> + Send + 'static) {
+        let work = async move { Some(Resumption::Value(Box::new(future.await))) };
+        self.requests.spawn.push(Work::Future(Box::pin(work)));
+    }
+
+    /// As [`ShardCx::spawn`], for a closure that blocks; it runs on the blocking pool and cannot be
+    /// cancelled, but a result that comes after the incarnation's end is discarded.
+    pub fn blocking<T: Send + 'static>(
+        &mut self,
+        run: impl FnOnce() -> T + Send + 'static,
+        map: impl FnOnce(T) -> M + Send + 'static,
+    ) {
+        self.requests.spawn.push(Work::Blocking(Box::new(move || Some(Resumption::Message(map(run()))))));
+    }
+
+    /// As [`ShardCx::blocking`], but the result goes to [`super::HostedEntity::on_resume`].
+    pub(crate) fn blocking_for<T: Send + 'static>(&mut self, run: impl FnOnce() -> T + Send + 'static) {
+        self.requests.spawn.push(Work::Blocking(Box::new(move || Some(Resumption::Value(Box::new(run()))))));
+    }
+
+    /// From the end of this handler on, nothing reaches this entity until `future` is done; its
+    /// result is handled first, then what queued meanwhile, in order.
+    ///
+    /// # Errors
+    /// [`AlreadySuspended`] on the second call within one handler run.
+    pub fn suspend<T: Send + 'static>(
+        &mut self,
+        future: impl Future<Output = T> + Send + 'static,
+        map: impl FnOnce(T) -> M + Send + 'static,
+    ) -> Result<(), AlreadySuspended> {
+        self.begin_suspension(Suspension::Closed, async move { Some(Resumption::Message(map(future.await))) })
+    }
+
+    /// As [`ShardCx::suspend`], but the result goes to [`super::HostedEntity::on_resume`].
+    ///
+    /// # Errors
+    /// As [`ShardCx::suspend`].
+    pub fn suspend_for<T: Send + 'static>(
+        &mut self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> Result<(), AlreadySuspended> {
+        self.suspend_as(Suspension::Closed, future)
+    }
+
+    /// As [`ShardCx::suspend_for`], with a word on stop requests. An entity whose suspension is stoppable
+    /// and that does not end on its stop request must not suspend itself again before it is resumed.
+    pub(crate) fn suspend_as<T: Send + 'static>(
+        &mut self,
+        suspension: Suspension,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> Result<(), AlreadySuspended> {
+        self.begin_suspension(suspension, async move { Some(Resumption::Value(Box::new(future.await))) })
+    }
+
+    fn begin_suspension(
+        &mut self,
+        suspension: Suspension,
+        work: impl Future<Output = Option<Resumption<M>>> + Send + 'static,
+    ) -> Result<(), AlreadySuspended> {
+        if self.requests.suspend.is_some() {
+            return Err(AlreadySuspended);
+        }
+        self.requests.suspend = Some((Work::Future(Box::pin(work)), suspension));
+        Ok(())
+    }
+
+    /// Puts messages that were taken and not handled back to the front of the queue, in their order.
+    /// If the incarnation ends, its successor gets them, wherever that lives.
+    pub(crate) fn give_back(&mut self, messages: impl IntoIterator<Item = M>) {
+        self.requests.give_back.extend(messages);
+    }
+
+    /// The journal knows a newer owner or writer: ends the incarnation without any directive and has
+    /// the region confirm the shard's home before the entity starts again. Source: sharding §4.6.
+    pub fn fenced(&mut self, fenced: Fenced) {
+        self.requests.fenced = Some(fenced);
+    }
+
+    /// The address of this incarnation alone.
+    pub fn direct_ref(&mut self) -> DirectRef {
+        self.requests.direct = true;
+        DirectRef::of(self.node(), self.scope.entity_type.as_str(), self.scope.shard.as_str(), self.incarnation)
+    }
+
+    /// Runs `f` with a context for messages of another type, which `wrap` turns into this entity's:
+    /// for an entity that is made of another one.
+    pub fn nested<N: 'static, R>(
+        &mut self,
+        wrap: impl Fn(N) -> M + Clone + Send + 'static,
+        f: impl FnOnce(&mut ShardCx<'_, N>) -> R,
+    ) -> R {
+        let mut inner = Requests::default();
+        let result = f(&mut ShardCx::new(self.scope, self.id, self.incarnation, self.now, &mut inner));
+        let outer = &mut *self.requests;
+        outer.stop |= inner.stop;
+        outer.passivate |= inner.passivate;
+        outer.touch |= inner.touch;
+        outer.direct |= inner.direct;
+        outer.veto = inner.veto.or(outer.veto);
+        outer.fenced = inner.fenced.or(outer.fenced);
+        if let Some((work, suspension)) = inner.suspend {
+            outer.suspend = Some((work.map(wrap.clone()), suspension));
+        }
+        outer.spawn.extend(inner.spawn.into_iter().map(|work| work.map(wrap.clone())));
+        outer.timers.extend(inner.timers.into_iter().map(|timer| timer.map(wrap.clone())));
+        outer.to_self.extend(inner.to_self.into_iter().map(wrap.clone()));
+        outer.give_back.extend(inner.give_back.into_iter().map(wrap));
+        result
+    }
+}
+
+impl<M> fmt::Debug for ShardCx<'_, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShardCx")
+            .field("entity_type", &self.scope.entity_type)
+            .field("id", self.id)
+            .field("incarnation", &self.incarnation)
+            .finish_non_exhaustive()
+    }
+}

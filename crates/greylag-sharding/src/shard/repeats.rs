@@ -1,0 +1,130 @@
+//! Timers that repeat: what they say, and when they are due next.
+//!
+//! To the machine of a shard every timer is one that fires once. The shell sets a repeating one again when its turn has
+//! come; this knows for which time. Times that pass while the entity cannot take them are one, and no timer outlives the
+//! incarnation that set it.
+//!
+//! Source: sharding §4.4.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use greylag_persistence::Pace;
+
+use super::SlotId;
+use crate::entity::TimerKey;
+
+/// The repeating timers of a shard's entities. `F` makes what one of them says.
+pub(crate) struct Repeats<F> {
+    by_slot: BTreeMap<SlotId, Vec<Repeat<F>>>,
+}
+
+struct Repeat<F> {
+    key: TimerKey,
+    due_at: Instant,
+    period: Duration,
+    pace: Pace,
+    make: F,
+}
+
+impl<F> Default for Repeats<F> {
+    fn default() -> Self {
+        Self { by_slot: BTreeMap::new() }
+    }
+}
+
+impl<F> Repeats<F> {
+    /// Sets a timer in place of any other of its key; answers when it is due first.
+    pub(crate) fn set(
+        &mut self,
+        slot: SlotId,
+        key: TimerKey,
+        period: Duration,
+        pace: Pace,
+        make: F,
+        now: Instant,
+    ) -> Instant {
+        self.cancel(slot, key);
+        let due_at = now.checked_add(period).unwrap_or(now + FAR);
+        self.by_slot.entry(slot).or_default().push(Repeat { key, due_at, period, pace, make });
+        due_at
+    }
+
+    /// Forgets a timer.
+    pub(crate) fn cancel(&mut self, slot: SlotId, key: TimerKey) {
+        if let Some(repeats) = self.by_slot.get_mut(&slot) {
+            repeats.retain(|repeat| repeat.key != key);
+            if repeats.is_empty() {
+                self.by_slot.remove(&slot);
+            }
+        }
+    }
+
+    /// Forgets all timers of an incarnation that has ended.
+    pub(crate) fn end(&mut self, slot: SlotId) {
+        self.by_slot.remove(&slot);
+    }
+
+    /// The turn of a timer has come: what makes its message, and when it is due next. `None` if it is forgotten.
+    pub(crate) fn fire(&mut self, slot: SlotId, key: TimerKey, now: Instant) -> Option<(&mut F, Instant)> {
+        let repeat = self.by_slot.get_mut(&slot)?.iter_mut().find(|repeat| repeat.key == key)?;
+        repeat.due_at = match repeat.pace {
+            Pace::Delay => now.checked_add(repeat.period).unwrap_or(now + FAR),
+            Pace::Rate => {
+                let late = now.saturating_duration_since(repeat.due_at).as_nanos();
+                let periods = late / repeat.period.as_nanos().max(1) + 1;
+                let wait = u32::try_from(periods).ok().and_then(|periods| repeat.period.checked_mul(periods));
+                wait.and_then(|wait| repeat.due_at.checked_add(wait)).unwrap_or(now + repeat.period)
+            }
+        };
+        Some((&mut repeat.make, repeat.due_at))
+    }
+}
+
+/// Stands for "never" where a period overflows the clock.
+const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn missed_times_of_a_rate_are_one_and_a_delay_counts_from_its_handling() {
+        let start = Instant::now();
+        let late = start + SECOND * 9 / 2;
+        for (pace, next) in [(Pace::Rate, SECOND * 5), (Pace::Delay, SECOND * 11 / 2)] {
+            let mut repeats = Repeats::default();
+            assert_eq!(repeats.set(SlotId(1), "tick".into(), SECOND, pace, 7, start), start + SECOND);
+            let (make, due_at) = repeats.fire(SlotId(1), "tick".into(), late).unwrap();
+            assert_eq!((*make, due_at), (7, start + next), "{pace:?}");
+        }
+    }
+
+    #[test]
+    fn a_rate_that_is_on_time_keeps_its_step() {
+        let (start, mut repeats) = (Instant::now(), Repeats::default());
+        repeats.set(SlotId(1), "tick".into(), SECOND, Pace::Rate, (), start);
+        for turn in 1..=3 {
+            let (_, due_at) = repeats.fire(SlotId(1), "tick".into(), start + SECOND * turn).unwrap();
+            assert_eq!(due_at, start + SECOND * (turn + 1));
+        }
+    }
+
+    #[test]
+    fn a_timer_ends_with_its_cancellation_its_replacement_and_its_incarnation() {
+        let (start, mut repeats) = (Instant::now(), Repeats::default());
+        let (tick, tock) = (TimerKey::from("tick"), TimerKey::from("tock"));
+        repeats.set(SlotId(1), tick, SECOND, Pace::Rate, 1, start);
+        repeats.set(SlotId(1), tick, SECOND * 2, Pace::Rate, 2, start);
+        repeats.set(SlotId(1), tock, SECOND, Pace::Rate, 3, start);
+        assert_eq!(repeats.fire(SlotId(1), tick, start + SECOND * 2).map(|(make, _)| *make), Some(2));
+        repeats.cancel(SlotId(1), tick);
+        assert!(repeats.fire(SlotId(1), tick, start + SECOND * 4).is_none());
+        assert!(repeats.fire(SlotId(2), tock, start + SECOND).is_none(), "of another entity");
+        repeats.end(SlotId(1));
+        assert!(repeats.fire(SlotId(1), tock, start + SECOND).is_none());
+        assert!(repeats.by_slot.is_empty());
+    }
+}

@@ -1,0 +1,325 @@
+//! The pages of api.md that entities are on, each on one node and on three, over gRPC on loopback.
+//!
+//! What a page leaves out is left out here: no reply type is registered, no id is made by hand, no timeout is named.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use greylag::prelude::*;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Nodes that form one cluster, each set up by `set_up`, which is told the number of the node.
+async fn cluster(count: usize, set_up: impl Fn(usize, NodeBuilder) -> NodeBuilder) -> Vec<Node> {
+    static CLUSTERS: AtomicU64 = AtomicU64::new(0);
+    let name = format!("pages-{}", CLUSTERS.fetch_add(1, Ordering::Relaxed));
+    let mut nodes: Vec<Node> = Vec::new();
+    for number in 0..count {
+        let mut builder = Node::builder(&name).start_timeout(PATIENCE);
+        // Told nothing, the first is a cluster of one on loopback.
+        if let Some(first) = nodes.first() {
+            builder = builder.bind("127.0.0.1", 0).seed_nodes([first.address().to_string()]);
+        }
+        nodes.push(set_up(number, builder).start().await.expect("it starts"));
+    }
+    nodes
+}
+
+async fn end(nodes: Vec<Node>) {
+    for node in nodes.iter().rev() {
+        node.shutdown().await.expect("it leaves in order");
+    }
+}
+
+/// Page 1: a counter that survives.
+mod counter {
+    use super::*;
+
+    const COUNTER: EntityKey<Command> = EntityKey::new("Counter");
+
+    #[derive(Serialize, Deserialize)]
+    enum Command {
+        Increment,
+        Get(ReplyTo<u64>),
+    }
+
+    #[derive(Serialize, Deserialize)]
+    struct Incremented;
+
+    #[derive(Default)]
+    struct Counter;
+
+    impl EventSourced for Counter {
+        type Command = Command;
+        type Event = Incremented;
+        type State = u64;
+
+        fn on_command(&mut self, _: &mut Ctx<'_, Command>, count: &u64, command: Command) -> Effect<Self> {
+            match command {
+                Command::Increment => Effect::persist(Incremented),
+                Command::Get(reply_to) => Effect::reply(reply_to, *count),
+            }
+        }
+
+        fn apply(count: &mut u64, _: &Incremented) {
+            *count += 1;
+        }
+    }
+
+    async fn counts_on(nodes: usize) {
+        let stores = Stores::in_memory_shared();
+        let nodes = cluster(nodes, |_, builder| {
+            let counters = EntityType::event_sourced(COUNTER, |_| Ok(Counter))
+                .commands(json("counter.command"))
+                .events(json("counter.incremented"));
+            builder.stores(stores.clone()).entity(counters)
+        })
+        .await;
+        for id in 0..20 {
+            for node in &nodes {
+                node.entity_ref(COUNTER, id.to_string()).tell(Command::Increment).expect("it is taken");
+            }
+        }
+        for id in 0..20 {
+            for node in &nodes {
+                let counter = node.entity_ref(COUNTER, id.to_string());
+                // Tells of other nodes may still be on their way.
+                let counted = async {
+                    while counter.ask(Command::Get).await.expect("it answers") != nodes.len() as u64 {
+                        tokio::task::yield_now().await;
+                    }
+                };
+                tokio::time::timeout(PATIENCE, counted).await.expect("each node is counted once");
+            }
+        }
+        end(nodes).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn page_1_a_counter_on_one_node() {
+        counts_on(1).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn page_1_a_counter_on_three_nodes() {
+        counts_on(3).await;
+    }
+
+    /// Page 4: a node that hosts nothing.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn page_4_a_node_that_hosts_nothing_reaches_what_others_host() {
+        let stores = Stores::in_memory_shared();
+        let nodes = cluster(3, |number, builder| {
+            if number == 0 {
+                return builder
+                    .roles(["web"])
+                    .proxy(COUNTER.proxy().role("counters").commands(json("counter.command")));
+            }
+            let counters = EntityType::event_sourced(COUNTER, |_| Ok(Counter))
+                .role("counters")
+                .commands(json("counter.command"))
+                .events(json("counter.incremented"));
+            builder.roles(["counters"]).stores(stores.clone()).entity(counters)
+        })
+        .await;
+        let web = &nodes[0];
+        for id in 0..10 {
+            let counter = web.entity_ref(COUNTER, id.to_string());
+            counter.tell(Command::Increment).expect("it is taken");
+            let count = counter.ask(Command::Get).timeout(PATIENCE).await.expect("it answers");
+            assert_eq!(count, 1);
+        }
+        let homes: BTreeMap<_, _> = web.sharding().region(COUNTER).expect("it is set up").shard_homes();
+        assert!(!homes.contains_key(web.unique_address()), "{homes:?}");
+        let error = web.entity_ref(EntityKey::<Command>::new("Cart"), "1").tell(Command::Increment).unwrap_err();
+        assert_eq!(error, SendError::NotStarted);
+        end(nodes).await;
+    }
+}
+
+/// Page 2: a plain entity with a timer.
+mod limiter {
+    use super::*;
+
+    const LIMITER: EntityKey<Message> = EntityKey::new("RateLimiter");
+
+    #[derive(Serialize, Deserialize)]
+    enum Message {
+        Take { tokens: u32, reply_to: ReplyTo<bool> },
+        Refill,
+    }
+
+    struct Limiter {
+        left: u32,
+    }
+
+    impl Entity for Limiter {
+        type Message = Message;
+
+        fn on_start(&mut self, cx: &mut Ctx<'_, Message>) {
+            cx.fixed_rate("refill", Duration::from_millis(100), || Message::Refill);
+        }
+
+        fn receive(&mut self, message: Message, _: &mut Ctx<'_, Message>) -> Result<(), Failure> {
+            match message {
+                Message::Refill => self.left = 100,
+                Message::Take { tokens, reply_to } => {
+                    let granted = self.left >= tokens;
+                    self.left -= if granted { tokens } else { 0 };
+                    reply_to.reply(granted);
+                }
+            }
+            Ok(())
+        }
+    }
+
+    async fn limits_on(nodes: usize) {
+        let nodes = cluster(nodes, |_, builder| {
+            builder.entity(
+                EntityType::new(LIMITER, |_| Ok(Limiter { left: 100 }))
+                    .codec(json("limiter.message"))
+                    .passivation(Passivation::idle_after(Duration::from_secs(60))),
+            )
+        })
+        .await;
+        for node in &nodes {
+            for id in 0..10 {
+                let limiter = node.entity_ref(LIMITER, format!("{}-{id}", node.address()));
+                let take = |tokens| limiter.ask(move |reply_to| Message::Take { tokens, reply_to }).timeout(PATIENCE);
+                assert!(take(100).await.expect("it answers"), "full");
+                let again = async { while !take(100).await.expect("it answers") {} };
+                tokio::time::timeout(PATIENCE, again).await.expect("it is filled again, and again");
+            }
+        }
+        end(nodes).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn page_2_a_limiter_on_one_node() {
+        limits_on(1).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn page_2_a_limiter_on_three_nodes() {
+        limits_on(3).await;
+    }
+}
+
+/// Page 3: entities that talk.
+mod shop {
+    use super::*;
+
+    const ORDER: EntityKey<Command> = EntityKey::new("Order");
+    const STOCK: EntityKey<Reserve> = EntityKey::new("Stock");
+
+    #[derive(Serialize, Deserialize)]
+    struct Reserve {
+        reply_to: ReplyTo<bool>,
+    }
+
+    /// Three of each.
+    struct Stock(u32);
+
+    impl Entity for Stock {
+        type Message = Reserve;
+
+        fn receive(&mut self, Reserve { reply_to }: Reserve, _: &mut Ctx<'_, Reserve>) -> Result<(), Failure> {
+            let left = self.0.checked_sub(1);
+            self.0 = left.unwrap_or(0);
+            reply_to.reply(left.is_some());
+            Ok(())
+        }
+    }
+
+    type Placed = Result<u64, String>;
+
+    #[derive(Serialize, Deserialize)]
+    enum Command {
+        Place {
+            sku: String,
+            reply_to: ReplyTo<Placed>,
+        },
+        Reserved {
+            outcome: Result<bool, AskError>,
+            reply_to: ReplyTo<Placed>,
+        },
+        /// Who keeps the stock of what; a reference travels back.
+        WhereIs {
+            sku: String,
+            reply_to: ReplyTo<EntityRef<Reserve>>,
+        },
+    }
+
+    #[derive(Serialize, Deserialize)]
+    struct Accepted;
+
+    struct Order;
+
+    impl EventSourced for Order {
+        type Command = Command;
+        type Event = Accepted;
+        type State = u64;
+
+        fn on_command(&mut self, cx: &mut Ctx<'_, Command>, _: &u64, command: Command) -> Effect<Self> {
+            match command {
+                Command::Place { sku, reply_to } => {
+                    let stock = cx.entity_ref(STOCK, sku);
+                    let reserve = |reply_to| Reserve { reply_to };
+                    cx.ask(&stock, reserve, move |outcome| Command::Reserved { outcome, reply_to });
+                    Effect::none()
+                }
+                Command::Reserved { outcome: Ok(true), reply_to } => {
+                    Effect::<Self>::persist(Accepted).then_reply(reply_to, |number| Ok(*number))
+                }
+                Command::Reserved { outcome, reply_to } => Effect::reply(reply_to, Err(format!("{outcome:?}"))),
+                Command::WhereIs { sku, reply_to } => Effect::reply(reply_to, cx.entity_ref(STOCK, sku)),
+            }
+        }
+
+        fn apply(number: &mut u64, _: &Accepted) {
+            *number += 1;
+        }
+    }
+
+    async fn sells_on(nodes: usize) {
+        let stores = Stores::in_memory_shared();
+        let nodes = cluster(nodes, |_, builder| {
+            let orders = EntityType::event_sourced(ORDER, |_| Ok(Order))
+                .commands(json("order.command"))
+                .events(json("order.accepted"));
+            let stock = EntityType::new(STOCK, |_| Ok(Stock(3))).codec(json("stock.reserve"));
+            builder.stores(stores.clone()).entity(orders).entity(stock)
+        })
+        .await;
+        let mut placed = Vec::new();
+        for number in 0..12_usize {
+            let node = &nodes[number % nodes.len()];
+            let order = node.entity_ref(ORDER, (number % 4).to_string());
+            let place = |reply_to| Command::Place { sku: "bolt".to_owned(), reply_to };
+            placed.push(order.ask(place).timeout(PATIENCE).await.expect("it answers"));
+        }
+        assert_eq!(placed.iter().filter(|placed| placed.is_ok()).count(), 3, "{placed:?}");
+        assert_eq!(placed.iter().filter(|placed| **placed == Err("Ok(false)".to_owned())).count(), 9, "{placed:?}");
+        // A reference that came in an answer reaches the same entity.
+        for node in &nodes {
+            let order = node.entity_ref(ORDER, "0");
+            let where_is = |reply_to| Command::WhereIs { sku: "bolt".to_owned(), reply_to };
+            let bolts = order.ask(where_is).timeout(PATIENCE).await.expect("it answers");
+            assert_eq!((bolts.entity_type(), bolts.id()), ("Stock", "bolt"));
+            let left = bolts.ask(|reply_to| Reserve { reply_to }).timeout(PATIENCE).await;
+            assert_eq!(left, Ok(false));
+        }
+        end(nodes).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn page_3_entities_that_talk_on_one_node() {
+        sells_on(1).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn page_3_entities_that_talk_on_three_nodes() {
+        sells_on(3).await;
+    }
+}
