@@ -94,6 +94,8 @@ pub enum DeadLetterReason {
     ShardInboxFull,
     /// No other region can host the shards of this one.
     NoOtherRegion,
+    /// No member has the role that hosts the entity type.
+    NoHost,
     // Persistence.
     /// The entity's stash was full.
     StashFull,
@@ -150,6 +152,7 @@ impl DeadLetterReason {
         Self::EntityMailboxFull,
         Self::ShardInboxFull,
         Self::NoOtherRegion,
+        Self::NoHost,
         Self::StashFull,
         Self::ProducerClosed,
         Self::Poisoned,
@@ -192,6 +195,7 @@ impl DeadLetterReason {
             | Self::EntityMailboxFull
             | Self::ShardInboxFull
             | Self::NoOtherRegion
+            | Self::NoHost
             | Self::StashFull => true,
             Self::HandshakeRejected
             | Self::StaleRecipient

@@ -103,15 +103,15 @@ impl<'a, M> Ctx<'a, M> {
     }
 
     /// A context for calling a handler of an event-sourced behaviour by hand, in a test of the behaviour alone.
-    pub fn for_events(id: &'a PersistenceId, seq_nr: SeqNr, marks: &'a Marks) -> Self {
+    pub fn for_events(now: Instant, id: &'a PersistenceId, seq_nr: SeqNr, marks: &'a Marks) -> Self {
         let kept = Kept { id, as_what: KeptAs::Events { seq_nr, marks }, stashed: 0, read_only: false };
-        Self { kept: Some(kept), ..Self::new(Instant::now(), None) }
+        Self { kept: Some(kept), ..Self::new(now, None) }
     }
 
     /// A context for calling a handler of a behaviour with a durable state by hand, in a test of the behaviour alone.
-    pub fn for_state(id: &'a PersistenceId, revision: Revision) -> Self {
+    pub fn for_state(now: Instant, id: &'a PersistenceId, revision: Revision) -> Self {
         let kept = Kept { id, as_what: KeptAs::State { revision }, stashed: 0, read_only: false };
-        Self { kept: Some(kept), ..Self::new(Instant::now(), None) }
+        Self { kept: Some(kept), ..Self::new(now, None) }
     }
 
     /// What the handler asks of its runtime, for extensions of the context by the layer of that runtime.

@@ -14,6 +14,7 @@
 
 mod buffer;
 mod handoff;
+mod host_watch;
 mod hosting;
 mod protocol;
 mod registration;
@@ -30,6 +31,7 @@ use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 use greylag_transport::Lane;
 
 use self::buffer::{Content, Rank, Waiting};
+use self::host_watch::HostWatch;
 pub use self::protocol::{Counters, Effect, Input, Provenance, RegionEvent, Returned, Route, Token};
 use self::registration::Registration;
 pub use self::registration::answer_without_region;
@@ -117,6 +119,7 @@ pub struct Region {
     stale: BTreeMap<UniqueAddress, Vec<(ShardId, Generation)>>,
     /// Members to which the transport writes nothing any more: it has handed back what it held for them.
     dead_ends: BTreeSet<UniqueAddress>,
+    host_watch: HostWatch,
     /// Probes sent so far.
     nonce: u64,
     counters: Counters,
@@ -130,6 +133,7 @@ impl Region {
     pub fn new(config: RegionConfig, now: Instant) -> Self {
         Self {
             registration: Registration::new(now),
+            host_watch: HostWatch::new(config.settings.no_host_timeout),
             config,
             state: RegionState::Unregistered,
             members: Arc::default(),
@@ -190,7 +194,7 @@ impl Region {
     /// When a `Tick` next has work to do, or `None` if only another input can wake this machine.
     pub fn next_deadline(&self) -> Option<Instant> {
         let slot = self.alarms.first().map(|(at, _)| *at);
-        [slot, self.registration_deadline()].into_iter().flatten().min()
+        [slot, self.registration_deadline(), self.host_watch.next_deadline()].into_iter().flatten().min()
     }
 
     /// The id of this region.
@@ -224,6 +228,29 @@ impl Region {
             self.with_slot(&shard, |region, slot| region.on_slot_alarm(now, &shard, slot, out));
         }
         self.on_registration_tick(now, out);
+        self.on_host_watch(now, out);
+    }
+
+    /// Tells that no member hosts the type, and ends what has waited for too long.
+    fn on_host_watch(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let due = self.host_watch.tick(now);
+        if due.tell {
+            out.push(Effect::Event(RegionEvent::NoHost { role: self.config.fingerprint.role.clone() }));
+        }
+        let Some(cutoff) = now.checked_sub(self.host_watch.timeout()) else { return };
+        for shard in due.shards {
+            self.with_slot(&shard, |region, slot| {
+                for waiting in slot.buffer.take_older(cutoff) {
+                    region.counters.buffered -= 1;
+                    region.drop_waiting(&shard, &waiting, DeadLetterReason::NoHost, out);
+                }
+            });
+        }
+    }
+
+    /// The hosting role, if no member has had it for `no_host_timeout`.
+    pub fn lacks_host(&self) -> Option<&str> {
+        self.host_watch.is_told().then_some(self.config.fingerprint.role.as_str())
     }
 
     /// Does everything due for one shard.
@@ -299,6 +326,8 @@ impl Region {
         if is_message && !self.make_room(shard, slot, &waiting, out) {
             return;
         }
+        self.host_watch.kept(now, shard);
+        let waiting = Waiting { kept_at: Some(now), ..waiting };
         self.counters.buffered += u64::from(is_message);
         slot.buffer.insert(waiting);
         Self::hasten_restart(now, slot);

@@ -97,6 +97,9 @@ pub struct ShardingSettings {
     pub down_removal_margin: Option<Duration>,
     /// Hosting regions that must be registered before the first allocation ever. Default 1.
     pub min_regions: usize,
+    /// How long no member may have had the hosting role of a type before that is told, and before what waits for a host is
+    /// dropped. Default 10 s.
+    pub no_host_timeout: Duration,
     /// How long an ask waits that does not say it, of a type that does not either. Default 5 s.
     pub ask_timeout: Duration,
     /// Idle time after which an entity is passivated; `None` disables. Default 120 s.
@@ -150,6 +153,7 @@ impl Default for ShardingSettings {
             majority_min_cap: 5,
             down_removal_margin: None,
             min_regions: 1,
+            no_host_timeout: seconds(10),
             ask_timeout: seconds(5),
             passivate_idle_after: Some(seconds(120)),
             passivation_stop_timeout: seconds(60),
@@ -211,6 +215,7 @@ impl ShardingSettings {
             ("restart_window", self.restart_window),
             ("permit_wait_warn", self.permit_wait_warn),
             ("ask_timeout", self.ask_timeout),
+            ("no_host_timeout", self.no_host_timeout),
         ];
         if let Some((key, value)) = durations.into_iter().find(|(_, value)| value.is_zero()) {
             return fail(key, format!("{value:?}"), "it must not be zero");

@@ -35,6 +35,8 @@ pub(crate) trait AnyRegion: Send + Sync {
     fn id(&self) -> &RegionId;
     /// Another region of the type takes over on this node; this one has stopped, and ends once a coordinator knows that.
     fn retire(&self);
+    /// What keeps the node from being ready for the type.
+    fn not_ready(&self) -> Option<String>;
     /// For a typed handle.
     fn as_any(&self) -> &(dyn std::any::Any + Send + Sync);
 }
@@ -59,6 +61,10 @@ impl<M: Send + 'static> AnyRegion for Region<M> {
     fn retire(&self) {
         self.0.retired.store(true, Ordering::Relaxed);
         self.0.deferred.push_anyway(Deferred::Rearm);
+    }
+
+    fn not_ready(&self) -> Option<String> {
+        self.0.not_ready()
     }
 
     fn as_any(&self) -> &(dyn std::any::Any + Send + Sync) {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-use greylag_cluster::{AppVersion, Cluster, ClusterEvent, ClusterEvents, Phase, RunningHere};
+use greylag_cluster::{AppVersion, Cluster, ClusterEvent, ClusterEvents, Phase, Readiness, RunningHere};
 use greylag_core::{DeadLetterReason, Generation};
 use greylag_crdt::{LwwMap, LwwRegister};
 use greylag_ddata::{Membership, Replicator, ReplicatorSettings, TypeTable};
@@ -200,6 +200,10 @@ impl Sharding {
         let events = cluster.subscribe();
         let inner =
             Arc::new(Inner { cluster: Some(cluster), node: Arc::new(node), settings, state: Mutex::new(state) });
+        if let Some(cluster) = &inner.cluster {
+            let inner = Arc::downgrade(&inner);
+            cluster.add_readiness_check(move || readiness(&inner));
+        }
         inner.node.remoting.listen(Some("sharding/"), Arc::new(Listener(Arc::downgrade(&inner))));
         tokio::spawn(watch_cluster(inner.clone(), events));
         Ok(Self::lend(inner))
@@ -544,6 +548,13 @@ fn start_replicator(
     let membership = Membership::from_cluster(cluster);
     Replicator::start(replicator_settings, types, node.remoting.clone(), membership)
         .map_err(|error| InitError::NoReplicator { reason: error.to_string() })
+}
+
+/// What this node's entity types say of its readiness.
+fn readiness(inner: &Weak<Inner>) -> Readiness {
+    let regions: Vec<_> = inner.upgrade().map(|inner| inner.lock().regions.values().cloned().collect()).unwrap_or_default();
+    let not_ready = regions.iter().filter_map(|region| region.not_ready()).collect();
+    Readiness { not_ready, ..Readiness::default() }
 }
 
 /// Keeps sharding alive for as long as the node is: dropping handles stops nothing.

@@ -34,7 +34,7 @@ use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
 use crate::inbox::{Inbox, Refused};
 use crate::message::{Mark, PeerMessage, RegionMessage, Stamp};
 use crate::parcel::{AskTag, Content, Origin, Parcel};
-use crate::region::{Effect, Input, Provenance, Region as Machine, RegionState, Returned, Route, Token};
+use crate::region::{Effect, Input, Provenance, RegionEvent, Region as Machine, RegionState, Returned, Route, Token};
 use crate::routes::{LocalRoute, Open, RemoteRoute, RouteTable};
 use crate::settings::ShardingSettings;
 
@@ -470,6 +470,13 @@ impl<M: Send + 'static> Shared<M> {
         guarded.machine.state() == RegionState::Stopped && guarded.machine.next_deadline().is_none()
     }
 
+    /// What keeps the node from being ready for the type.
+    pub(crate) fn not_ready(&self) -> Option<String> {
+        let guarded = self.lock();
+        let role = guarded.machine.lacks_host()?;
+        Some(format!("{}: no member with role {role:?}", self.name))
+    }
+
     pub(crate) fn counters(&self) -> crate::region::Counters {
         self.lock().machine.counters()
     }
@@ -505,7 +512,16 @@ impl<M: Send + 'static> Shared<M> {
                 self.stopped.send_replace(true);
             }
             Effect::Event(event) => {
-                tracing::debug!(entity_type = %self.name, ?event, "region");
+                match &event {
+                    RegionEvent::NoHost { role } => {
+                        let for_s = self.settings.no_host_timeout.as_secs();
+                        tracing::warn!(
+                            entity_type = %self.name, role, for_s,
+                            "no member has the role that hosts this entity type; messages end as dead letters (NoHost) until one has"
+                        );
+                    }
+                    event => tracing::debug!(entity_type = %self.name, ?event, "region"),
+                }
                 self.events.send(Event::Region(event)).ok();
             }
         }

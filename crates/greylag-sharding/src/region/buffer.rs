@@ -23,6 +23,8 @@ pub(super) struct Waiting {
     /// How many regions have forwarded it, this one included if it is forwarded from here.
     pub(super) hops: u8,
     pub(super) rank: Rank,
+    /// Since when it waits here; `None` for what a shard gave back.
+    pub(super) kept_at: Option<Instant>,
 }
 
 impl Waiting {
@@ -123,6 +125,14 @@ impl Buffer {
         self.plain.remove(oldest)
     }
 
+    /// Takes out the messages that have waited since `cutoff` or longer, front to back.
+    pub(super) fn take_older(&mut self, cutoff: Instant) -> Vec<Waiting> {
+        let is_older = |waiting: &Waiting| waiting.is_message() && waiting.kept_at.is_some_and(|at| at <= cutoff);
+        let (older, others): (Vec<_>, Vec<_>) = self.take().into_iter().partition(is_older);
+        others.into_iter().for_each(|waiting| self.push_back(waiting));
+        older
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.ahead.is_empty() && self.plain.is_empty()
     }
@@ -171,7 +181,7 @@ mod tests {
     fn entry(token: u64, rank: Rank) -> Waiting {
         let content = Content::Message { token: Token(token), expires_at: None };
         let origin = RegionId { node: "a:1#1".parse().unwrap(), incarnation: 1 };
-        Waiting { content, origin, first: None, stamped: None, hops: 0, rank }
+        Waiting { content, origin, first: None, stamped: None, hops: 0, rank, kept_at: None }
     }
 
     fn probe(nonce: u64) -> Waiting {

@@ -228,6 +228,7 @@ impl Region {
                 stamped: None,
                 hops: 1,
                 rank: rank.clone(),
+                kept_at: None,
             });
         }
     }

@@ -374,6 +374,13 @@ pub enum RegionEvent {
         /// Filled so far.
         percent: u8,
     },
+    /// No member has had the hosting role for `no_host_timeout`; messages that wait as long are dead letters `NoHost`.
+    NoHost {
+        /// The role.
+        role: String,
+    },
+    /// A member with the hosting role has come.
+    HostFound,
     /// Registration has been tried at least five times while messages wait.
     StillUnregistered {
         /// Messages waiting.

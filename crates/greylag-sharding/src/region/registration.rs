@@ -345,6 +345,7 @@ impl Region {
         if !gone.is_empty() {
             self.on_nodes_gone(now, &gone, out);
         }
+        self.look_for_hosts(now, out);
         let candidates = self.members.coordinator_candidates(&self.config.coordinator_role);
         let oldest = candidates.first().map(|node| {
             let up = self.members.members.get(node).is_some_and(|member| member.phase == Phase::Up);
@@ -365,6 +366,18 @@ impl Region {
                 self.state = RegionState::Unregistered;
             }
             self.try_now(now, out);
+        }
+    }
+
+    /// Looks whether any member, reachable or not, has the hosting role, once this node is a member itself.
+    fn look_for_hosts(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let role = &self.config.fingerprint.role;
+        let has_host = self.members.members.values().any(|member| member.has_role(role));
+        let is_absent = self.members.contains(&self.config.id.node) && !has_host;
+        let slots = &self.slots;
+        let waiting = || slots.iter().filter(|(_, slot)| !slot.buffer.is_empty()).map(|(shard, _)| shard.clone()).collect();
+        if self.host_watch.observe(now, is_absent, waiting) {
+            out.push(Effect::Event(RegionEvent::HostFound));
         }
     }
 

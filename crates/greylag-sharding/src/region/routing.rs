@@ -42,6 +42,7 @@ impl Region {
             stamped: None,
             hops: 0,
             rank: Rank::Plain,
+            kept_at: None,
         };
         match self.state {
             RegionState::Stopped | RegionState::Stopping => {
@@ -193,6 +194,7 @@ impl Region {
             stamped: Some(stamp.generation),
             hops: stamp.hops.saturating_add(1),
             rank,
+            kept_at: None,
         };
         self.with_slot(shard, |region, slot| {
             if let Some(reason) = region.refusal(slot, stamp.hops, &waiting) {
@@ -597,6 +599,7 @@ impl Region {
                 stamped: None,
                 hops: stamp.hops,
                 rank: Rank::Back,
+                kept_at: None,
             };
             self.with_slot(&shard, |region, slot| {
                 if matches!(region.state, RegionState::Stopped | RegionState::Stopping) {

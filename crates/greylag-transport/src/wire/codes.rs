@@ -153,6 +153,7 @@ const REASONS: &[(DeadLetterReason, u32)] = &[
     (DeadLetterReason::DeliveryGaveUp, 43),
     (DeadLetterReason::NotAMember, 44),
     (DeadLetterReason::BeyondReach, 45),
+    (DeadLetterReason::NoHost, 46),
 ];
 
 pub(super) fn write_drop_reason(reason: DeadLetterReason) -> u32 {

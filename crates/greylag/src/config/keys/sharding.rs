@@ -160,6 +160,12 @@ pub(super) fn keys() -> Vec<Key> {
             |draft| &mut draft.settings.sharding.min_regions,
         ),
         Key::new(
+            "sharding.no_host_timeout",
+            "sharding §2.3",
+            "How long no member may have had a type's role before that is told, and before what waits for a host is dropped.",
+            |draft| &mut draft.settings.sharding.no_host_timeout,
+        ),
+        Key::new(
             "sharding.ask_timeout",
             "sharding §1.2",
             "How long an ask waits that does not say it, of an entity type that does not either.",

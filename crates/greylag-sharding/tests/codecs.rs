@@ -1,0 +1,300 @@
+//! How messages, answers and what stands in them find their formats, between two nodes, and what an asker hears of a
+//! mistake. Sharding scenario 110; api.md, "How replies find their format".
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use greylag_cluster::{Cluster, ClusterSettings};
+use greylag_codec::{cbor, json};
+use greylag_core::{
+    Codec, CodecId, DecodeError, EncodeError, EntityError, Manifest, NotStoredReason, Registry, ReplyTo, Uid, UniqueAddress,
+};
+use greylag_persistence::{Ctx, DurableState, Effect, EventSourced, StateEffect, StoredCodec, Stores};
+use greylag_transport::Remoting;
+use greylag_sharding::{
+    AskError, Entity, EntityCtx, EntityKey, EntityRef, EntityType, Failure, InitError, Kind, Region, Sharding,
+    ShardingSettings,
+};
+use greylag_transport::memory::MemoryNetwork;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Node {
+    cluster: Cluster,
+    sharding: Sharding,
+}
+
+impl Node {
+    fn address(&self) -> UniqueAddress {
+        self.cluster.self_address().clone()
+    }
+}
+
+/// Two nodes of one cluster: the first asks, the second hosts.
+struct Two {
+    asker: Node,
+    host: Node,
+}
+
+impl Two {
+    async fn new() -> Self {
+        static LAST_UID: AtomicU64 = AtomicU64::new(0);
+        let network = MemoryNetwork::new();
+        let node = async |address: &str, role: &str| {
+            let uid = Uid::new(LAST_UID.fetch_add(1, Ordering::Relaxed) + 1).unwrap();
+            let remoting = network.node(UniqueAddress::new(address.parse().unwrap(), uid), Arc::new(Registry::new()));
+            let settings = ClusterSettings { roles: [role.to_owned()].into(), ..ClusterSettings::test() };
+            let cluster = Cluster::start(settings, remoting).await.unwrap();
+            let settings = ShardingSettings { number_of_shards: 4, ask_timeout: PATIENCE, ..ShardingSettings::test() };
+            let sharding = Sharding::start(cluster.clone(), Some(Stores::in_memory_shared()), settings).await.unwrap();
+            cluster.join_seed_nodes(vec!["a:1".parse().unwrap()]).await.unwrap();
+            cluster.wait_up().await.unwrap();
+            Node { cluster, sharding }
+        };
+        let asker = node("a:1", "web").await;
+        Self { host: node("b:1", "host").await, asker }
+    }
+
+    /// Sets a type up on both, hosted by the second; answers the first one's region.
+    fn init<M: Send + 'static, K: Kind<M>>(&self, entity_type: impl Fn() -> EntityType<M, K>) -> Region<M> {
+        self.host.sharding.init(entity_type().role("host")).unwrap();
+        self.asker.sharding.init(entity_type().role("host")).unwrap()
+    }
+}
+
+/// Of a type without a codec: refused where other nodes are, on every node, whether or not it would host.
+#[tokio::test]
+async fn scenario_110_a_type_without_a_codec_is_refused_when_it_is_set_up() {
+    const SHY: EntityKey<u64> = EntityKey::new("Shy");
+
+    struct Shy;
+    impl Entity for Shy {
+        type Message = u64;
+
+        fn receive(&mut self, _: u64, _: &mut Ctx<'_, u64>) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+    impl EventSourced for Shy {
+        type Command = u64;
+        type Event = u64;
+        type State = u64;
+
+        fn on_command(&mut self, _: &mut Ctx<'_, u64>, _: &u64, _: u64) -> Effect<Self> {
+            Effect::none()
+        }
+
+        fn apply(_: &mut u64, _: &u64) {}
+    }
+    impl DurableState for Shy {
+        type Command = u64;
+        type State = u64;
+
+        fn on_command(&mut self, _: &mut Ctx<'_, u64>, _: &u64, _: u64) -> StateEffect<Self> {
+            StateEffect::none()
+        }
+    }
+
+    let two = Two::new().await;
+    let sharding = &two.asker.sharding;
+    let missing = |refused: Result<Region<u64>, InitError>| match refused.map(|region| region.name().clone()) {
+        Err(InitError::NoCodec { what, .. }) => what,
+        other => panic!("{other:?}"),
+    };
+    let shy = || EntityType::new(SHY, |_| Ok(Shy));
+    assert_eq!(missing(sharding.init(shy())), "messages");
+    assert_eq!(missing(sharding.init(shy().role("host"))), "messages", "a node that only sends needs it, too");
+    assert_eq!(missing(sharding.init(SHY.proxy())), "messages");
+    let by_events = || EntityType::event_sourced(SHY, |_| Ok(Shy));
+    assert_eq!(missing(sharding.init(by_events().commands(json("shy")))), "events");
+    assert_eq!(missing(sharding.init(by_events().events(json("shy.event")))), "messages");
+    let by_state = || EntityType::durable_state(SHY, |_| Ok(Shy));
+    assert_eq!(missing(sharding.init(by_state().commands(json("shy")))), "states");
+    let told = sharding.init(shy()).unwrap_err().to_string();
+    assert!(told.contains("Shy") && told.contains("local_only()"), "{told}");
+    sharding.init(shy().local_only()).expect("it says that no other node is to reach it");
+}
+
+/// An answer that its owner cannot write, or its asker cannot read.
+#[derive(Debug, PartialEq)]
+enum Fussy {
+    Fine,
+    Unwritable,
+    Unreadable,
+}
+
+impl Serialize for Fussy {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Fine => "fine".serialize(serializer),
+            Self::Unwritable => Err(serde::ser::Error::custom("no ink")),
+            Self::Unreadable => "unreadable".serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Fussy {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match String::deserialize(deserializer)?.as_str() {
+            "fine" => Ok(Self::Fine),
+            _ => Err(serde::de::Error::custom("no glasses")),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum Question {
+    Fine(ReplyTo<Fussy>),
+    Unwritable(ReplyTo<Fussy>),
+    Unreadable(ReplyTo<Fussy>),
+    /// A reference to an entity of a type that only the asker has.
+    Holds(EntityRef<Question>, ReplyTo<Fussy>),
+}
+
+struct Clerk;
+
+impl Entity for Clerk {
+    type Message = Question;
+
+    fn receive(&mut self, question: Question, _: &mut Ctx<'_, Question>) -> Result<(), Failure> {
+        match question {
+            Question::Fine(to) | Question::Holds(_, to) => to.reply(Fussy::Fine),
+            Question::Unwritable(to) => to.reply(Fussy::Unwritable),
+            Question::Unreadable(to) => to.reply(Fussy::Unreadable),
+        }
+        Ok(())
+    }
+}
+
+const CLERK: EntityKey<Question> = EntityKey::new("Clerk");
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_110_an_asker_hears_which_type_has_no_way_and_on_which_node() {
+    let two = Two::new().await;
+    for format in ["json", "cbor"] {
+        let key = || EntityKey::named(format!("Clerk by {format}"));
+        let clerks = two.init(|| {
+            let clerks = EntityType::new(key(), |_| Ok(Clerk));
+            if format == "json" { clerks.codec(json("clerk")) } else { clerks.codec(cbor("clerk")) }
+        });
+        let clerk = clerks.entity_ref("1");
+        assert_eq!(clerk.ask(Question::Fine).await, Ok(Fussy::Fine), "no reply type is registered");
+        for (question, place, word) in [
+            (Question::Unwritable as fn(_) -> _, two.host.address(), "no ink"),
+            (Question::Unreadable, two.asker.address(), "no value of this type"),
+        ] {
+            let AskError::Codec { type_name, node, cause } = clerk.ask(question).await.unwrap_err() else {
+                panic!("it ends at once, and by its codec")
+            };
+            assert_eq!((type_name.as_str(), &node), (std::any::type_name::<Fussy>(), &place), "{format}");
+            assert!(cause.contains(word), "{format}: {cause}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_110_a_reference_to_a_type_that_the_reader_lacks_is_named() {
+    const ONLY_HERE: EntityKey<Question> = EntityKey::new("Only here");
+
+    let two = Two::new().await;
+    let clerk = two.init(|| EntityType::new(CLERK, |_| Ok(Clerk)).codec(json("clerk"))).entity_ref("1");
+    let here = two.asker.sharding.init(EntityType::new(ONLY_HERE, |_| Ok(Clerk)).codec(json("only.here"))).unwrap();
+    let unread = clerk.ask(|to| Question::Holds(here.entity_ref("1"), to)).await.unwrap_err();
+    let message_type = std::any::type_name::<Question>().to_owned();
+    assert_eq!(unread, AskError::Undecodable { message_type, node: two.host.address() });
+    let known = clerk.ask(|to| Question::Holds(clerk.clone(), to)).await;
+    assert_eq!(known, Ok(Fussy::Fine));
+}
+
+/// A message that is no serde type: the token travels as bytes, the answer by a codec of its own.
+struct Double(u64, ReplyTo<u64>);
+
+struct ByHand;
+
+impl Codec<Double> for ByHand {
+    fn id(&self) -> CodecId {
+        CodecId::FIRST_USER
+    }
+
+    fn manifest(&self, _: &Double) -> Manifest {
+        "double".into()
+    }
+
+    fn manifests(&self) -> Vec<Manifest> {
+        vec!["double".into()]
+    }
+
+    fn encode(&self, Double(number, reply_to): &Double, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+        buffer.extend_from_slice(&number.to_be_bytes());
+        buffer.extend_from_slice(&ReplyTo::with(json::<u64>("doubled")).write(reply_to));
+        Ok(())
+    }
+
+    fn decode(&self, manifest: &str, mut bytes: Bytes) -> Result<Double, DecodeError> {
+        let number = bytes.try_get_u64().map_err(|error| DecodeError::malformed(manifest, error))?;
+        let token = ReplyTo::with(json::<u64>("doubled")).read(&bytes);
+        Ok(Double(number, token.map_err(|error| DecodeError::malformed(manifest, error))?))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_travels_by_the_codec_that_its_token_was_written_with() {
+    const DOUBLER: EntityKey<Double> = EntityKey::new("Doubler");
+
+    struct Doubler;
+    impl Entity for Doubler {
+        type Message = Double;
+
+        fn receive(&mut self, Double(number, to): Double, _: &mut Ctx<'_, Double>) -> Result<(), Failure> {
+            to.reply(2 * number);
+            Ok(())
+        }
+    }
+
+    let two = Two::new().await;
+    let doublers = two.init(|| EntityType::new(DOUBLER, |_| Ok(Doubler)).codec(ByHand));
+    assert_eq!(doublers.entity_ref("1").ask(|to| Double(21, to)).await, Ok(42));
+}
+
+/// What belongs to a running process is refused where it would be stored, and the asker hears it.
+#[tokio::test]
+async fn neither_a_reference_nor_a_token_can_be_stored() {
+    const HOARDER: EntityKey<Hoard> = EntityKey::new("Hoarder");
+
+    struct Hoard(ReplyTo<()>);
+
+    #[derive(Serialize, Deserialize)]
+    enum Hoarded {
+        Me(EntityRef<()>),
+        Token(ReplyTo<()>),
+    }
+
+    struct Hoarder;
+    impl EventSourced for Hoarder {
+        type Command = Hoard;
+        type Event = Hoarded;
+        type State = ();
+
+        fn on_command(&mut self, cx: &mut Ctx<'_, Hoard>, (): &(), Hoard(to): Hoard) -> Effect<Self> {
+            let other = cx.entity_ref(EntityKey::new("Other"), "1");
+            Effect::<Self>::persist(Hoarded::Me(other)).then_reply(to, |()| ())
+        }
+
+        fn apply((): &mut (), _: &Hoarded) {}
+    }
+
+    let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
+    let sharding = Sharding::alone(remoting.clone(), Some(Stores::in_memory()), ShardingSettings::test()).await.unwrap();
+    sharding.init(EntityType::event_sourced(HOARDER, |_| Ok(Hoarder)).events(json("hoarded"))).unwrap();
+    let refused = sharding.entity_ref(HOARDER, "1").ask(Hoard).await.unwrap_err();
+    let AskError::Entity(EntityError::NotStored(NotStoredReason::Rejected(why))) = refused else { panic!("{refused:?}") };
+    assert!(why.contains("a reference to an entity cannot be stored"), "{why}");
+
+    let ask = remoting.open_ask(PATIENCE);
+    let token = ReplyTo::new(ask.address, remoting.reply_port());
+    let why = StoredCodec::new(json("hoarded")).encode(&Hoarded::Token(token)).unwrap_err().to_string();
+    assert!(why.contains("a reply token cannot be stored"), "{why}");
+}
