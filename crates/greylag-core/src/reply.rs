@@ -12,11 +12,12 @@
 //! ```
 
 mod format;
+mod scope;
 mod token;
 mod unanswered;
 
 use std::any::{Any, TypeId};
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(feature = "serde")]
 pub use format::serde_impls::{FormatScope, ReadAnswer, ReplyFormat};
 pub use format::{AnswerReader, AnswerWriter};
+pub use scope::ReplyScope;
 pub use token::{ReadTokenError, TokenCodec};
 use unanswered::outcome_of_drop;
 pub use unanswered::{answer_dropped, answer_undelivered};
@@ -44,8 +46,8 @@ pub struct ReplyAddress {
 
 /// What an ask is answered with.
 pub enum ReplyOutcome {
-    /// The answer. If it has to leave the node, the port encodes it by the codec that the node's registry has for its
-    /// type, else by the writer.
+    /// The answer. If it has to leave the node, the port encodes it by a writer that was made for it
+    /// ([`AnswerWriter::is_own`]), else by the codec that the node's registry has for its type, else by the writer.
     Value {
         /// The value, of the type that the asker waits for.
         value: Box<dyn Any + Send>,
@@ -112,9 +114,8 @@ impl<R: Send + 'static> ReplyTo<R> {
         Self { address, port: Some(port), written: AtomicBool::new(false), writer: None, reply: PhantomData }
     }
 
-    /// Has the answer travel by `writer` where the node's registry has no codec for its type.
+    /// Has the answer travel by `writer`: see [`ReplyOutcome::Value`].
     pub fn written_by(self, writer: AnswerWriter) -> Self {
-        // Field by field: a token that is taken apart would count as dropped.
         let mut token = self;
         token.writer = Some(writer);
         token
@@ -132,7 +133,8 @@ impl<R: Send + 'static> ReplyTo<R> {
     /// # Errors
     /// [`UnboundReply`] outside of any scope.
     pub fn bind(address: ReplyAddress) -> Result<Self, UnboundReply> {
-        ReplyScope::current().map(|port| Self::new(address, port)).ok_or(UnboundReply)
+        let port = ReplyScope::bind(&address).ok_or(UnboundReply)?;
+        Ok(Self::new(address, port))
     }
 }
 
@@ -167,7 +169,7 @@ impl<R> ReplyTo<R> {
 
 impl<R> Drop for ReplyTo<R> {
     fn drop(&mut self) {
-        if !*self.written.get_mut() && self.port.is_some() {
+        if !*self.written.get_mut() && self.port.is_some() && !ReplyScope::takes_back(&self.address, outcome_of_drop) {
             self.send(outcome_of_drop());
         }
     }
@@ -185,7 +187,6 @@ impl<R> fmt::Debug for ReplyTo<R> {
 pub struct UnboundReply;
 
 thread_local! {
-    static SCOPE: RefCell<Vec<Arc<dyn ReplyPort>>> = const { RefCell::new(Vec::new()) };
     static STORES: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -214,39 +215,6 @@ impl StorageScope {
 impl Drop for StorageScope {
     fn drop(&mut self) {
         STORES.set(self.outer);
-    }
-}
-
-/// While it lives, reply tokens decoded on this thread are bound to its port.
-///
-/// Deserializers take no context argument, so the port is handed round them.
-#[must_use = "the scope ends when it is dropped"]
-#[derive(Debug)]
-pub struct ReplyScope {
-    /// Scopes end on the thread that opened them.
-    not_send: PhantomData<*const ()>,
-}
-
-impl ReplyScope {
-    /// Opens a scope on this thread; scopes nest.
-    pub fn enter(port: Arc<dyn ReplyPort>) -> Self {
-        SCOPE.with_borrow_mut(|scopes| scopes.push(port));
-        Self { not_send: PhantomData }
-    }
-
-    /// What a layer of the node whose message is decoded here has lent, such as what finds entities by their names.
-    pub fn lent<T: Send + Sync + 'static>() -> Option<Arc<T>> {
-        Self::current()?.lent(TypeId::of::<T>())?.downcast().ok()
-    }
-
-    fn current() -> Option<Arc<dyn ReplyPort>> {
-        SCOPE.with_borrow(|scopes| scopes.last().cloned())
-    }
-}
-
-impl Drop for ReplyScope {
-    fn drop(&mut self) {
-        SCOPE.with_borrow_mut(|scopes| drop(scopes.pop()));
     }
 }
 

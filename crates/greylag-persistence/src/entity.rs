@@ -451,7 +451,11 @@ impl<B: EventSourced> EntityCore<B> {
             let Some(waiting) = self.stash.next() else { return self.stop_if_asked(out) };
             let command = match waiting {
                 Waiting::Command(command) | Waiting::Own(command) => Some(command),
-                Waiting::Timer(mark) => self.errands.fire(now, mark),
+                // What makes the command of a repeating timer is the user's.
+                Waiting::Timer(mark) => match guard(|| self.errands.fire(now, mark)) {
+                    Ok(command) => command,
+                    Err(message) => return self.fail(now, Failure::Handler { handler: "timer", message }, out),
+                },
             };
             if let Some(command) = command {
                 self.process(now, command, out);

@@ -477,7 +477,11 @@ impl<B: DurableState> StateEntityCore<B> {
             let Some(waiting) = self.stash.next() else { return self.stop_if_asked(out) };
             let command = match waiting {
                 Waiting::Command(command) | Waiting::Own(command) => Some(command),
-                Waiting::Timer(mark) => self.errands.fire(now, mark),
+                // What makes the command of a repeating timer is the user's.
+                Waiting::Timer(mark) => match guard(|| self.errands.fire(now, mark)) {
+                    Ok(command) => command,
+                    Err(message) => return self.fail(Failure::Handler { handler: "timer", message }, out),
+                },
             };
             if let Some(command) = command {
                 self.process(command, out);

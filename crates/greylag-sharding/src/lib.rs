@@ -97,6 +97,7 @@ pub mod error;
 pub mod extractor;
 pub mod fingerprint;
 mod frame;
+mod held;
 #[allow(missing_docs, clippy::all, unreachable_pub, unused_qualifications)]
 mod generated {
     include!("generated/greylag.sharding.v1.rs");

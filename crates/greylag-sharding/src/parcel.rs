@@ -2,22 +2,37 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::ids::{EntityId, RegionId};
 use bytes::Bytes;
-use greylag_core::{CodecId, Generation, Manifest};
+use greylag_core::{CodecId, Generation, Manifest, UniqueAddress};
 
 /// The question that a message carries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AskTag {
     /// Its number at the asking node.
     pub(crate) id: u64,
     /// When the asker stops waiting.
     pub(crate) deadline: Instant,
-    /// Asked by this process, which can therefore fail it at once.
-    pub(crate) local: bool,
+    /// The asking process; `None` if it is this one.
+    pub(crate) asker: Option<UniqueAddress>,
 }
+
+impl AskTag {
+    /// For a question of this process.
+    pub(crate) fn own(id: u64, deadline: Instant) -> Self {
+        Self { id, deadline, asker: None }
+    }
+
+    /// For a question of another process, which waits for `budget` more.
+    pub(crate) fn of_another(asker: UniqueAddress, id: u64, now: Instant, budget: Duration) -> Self {
+        Self { id, deadline: now.checked_add(budget).unwrap_or(now + FAR), asker: Some(asker) }
+    }
+}
+
+/// Stands for "never" where a wait overflows the clock.
+pub(crate) const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Where a message was submitted, unless that was here.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,10 +9,10 @@ use bytes::{Buf, Bytes, BytesMut};
 use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_codec::{cbor, json};
 use greylag_core::{
-    Codec, CodecId, DecodeError, EncodeError, EntityError, Manifest, NotStoredReason, Registry, ReplyTo, Uid, UniqueAddress,
+    Codec, CodecId, DecodeError, EncodeError, EntityError, Manifest, NotStoredReason, Registry, ReplyTo, Uid,
+    UniqueAddress,
 };
 use greylag_persistence::{Ctx, DurableState, Effect, EventSourced, StateEffect, StoredCodec, Stores};
-use greylag_transport::Remoting;
 use greylag_sharding::{
     AskError, Entity, EntityCtx, EntityKey, EntityRef, EntityType, Failure, InitError, Kind, Region, Sharding,
     ShardingSettings,
@@ -287,10 +287,13 @@ async fn neither_a_reference_nor_a_token_can_be_stored() {
     }
 
     let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
-    let sharding = Sharding::alone(remoting.clone(), Some(Stores::in_memory()), ShardingSettings::test()).await.unwrap();
+    let sharding =
+        Sharding::alone(remoting.clone(), Some(Stores::in_memory()), ShardingSettings::test()).await.unwrap();
     sharding.init(EntityType::event_sourced(HOARDER, |_| Ok(Hoarder)).events(json("hoarded"))).unwrap();
     let refused = sharding.entity_ref(HOARDER, "1").ask(Hoard).await.unwrap_err();
-    let AskError::Entity(EntityError::NotStored(NotStoredReason::Rejected(why))) = refused else { panic!("{refused:?}") };
+    let AskError::Entity(EntityError::NotStored(NotStoredReason::Rejected(why))) = refused else {
+        panic!("{refused:?}")
+    };
     assert!(why.contains("a reference to an entity cannot be stored"), "{why}");
 
     let ask = remoting.open_ask(PATIENCE);

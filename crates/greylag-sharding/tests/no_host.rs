@@ -32,7 +32,8 @@ async fn node(network: &MemoryNetwork, address: &str, role: &str) -> (Cluster, R
     let settings = ClusterSettings { roles: [role.to_owned()].into(), ..ClusterSettings::test() };
     let cluster = Cluster::start(settings, remoting).await.unwrap();
     let no_host_timeout = Duration::from_millis(300);
-    let settings = ShardingSettings { no_host_timeout, ask_timeout: Duration::from_secs(60), ..ShardingSettings::test() };
+    let settings =
+        ShardingSettings { no_host_timeout, ask_timeout: Duration::from_secs(60), ..ShardingSettings::test() };
     let sharding = Sharding::start(cluster.clone(), None, settings).await.unwrap();
     let carts = sharding.init(EntityType::new(CART, |_| Ok(Cart)).codec(json("cart")).role("carts")).unwrap();
     cluster.join_seed_nodes(vec!["a:1".parse().unwrap()]).await.unwrap();

@@ -2,13 +2,15 @@
 //! and what panics in it costs one message or one entity.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_codec::json;
-use greylag_core::{Codec, CodecId, DeadLetterReason, DecodeError, EncodeError, Manifest, Registry, ReplyTo, Uid, UniqueAddress};
+use greylag_core::{
+    Codec, CodecId, DeadLetterReason, DecodeError, EncodeError, Manifest, Registry, ReplyTo, Uid, UniqueAddress,
+};
 use greylag_persistence::Ctx;
 use greylag_sharding::{
     AskError, Directive, Entity, EntityKey, EntityRef, EntityType, Failure, Plain, Region, SendError, Sharding,
@@ -51,7 +53,7 @@ impl Entity for Echo {
         match message {
             Message::Get(reply_to) | Message::Odd(reply_to) => reply_to.reply(1),
             Message::Fail => return Err(Failure::new("asked to")),
-            Message::Bomb(_) => {}
+            Message::Bomb(bomb) => drop(bomb),
         }
         Ok(())
     }
@@ -128,8 +130,6 @@ impl Codec<Message> for Odd {
 /// Two nodes; the second hosts, the first sends.
 async fn pair(codec: &Odd) -> (Vec<Cluster>, Region<Message>, UniqueAddress) {
     static LAST_UID: AtomicU64 = AtomicU64::new(0);
-    static LOG: OnceLock<()> = OnceLock::new();
-    LOG.get_or_init(|| drop(tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).try_init()));
     let network = MemoryNetwork::new();
     let (mut clusters, mut regions) = (Vec::new(), Vec::new());
     for (address, role) in [("a:1", "web"), ("b:1", "echo")] {

@@ -385,19 +385,27 @@ impl Endpoint {
             ReplyOutcome::Dropped(reason) => return Reply::Dropped(reason),
             ReplyOutcome::Value { value, type_name, writer } => (value, type_name, writer),
         };
-        let encoded = match (self.registry.encode_any(&*value, type_name), writer) {
-            (Err(EncodeError::NotRegistered { .. }), Some(writer)) => writer.write(&*value),
-            (encoded, _) => encoded,
-        };
+        let encoded = isolated("the codec of an answer", type_name, || {
+            let by_registry = || self.registry.encode_any(&*value, type_name);
+            match writer {
+                Some(writer) if writer.is_own() => writer.write(&*value),
+                Some(writer) => match by_registry() {
+                    Err(EncodeError::NotRegistered { .. }) => writer.write(&*value),
+                    encoded => encoded,
+                },
+                None => by_registry(),
+            }
+        });
         let cause = match encoded {
+            None => "its codec panicked".to_owned(),
             // No node reads it, and the stream would end with it.
-            Ok(encoded) if encoded.manifest.len() > MAX_NAME => {
+            Some(Ok(encoded)) if encoded.manifest.len() > MAX_NAME => {
                 format!("its manifest has {} bytes, and {MAX_NAME} are the most", encoded.manifest.len())
             }
-            Ok(encoded) => {
+            Some(Ok(encoded)) => {
                 return Reply::Value { codec: encoded.codec, manifest: encoded.manifest, payload: encoded.payload };
             }
-            Err(error) => error.to_string(),
+            Some(Err(error)) => error.to_string(),
         };
         tracing::warn!(type_name, cause, "an answer could not be written; its asker is told so");
         Reply::Unwritten { type_name: shortened(type_name.to_owned()), cause: shortened(cause) }
@@ -448,8 +456,8 @@ impl Endpoint {
     ) -> Result<crate::Answer, AskError> {
         let reader = self.asks.reader(ask_id);
         let type_name = reader.as_ref().map_or_else(|| manifest.to_string(), |reader| reader.type_name().to_owned());
+        let scope = ReplyScope::enter(port());
         let decoded = isolated("the codec of an answer", manifest, || {
-            let _scope = ReplyScope::enter(port());
             match reader.filter(|reader| reader.reads(codec, manifest)) {
                 Some(reader) => reader.read(manifest, payload),
                 None => self.registry.decode(codec, manifest, payload),
@@ -460,6 +468,7 @@ impl Endpoint {
             Some(Err(error)) => error.to_string(),
             None => "its codec panicked".to_owned(),
         };
+        scope.refuse(DeadLetterReason::Undecodable, None);
         Err(AskError::Codec { type_name, node: self.self_address.clone(), cause })
     }
 

@@ -37,6 +37,11 @@ impl AnswerWriter {
         Self(Writer::Codec(Arc::new(Erased::new(codec))))
     }
 
+    /// Whether it was made for this very answer, and so goes before the codec that the registry has for the type.
+    pub fn is_own(&self) -> bool {
+        matches!(self.0, Writer::Codec(_))
+    }
+
     /// Writes `answer`, which must be of the type that the writer was made for.
     ///
     /// # Errors

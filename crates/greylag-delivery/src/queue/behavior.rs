@@ -304,7 +304,9 @@ mod tests {
         let (wanted, stream_id) = (Arc::downgrade(&waiting), StreamId(8));
         let load = QueueCommand::Load { controller: controller(1), stream_id, now_ms: 0, wanted, reply_to };
         let (id, marks) = (id(), Marks::default());
-        behavior.on_command(&mut Ctx::for_events(Instant::now(), &id, EventNr::FIRST, &marks), queue, load).event_count()
+        behavior
+            .on_command(&mut Ctx::for_events(Instant::now(), &id, EventNr::FIRST, &marks), queue, load)
+            .event_count()
     }
 
     /// Of delivery §4.2, and scenario delivery 87: a controller that found its own start in the

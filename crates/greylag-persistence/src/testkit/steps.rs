@@ -121,7 +121,7 @@ impl Asks {
         let node = "testkit:1#1".parse().expect("a fixed address parses");
         let scope = ReplyScope::enter(answers.clone());
         let command = command(ReplyTo::new(ReplyAddress { node, ask_id: self.count }, answers.clone()));
-        (command, Question { answers, _scope: scope, of: PhantomData })
+        (command, Question { answers, scope, of: PhantomData })
     }
 }
 
@@ -129,13 +129,15 @@ impl Asks {
 /// was written would have.
 pub(crate) struct Question<R> {
     answers: Arc<Answers>,
-    _scope: ReplyScope,
+    scope: ReplyScope,
     of: PhantomData<R>,
 }
 
 impl<R: Send + 'static> Question<R> {
     /// What the command was answered, once it was handled.
     pub(crate) fn answer(self) -> Result<R, EntityError> {
+        // A token that was read and dropped answers now.
+        drop(self.scope);
         let answer = self.answers.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         match answer.expect("the command was not answered") {
             ReplyOutcome::Value { value, .. } => Ok(*value.downcast::<R>().expect("the token answers its own type")),

@@ -277,6 +277,8 @@ impl<M: HostedMachine> PersistentEntity<M> {
             }
             Action::DeadLetter(dropped) => drop_command(dropped, cx),
             Action::Restarting(cause) => {
+                // Wishes of the incarnation that failed end with it.
+                (self.vetoed, self.stops) = (false, false);
                 tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), %cause, "entity recovers again");
                 if let Some(store) = &self.store {
                     self.waiting = Some(Waiting::StoreBack(Box::pin(M::reopenings(store).beyond(self.reopenings))));

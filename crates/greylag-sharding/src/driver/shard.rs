@@ -26,6 +26,7 @@ use super::shared::Shared;
 use super::wire;
 use crate::entity::{EntityInit, Failure, FailureCause, TimerKey};
 use crate::entity_type::BoxedEntity;
+use crate::held::{Held, discard};
 use crate::host::{CtxScope, Fenced, MakeMessage, Requests, Resumption, ShardCx, Signal, TimerRequest, Work};
 use crate::ids::{EntityId, ShardId};
 use crate::inbox::Inbox;
@@ -59,19 +60,24 @@ pub(crate) enum Control<M> {
 /// A message as the shard's machine carries it.
 enum Letter<M> {
     /// Came through sharding.
-    User { message: M, ask: Option<Box<AskTag>>, origin: Option<Arc<Origin>> },
+    User { message: Held<M>, ask: Option<Box<AskTag>>, origin: Option<Arc<Origin>> },
     /// From the entity itself, or direct.
-    Own(M),
+    Own(Held<M>),
     /// The turn of a timer that repeats.
     Repeat(TimerKey),
     /// The result of asynchronous work.
-    Resumption(Resumption<M>),
+    Resumption(Held<Resumption<M>>),
 }
 
 impl<M> Letter<M> {
+    /// From the entity itself, or direct.
+    fn own(message: M) -> Self {
+        Self::Own(Held::new(message))
+    }
+
     /// A message that an entity took and did not handle. Its asker, if any, waits for the reply token alone.
     fn given_back(message: M) -> Self {
-        Self::User { message, ask: None, origin: None }
+        Self::User { message: Held::new(message), ask: None, origin: None }
     }
 }
 
@@ -83,7 +89,7 @@ pub(crate) struct ShardTask<M: Send + 'static> {
     shard: Shard<BoxedEntity<M>, Letter<M>>,
     scope: Arc<CtxScope>,
     requests: Requests<M>,
-    repeats: Repeats<MakeMessage<M>>,
+    repeats: Repeats<Held<MakeMessage<M>>>,
     /// Tasks of entities, to be cancelled with their incarnation.
     works: BTreeMap<SlotId, Vec<AbortHandle>>,
     spare: Vec<Effect<BoxedEntity<M>, Letter<M>>>,
@@ -132,29 +138,32 @@ impl<M: Send + 'static> ShardTask<M> {
     }
 
     /// Runs until the shard has stopped, and tells the region.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(mut self) {
         let shared = self.shared.clone();
         let (id, generation) = (self.scope.shard.clone(), self.scope.generation);
         shared.input(RegionInput::ShardInitialized { shard: id.clone(), generation });
         shared.events.send(Event::ShardStarted(id.clone())).ok();
-        let ended = AssertUnwindSafe(self.serve()).catch_unwind().await;
-        if ended.is_err() {
+        // Out of the reach of a panic: what was taken and not delivered goes back to the region.
+        let mut batch = VecDeque::new();
+        let failed = AssertUnwindSafe(self.serve(&mut batch)).catch_unwind().await.is_err();
+        if failed {
             tracing::error!(entity_type = %shared.name, shard = %id, "shard failed");
         }
+        let mut unhandled = self.leftovers.take().unwrap_or_default();
+        unhandled.extend(batch);
+        discard(self);
         shared.events.send(Event::ShardStopped(id.clone())).ok();
-        let failed = ended.is_err();
-        shared.shard_ended(&id, generation, ended.unwrap_or_default(), failed);
+        shared.shard_ended(&id, generation, unhandled, failed);
     }
 
-    async fn serve(mut self) -> Vec<Parcel<M>> {
-        let mut batch = VecDeque::new();
+    async fn serve(&mut self, batch: &mut VecDeque<Parcel<M>>) {
         let mut controls = VecDeque::new();
         // One timer for the whole life: arming one is dear, polling an armed one is not.
         let mut timer = pin!(tokio::time::sleep_until(self.now.into()));
         loop {
             if !self.awake {
                 sleep_on(&self.shared.node, &self.control, &mut controls).await;
-            } else if !self.can_run(&batch) {
+            } else if !self.can_run(batch) {
                 let deadline = self.shard.next_deadline().filter(|_| !self.held);
                 if let Some(deadline) = deadline
                     && timer.deadline() != deadline.into()
@@ -164,7 +173,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 let (held, inbox, control) = (self.held, &self.inbox, &self.control);
                 poll_fn(|cx| {
                     let told = control.poll_take(cx, &mut controls).is_ready();
-                    let mail = !held && inbox.poll_take(cx, &mut batch).is_ready();
+                    let mail = !held && inbox.poll_take(cx, batch).is_ready();
                     let due = deadline.is_some() && timer.as_mut().poll(cx).is_ready();
                     if told || mail || due { Poll::Ready(()) } else { Poll::Pending }
                 })
@@ -173,7 +182,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 self.control.take(&mut controls);
             }
             if batch.is_empty() && !self.held {
-                self.inbox.take(&mut batch);
+                self.inbox.take(batch);
             }
             // Looked up after the batch was taken: a message sent after this process woke must not pass by a
             // tick from before it slept.
@@ -181,23 +190,21 @@ impl<M: Send + 'static> ShardTask<M> {
             self.now = Instant::now();
             self.shard.observe(self.now);
             if self.may_run() && !self.postponed.is_empty() {
-                self.catch_up(&mut batch);
+                self.catch_up(batch);
             }
             while let Some(control) = controls.pop_front() {
-                self.on_control(control, &mut batch);
+                self.on_control(control, batch);
             }
             if self.may_run() {
-                self.run_once(&mut batch);
+                self.run_once(batch);
                 if self.shard.next_deadline().is_some_and(|deadline| deadline <= self.now) {
                     self.input(Input::Tick);
                 }
             }
-            if let Some(leftovers) = self.leftovers.take() {
-                let mut all = leftovers;
-                all.extend(batch);
-                return all;
+            if self.leftovers.is_some() {
+                return;
             }
-            if self.can_run(&batch) {
+            if self.can_run(batch) {
                 tokio::task::yield_now().await;
             }
         }
@@ -252,6 +259,7 @@ impl<M: Send + 'static> ShardTask<M> {
         };
         let Parcel { id, content: Content::Value { message, .. }, ask, origin } = parcel else { return };
         let activity = self.is_activity(&message);
+        let message = Held::new(message);
         self.input(Input::Deliver { id, payload: Letter::User { message, ask, origin }, activity });
     }
 
@@ -270,7 +278,7 @@ impl<M: Send + 'static> ShardTask<M> {
         }
         match control {
             Control::Resumed { slot, incarnation, resumption, suspension } => {
-                let payload = Letter::Resumption(resumption);
+                let payload = Letter::Resumption(Held::new(resumption));
                 self.input(Input::Resumed { slot, incarnation, payload, suspension });
             }
             Control::Broken { slot, incarnation, reason } => {
@@ -279,7 +287,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 }
             }
             Control::Direct { instance, message } => {
-                self.input(Input::Direct { incarnation: instance, payload: Letter::Own(message) });
+                self.input(Input::Direct { incarnation: instance, payload: Letter::own(message) });
             }
             Control::Stop => {
                 // The route is sealed, so the inbox now holds all messages that stand before the marker.
@@ -373,7 +381,7 @@ impl<M: Send + 'static> ShardTask<M> {
             Effect::Stopped(leftovers) => {
                 let parcels = leftovers.into_iter().filter_map(|(id, letter)| match letter {
                     Letter::User { message, ask, origin } => {
-                        Some(Parcel { id, content: Content::value(message), ask, origin })
+                        Some(Parcel { id, content: Content::value(message.into_inner()), ask, origin })
                     }
                     _ => None,
                 });
@@ -390,29 +398,31 @@ impl<M: Send + 'static> ShardTask<M> {
             let answer = EntityError::StartFailed(self.start_failure.clone());
             return answer_dropped(answer, || drop(message));
         }
-        self.shared.dead_letter(Parcel { id, content: Content::value(message), ask, origin }, reason);
+        let content = Content::value(message.into_inner());
+        self.shared.dead_letter(Parcel { id, content, ask, origin }, reason);
     }
 
     fn run_handler(&mut self, slot: SlotId, letter: Letter<M>) {
         let letter = match letter {
             Letter::Repeat(key) => {
                 let Some((make, at)) = self.repeats.fire(slot, key, self.now) else { return };
-                let message = match catch_unwind(AssertUnwindSafe(make)) {
+                let message = match catch_unwind(AssertUnwindSafe(make.get_mut())) {
                     Ok(message) => message,
                     Err(panic) => return self.fail(slot, FailureCause::Panic(panic_text(&*panic)), None),
                 };
                 // Before the handler runs, which may replace or cancel the timer, or fail.
                 let timers = vec![TimerChange::Set { key, at, payload: Letter::Repeat(key) }];
                 self.input(Input::Done { slot, outcome: Outcome { timers, ..Outcome::default() } });
-                Letter::Own(message)
+                Letter::own(message)
             }
             letter => letter,
         };
         let result = self.with_entity(slot, |entity, cx| match letter {
-            Letter::User { message, .. } | Letter::Own(message) | Letter::Resumption(Resumption::Message(message)) => {
-                entity.receive(message, cx)
-            }
-            Letter::Resumption(Resumption::Value(value)) => entity.on_resume(value, cx),
+            Letter::User { message, .. } | Letter::Own(message) => entity.receive(message.into_inner(), cx),
+            Letter::Resumption(resumption) => match resumption.into_inner() {
+                Resumption::Message(message) => entity.receive(message, cx),
+                Resumption::Value(value) => entity.on_resume(value, cx),
+            },
             Letter::Repeat(_) => unreachable!("made into its message above"),
         });
         self.after(slot, result, false);
@@ -442,7 +452,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 self.input(Input::Done { slot, outcome });
             }
             Err(cause) => {
-                self.requests = Requests::default();
+                discard(std::mem::take(&mut self.requests));
                 self.fail(slot, cause, None);
             }
         }
@@ -487,7 +497,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 self.input(Input::Started { slot, outcome, payload });
             }
             Err(text) => {
-                self.requests = Requests::default();
+                discard(std::mem::take(&mut self.requests));
                 self.start_failure.clone_from(&text);
                 self.fail(slot, FailureCause::Start(text), payload);
             }
@@ -497,15 +507,16 @@ impl<M: Send + 'static> ShardTask<M> {
     /// Returns the messages that the entity gave back; its other requests are not granted any more.
     fn signal_slot(&mut self, slot: SlotId, signal: Signal) -> Vec<Letter<M>> {
         self.with_entity(slot, |entity, cx| entity.on_signal(signal, cx)).ok();
-        let requests = std::mem::take(&mut self.requests);
-        requests.give_back.into_iter().map(Letter::given_back).collect()
+        let give_back = std::mem::take(&mut self.requests.give_back);
+        discard(std::mem::take(&mut self.requests));
+        give_back.into_iter().map(Letter::given_back).collect()
     }
 
     fn signal(&mut self, entity: &mut BoxedEntity<M>, id: &EntityId, incarnation: u64, signal: Signal) {
         let mut cx = ShardCx::new(&self.scope, id, incarnation, self.now, &mut self.requests);
         // The incarnation ends in any case, so no supervisor is left that could judge a failure here.
         let _ = catch_unwind(AssertUnwindSafe(|| entity.on_signal(signal, &mut cx)));
-        self.requests = Requests::default();
+        discard(std::mem::take(&mut self.requests));
     }
 
     fn cancel(&mut self, slot: SlotId) {
@@ -542,7 +553,7 @@ impl<M: Send + 'static> ShardTask<M> {
             direct: requests.direct,
             veto: requests.veto,
             fenced: requests.fenced.is_some(),
-            to_self: requests.to_self.into_iter().map(Letter::Own).collect(),
+            to_self: requests.to_self.into_iter().map(Letter::own).collect(),
             give_back: requests.give_back.into_iter().map(Letter::given_back).collect(),
             timers,
         }
@@ -552,10 +563,10 @@ impl<M: Send + 'static> ShardTask<M> {
         match request {
             TimerRequest::Once { key, at, message } => {
                 self.repeats.cancel(slot, key);
-                TimerChange::Set { key, at, payload: Letter::Own(message) }
+                TimerChange::Set { key, at, payload: Letter::own(message) }
             }
             TimerRequest::Every { key, period, pace, make } => {
-                let at = self.repeats.set(slot, key, period, pace, make, self.now);
+                let at = self.repeats.set(slot, key, period, pace, Held::new(make), self.now);
                 TimerChange::Set { key, at, payload: Letter::Repeat(key) }
             }
             TimerRequest::Cancel(key) => {
@@ -616,13 +627,6 @@ async fn sleep_on<M>(node: &Node, control: &Inbox<Control<M>>, controls: &mut Ve
     tokio::select! {
         () = node.awake() => {}
         () = poll_fn(|cx| control.poll_take(cx, controls)) => {}
-    }
-}
-
-/// Drops what is the user's: a panic of its destructor ends with it, and not with the shard.
-fn discard<T>(value: T) {
-    if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
-        tracing::error!("a destructor panicked");
     }
 }
 

@@ -552,7 +552,8 @@ fn start_replicator(
 
 /// What this node's entity types say of its readiness.
 fn readiness(inner: &Weak<Inner>) -> Readiness {
-    let regions: Vec<_> = inner.upgrade().map(|inner| inner.lock().regions.values().cloned().collect()).unwrap_or_default();
+    let regions: Vec<_> =
+        inner.upgrade().map(|inner| inner.lock().regions.values().cloned().collect()).unwrap_or_default();
     let not_ready = regions.iter().filter_map(|region| region.not_ready()).collect();
     Readiness { not_ready, ..Readiness::default() }
 }

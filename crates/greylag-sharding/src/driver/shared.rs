@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use greylag_core::{
-    Codec, CodecId, DeadLetterReason, EncodeError, Generation, Manifest, ReplyTo, UniqueAddress, answer_undelivered,
+    Codec, CodecId, DeadLetterReason, EncodeError, Generation, Manifest, ReplyAddress, ReplyOutcome, ReplyTo,
+    UniqueAddress, answer_undelivered,
 };
 use greylag_transport::{
     AskHeader, Destination, Envelope, Payload, PayloadValue, Recipient, Remoting, SendError as Rejection,
@@ -25,16 +26,16 @@ use super::control::ControlLane;
 use super::event::Event;
 use super::node::Node;
 use super::shard::{Control, ShardTask};
-use super::wire;
 use crate::entity_ref::{AskError, SendError};
 use crate::entity_type::Described;
 use crate::extractor::Extractor;
 use crate::frame;
+use crate::held::discard;
 use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
 use crate::inbox::{Inbox, Refused};
 use crate::message::{Mark, PeerMessage, RegionMessage, Stamp};
-use crate::parcel::{AskTag, Content, Origin, Parcel};
-use crate::region::{Effect, Input, Provenance, RegionEvent, Region as Machine, RegionState, Returned, Route, Token};
+use crate::parcel::{AskTag, Content, FAR, Origin, Parcel};
+use crate::region::{Effect, Input, Provenance, Region as Machine, RegionEvent, RegionState, Returned, Route, Token};
 use crate::routes::{LocalRoute, Open, RemoteRoute, RouteTable};
 use crate::settings::ShardingSettings;
 
@@ -102,6 +103,12 @@ struct Hosted<M> {
     generation: Generation,
     inbox: Arc<Inbox<Parcel<M>>>,
     control: Arc<Inbox<Control<M>>>,
+}
+
+impl<M> Clone for Hosted<M> {
+    fn clone(&self) -> Self {
+        Self { generation: self.generation, inbox: self.inbox.clone(), control: self.control.clone() }
+    }
 }
 
 /// A message for another node, encoded by the lane writer.
@@ -276,7 +283,8 @@ impl<M: Send + 'static> Shared<M> {
             return Err(AskError::InvalidTimeout);
         }
         let ask = self.remoting().open_ask(timeout);
-        let tag = AskTag { id: ask.address.ask_id, deadline: Instant::now() + timeout, local: true };
+        let now = Instant::now();
+        let tag = AskTag::own(ask.address.ask_id, now.checked_add(timeout).unwrap_or(now + FAR));
         let message = message(ReplyTo::new(ask.address.clone(), self.remoting().reply_port()));
         self.send(shard, Parcel::local(id, message, Some(Box::new(tag))))?;
         Ok(ask.answer)
@@ -293,19 +301,24 @@ impl<M: Send + 'static> Shared<M> {
         let recipient = format!("{}/{}", self.data_path, parcel.id);
         self.remoting().dead_letter(reason, &recipient, &self.manifest(&parcel));
         if let Some(ask) = &parcel.ask
-            && ask.local
+            && ask.asker.is_none()
         {
             self.remoting().fail_ask(ask.id, greylag_transport::AskError::Dropped(reason));
         }
         match parcel.content {
             Content::Value { message, .. } => undelivered(message, reason),
-            // The token of a remote asker is in the bytes: reading them is what lets it hear.
-            Content::Bytes { codec, manifest, payload } if parcel.ask.is_some() => {
-                if let Ok(message) = wire::decode(self, codec, &manifest, payload) {
-                    undelivered(message, reason);
-                }
-            }
-            Content::Bytes { .. } => {}
+            // Its asker hears without the token in the bytes, which may be unreadable or dear to read.
+            Content::Bytes { .. } => self.nack(parcel.ask.as_deref(), reason),
+        }
+    }
+
+    /// Tells the asker at another process that its message was dropped.
+    fn nack(&self, ask: Option<&AskTag>, reason: DeadLetterReason) {
+        if let Some(ask) = ask
+            && let Some(node) = ask.asker.clone()
+        {
+            let to = ReplyAddress { node, ask_id: ask.id };
+            self.remoting().reply_port().reply(&to, ReplyOutcome::Dropped(reason));
         }
     }
 
@@ -338,7 +351,7 @@ impl<M: Send + 'static> Shared<M> {
         let ask = parcel
             .ask
             .as_ref()
-            .filter(|ask| ask.local)
+            .filter(|ask| ask.asker.is_none())
             .map(|ask| AskHeader { id: ask.id, budget: ask.deadline.saturating_duration_since(Instant::now()) });
         let codec = self.entity_type.common.codec.clone();
         let value = Outgoing { stamp, digest: self.digest, parcel, codec };
@@ -374,7 +387,10 @@ impl<M: Send + 'static> Shared<M> {
             return Err(stale);
         }
         if to.node == *self.remoting().self_address() {
-            return self.deliver_direct(shard, to.instance, message);
+            return self.deliver_direct(shard, to.instance, message).map_err(|message| {
+                undelivered(message, DeadLetterReason::StaleRecipient);
+                stale
+            });
         }
         let codec = self.entity_type.common.codec.as_ref();
         let codec = codec.ok_or(SendError::Dropped(DeadLetterReason::SerializeFailed))?;
@@ -397,10 +413,10 @@ impl<M: Send + 'static> Shared<M> {
     }
 
     /// Hands a direct message to a shard of this node.
-    pub(crate) fn deliver_direct(&self, shard: &str, instance: u64, message: M) -> Result<(), SendError> {
-        let stale = SendError::Dropped(DeadLetterReason::StaleRecipient);
-        let shard = ShardId::new(shard).map_err(|_| stale)?;
-        let control = self.lock().hosted.get(&shard).map(|hosted| hosted.control.clone()).ok_or(stale)?;
+    pub(crate) fn deliver_direct(&self, shard: &str, instance: u64, message: M) -> Result<(), M> {
+        let shard = ShardId::new(shard).ok();
+        let control = shard.and_then(|shard| self.lock().hosted.get(&shard).map(|hosted| hosted.control.clone()));
+        let Some(control) = control else { return Err(message) };
         control.push_anyway(Control::Direct { instance, message });
         Ok(())
     }
@@ -642,16 +658,21 @@ impl<M: Send + 'static> Shared<M> {
         failed: bool,
     ) {
         let unhandled: Vec<_> = unhandled.into_iter().map(|parcel| self.named(parcel)).collect();
+        let hosted = self.lock().hosted.get(shard).filter(|hosted| hosted.generation == generation).cloned();
+        // Named before the lock is taken, for naming asks the user's codec. What comes in meanwhile is named when it is sent.
+        let mut rest = VecDeque::new();
+        if let Some(hosted) = &hosted {
+            hosted.inbox.take(&mut rest);
+        }
+        let mut rest: Vec<_> = rest.into_iter().map(|parcel| self.named(parcel)).collect();
         self.with_machine(|guarded| {
-            let rest = guarded.hosted.get(shard).filter(|hosted| hosted.generation == generation).map(|hosted| {
-                let mut rest = VecDeque::new();
-                hosted.inbox.take(&mut rest);
-                rest
-            });
-            if rest.is_some() {
+            if let Some(hosted) = &hosted {
+                let mut last = VecDeque::new();
+                hosted.inbox.take(&mut last);
+                rest.extend(last);
                 guarded.hosted.remove(shard);
             }
-            let all = unhandled.into_iter().chain(rest.into_iter().flatten());
+            let all = unhandled.into_iter().chain(rest);
             let returned: Vec<_> = all.map(|parcel| guarded.give_back(parcel)).collect();
             let shard = shard.clone();
             let input = if failed {
@@ -661,6 +682,8 @@ impl<M: Send + 'static> Shared<M> {
             };
             self.handle(guarded, input, None)
         });
+        // The control inbox may hold values of the user's; they are dropped here, without the lock.
+        discard(hosted);
     }
 
     // --- what comes back ---
@@ -717,7 +740,7 @@ impl<M> Guarded<M> {
 }
 
 /// Drops a message that no handler saw; its asker hears why. A panic of its destructor ends with the message.
-fn undelivered<M>(message: M, reason: DeadLetterReason) {
+pub(crate) fn undelivered<M>(message: M, reason: DeadLetterReason) {
     let dropped = catch_unwind(AssertUnwindSafe(|| answer_undelivered(reason, || drop(message))));
     if dropped.is_err() {
         tracing::error!(%reason, "a message's destructor panicked");

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use greylag_core::{CodecId, DeadLetterReason, Manifest, ReplyScope, UniqueAddress};
 use greylag_transport::{Inbound, Receiver};
 
-use super::shared::Shared;
+use super::shared::{Shared, undelivered};
 use crate::frame;
 use crate::ids::ShardId;
 use crate::inbox::Refused;
@@ -83,7 +83,7 @@ fn on_frame<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Re
     }
     let stamp = header.stamp;
     let ask =
-        message.ask.map(|ask| Box::new(AskTag { id: ask.id, deadline: Instant::now() + ask.budget, local: false }));
+        message.ask.map(|ask| Box::new(AskTag::of_another(message.from.clone(), ask.id, Instant::now(), ask.budget)));
     let content = Content::Bytes { codec: message.codec, manifest: message.manifest.clone(), payload };
     let mut parcel = Parcel { id: header.id, content, ask, origin: None };
 
@@ -98,7 +98,14 @@ fn on_frame<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Re
         parcel.origin = Some(origin);
         match local.inbox.push(parcel) {
             Ok(()) => return Ok(()),
-            Err(Refused::Full(_)) => return Err(DeadLetterReason::ShardInboxFull),
+            Err(Refused::Full(refused)) => {
+                // Refusing the message tells its asker; this tells those of other tokens in it.
+                let reason = DeadLetterReason::ShardInboxFull;
+                if let Content::Value { message, .. } = refused.content {
+                    undelivered(message, reason);
+                }
+                return Err(reason);
+            }
             Err(Refused::Sealed(refused)) => parcel = refused,
         }
     }
@@ -111,32 +118,39 @@ fn on_frame<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Re
 fn on_direct<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Result<(), DeadLetterReason> {
     let mut payload = message.payload.clone();
     let instance = frame::take_direct(&mut payload).map_err(|error| error.reason())?;
+    let asker = message.ask.map(|ask| (&message.from, ask.id));
     let value =
-        decode(shared, message.codec, &message.manifest, payload).map_err(|()| DeadLetterReason::Undecodable)?;
-    shared.deliver_direct(message.recipient.below(), instance, value).map_err(|_| DeadLetterReason::StaleRecipient)
+        decode(shared, message.codec, &message.manifest, payload, asker).map_err(|()| DeadLetterReason::Undecodable)?;
+    let reason = DeadLetterReason::StaleRecipient;
+    shared.deliver_direct(message.recipient.below(), instance, value).map_err(|value| {
+        undelivered(value, reason);
+        reason
+    })
 }
 
-/// Reads a message; reply tokens in it answer through this node's port.
+/// Reads a message; reply tokens in it answer through this node's port. If it cannot be read, they answer so, but for that
+/// of `asker`, who hears it from the caller.
 pub(crate) fn decode<M: Send + 'static>(
     shared: &Shared<M>,
     codec: CodecId,
     manifest: &Manifest,
     payload: Bytes,
+    asker: Option<(&UniqueAddress, u64)>,
 ) -> Result<M, ()> {
     let own = shared.entity_type.common.codec.as_ref().filter(|own| own.id() == codec).ok_or(())?;
-    let read = catch_unwind(AssertUnwindSafe(|| {
-        let _scope = ReplyScope::enter(shared.remoting().reply_port());
-        own.decode(manifest, payload).map_err(|error| error.to_string())
-    }));
+    let scope = ReplyScope::enter(shared.remoting().reply_port());
+    let read = catch_unwind(AssertUnwindSafe(|| own.decode(manifest, payload).map_err(|error| error.to_string())));
     read.unwrap_or_else(|_| Err("the codec panicked".to_owned())).map_err(|error| {
         tracing::warn!(entity_type = %shared.name, error, "message could not be read");
+        scope.refuse(DeadLetterReason::Undecodable, asker);
     })
 }
 
 /// The parcel with its message read, or as it was.
 pub(crate) fn read<M: Send + 'static>(shared: &Shared<M>, mut parcel: Parcel<M>) -> Result<Parcel<M>, Parcel<M>> {
     if let Content::Bytes { codec, manifest, payload } = &parcel.content {
-        match decode(shared, *codec, manifest, payload.clone()) {
+        let asker = parcel.ask.as_ref().and_then(|ask| Some((ask.asker.as_ref()?, ask.id)));
+        match decode(shared, *codec, manifest, payload.clone(), asker) {
             Ok(message) => parcel.content = Content::value(message),
             Err(()) => return Err(parcel),
         }

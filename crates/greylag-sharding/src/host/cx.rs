@@ -19,6 +19,7 @@ use greylag_transport::Remoting;
 use super::Fenced;
 use crate::driver::Node;
 use crate::ids::{EntityId, EntityTypeName, ShardId};
+use crate::parcel::FAR;
 
 /// What asynchronous work comes back as.
 pub(crate) enum Resumption<M> {
@@ -360,7 +361,11 @@ impl<'a, M: 'static> ShardCx<'a, M> {
     /// the same key is replaced, even if its message is queued already.
     pub fn once(&mut self, key: impl Into<TimerKey>, delay: Duration, message: M) {
         let key = key.into();
-        self.requests.timers.push(TimerRequest::Once { key, at: self.now + delay, message });
+        self.requests.timers.push(TimerRequest::Once {
+            key,
+            at: self.now.checked_add(delay).unwrap_or(self.now + FAR),
+            message,
+        });
     }
 
     /// Forgets a timer; its message is not delivered, even if it is queued already.

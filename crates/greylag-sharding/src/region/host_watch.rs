@@ -38,12 +38,7 @@ impl HostWatch {
 
     /// Takes what the members say. `waiting` are the shards in which something waits; asked only when the last host goes.
     /// Answers whether a host has come after it was told that there is none.
-    pub(super) fn observe(
-        &mut self,
-        now: Instant,
-        is_absent: bool,
-        waiting: impl FnOnce() -> Vec<ShardId>,
-    ) -> bool {
+    pub(super) fn observe(&mut self, now: Instant, is_absent: bool, waiting: impl FnOnce() -> Vec<ShardId>) -> bool {
         if !is_absent {
             self.absent_since = None;
             self.waiting.clear();

@@ -375,7 +375,8 @@ impl Region {
         let has_host = self.members.members.values().any(|member| member.has_role(role));
         let is_absent = self.members.contains(&self.config.id.node) && !has_host;
         let slots = &self.slots;
-        let waiting = || slots.iter().filter(|(_, slot)| !slot.buffer.is_empty()).map(|(shard, _)| shard.clone()).collect();
+        let waiting =
+            || slots.iter().filter(|(_, slot)| !slot.buffer.is_empty()).map(|(shard, _)| shard.clone()).collect();
         if self.host_watch.observe(now, is_absent, waiting) {
             out.push(Effect::Event(RegionEvent::HostFound));
         }

@@ -13,6 +13,7 @@ use greylag_persistence::Pace;
 
 use super::SlotId;
 use crate::entity::TimerKey;
+use crate::parcel::FAR;
 
 /// The repeating timers of a shard's entities. `F` makes what one of them says.
 pub(crate) struct Repeats<F> {
@@ -80,9 +81,6 @@ impl<F> Repeats<F> {
         Some((&mut repeat.make, repeat.due_at))
     }
 }
-
-/// Stands for "never" where a period overflows the clock.
-const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 #[cfg(test)]
 mod tests {

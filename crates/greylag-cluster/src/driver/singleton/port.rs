@@ -471,10 +471,13 @@ impl<M: Send + 'static> Port<M> {
     fn read(&self, message: &Inbound) -> Result<M, DeadLetterReason> {
         let codec = self.codec.as_ref().filter(|codec| codec.id() == message.codec);
         let codec = codec.ok_or(DeadLetterReason::Undecodable)?;
-        let _scope = ReplyScope::enter(self.remoting.reply_port());
+        let scope = ReplyScope::enter(self.remoting.reply_port());
         codec.decode(&message.manifest, message.payload.clone()).map_err(|error| {
             tracing::warn!(singleton = %self.name, from = %message.from, %error, "a message could not be read");
-            DeadLetterReason::Undecodable
+            let reason = DeadLetterReason::Undecodable;
+            // Refusing the message tells its asker; this tells those of other tokens in it.
+            scope.refuse(reason, message.ask.map(|ask| (&message.from, ask.id)));
+            reason
         })
     }
 }

@@ -1,0 +1,63 @@
+//! Values of the user's that the runtime may have to drop.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Drops what is the user's: a panic of its destructor ends with it, and not with what held it.
+pub(crate) fn discard<T>(value: T) {
+    if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
+        tracing::error!("a destructor panicked");
+    }
+}
+
+/// A value of the user's in the hands of the runtime, which [discards](discard) it wherever it lets go of it.
+pub(crate) struct Held<T>(Option<T>);
+
+impl<T> Held<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(Some(value))
+    }
+
+    /// Gives the value out.
+    pub(crate) fn into_inner(mut self) -> T {
+        self.0.take().expect("given out once")
+    }
+
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("given out once")
+    }
+}
+
+impl<T> Drop for Held<T> {
+    fn drop(&mut self) {
+        if let Some(value) = self.0.take() {
+            discard(value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+
+    #[test]
+    fn a_held_value_whose_destructor_panics_harms_no_other() {
+        let mut values = vec![Held::new(Bomb), Held::new(Bomb)];
+        values.clear();
+        assert!(values.is_empty());
+    }
+
+    #[test]
+    fn a_value_given_out_is_dropped_by_its_taker() {
+        let mut held = Held::new(vec![1]);
+        held.get_mut().push(2);
+        assert_eq!(held.into_inner(), [1, 2]);
+    }
+}
