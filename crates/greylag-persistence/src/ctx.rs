@@ -355,7 +355,7 @@ impl<M> fmt::Debug for Ctx<'_, M> {
 /// Why an entity was not suspended. The future was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CannotSuspend {
-    /// This handler run has begun a suspension.
+    /// The same call of the handler has suspended the entity before, and an entity waits for one future at a time.
     #[error("the entity is suspended already; one suspension at a time")]
     AlreadySuspended,
     /// An entity that persists is suspended by its writes alone; it puts commands aside instead.

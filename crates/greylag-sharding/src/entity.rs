@@ -31,7 +31,7 @@ use crate::ids::{EntityId, EntityTypeName, ShardId};
 /// Handlers run on the shard's task and must not block; a slow one delays its shard and no other.
 /// Source: sharding §1.2, §4.1.
 pub trait Entity: Sized + Send + 'static {
-    /// What it is sent.
+    /// The type of the messages that the entity receives.
     type Message: Send + 'static;
 
     /// Runs once, before the message that woke the entity.

@@ -27,7 +27,7 @@ use crate::entity::Failure;
 ///
 /// Handlers run on the shard's task and must not block; a slow one delays its shard and no other.
 pub trait HostedEntity: Send + 'static {
-    /// What it is sent.
+    /// The type of the messages that the entity receives.
     type Message: Send + 'static;
 
     /// Runs once, before the message that woke the entity.
@@ -86,10 +86,10 @@ pub trait HostedEntity: Send + 'static {
     }
 }
 
-/// What an entity is told about its own end.
+/// Told to an entity just before its incarnation ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
-    /// It failed and is about to be replaced by a new value from the factory.
+    /// The entity failed, and a new value from the factory is about to replace this one.
     PreRestart,
     /// It has stopped; no message follows. A killed entity does not get it.
     PostStop,

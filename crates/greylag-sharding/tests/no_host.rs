@@ -57,7 +57,7 @@ async fn scenario_108_a_type_that_no_member_hosts_says_so_and_keeps_nothing() {
     let (cluster, carts) = node(&network, "a:1#1001", "web").await;
     let mut events = carts.subscribe();
     let question = || carts.entity_ref("1").ask(|reply_to| reply_to);
-    // One that waits when it is told, and one that comes later: each ends after its own time.
+    // One message waits when the region reports that no member hosts, another is sent later: each ends after its own timeout.
     for _ in 0..2 {
         assert_eq!(question().await, Err(AskError::Dropped(DeadLetterReason::NoHost)));
     }

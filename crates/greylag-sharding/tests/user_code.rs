@@ -171,7 +171,7 @@ async fn scenario_101_a_codec_that_waits_to_read_holds_up_its_own_shard_alone() 
     assert_eq!(slow.await, Ok(1));
 }
 
-/// What a message is called is asked before the region's lock is taken.
+/// The region asks the codec for a message's manifest before taking its lock, so that a slow codec holds up no other shard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn scenario_101_a_codec_that_waits_to_name_a_message_holds_up_its_sender_alone() {
     let door = Door::default();

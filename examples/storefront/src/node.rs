@@ -138,7 +138,7 @@ pub(crate) async fn run(arguments: NodeArguments) -> Result<(), Failure> {
 
 /// An operator told this node to leave, or the cluster goes on without it for a worse reason.
 async fn end(node: &Node, reason: ShutdownReason) -> Result<(), Failure> {
-    // What it says is said below, with the node's name.
+    // `shutdown` returns why the node ended otherwise, which is `reason`; the text below says it with the node's address.
     node.shutdown().await.ok();
     match reason {
         ShutdownReason::Left => Ok(()),

@@ -49,7 +49,7 @@ pub enum Standing {
 
 /// A machine of persistence as its shard hosts it.
 pub trait HostedMachine: Sized + Send + 'static {
-    /// What it is made of: a behaviour with its name and its codecs.
+    /// The behaviour with its persistence id and its codecs, from which each incarnation of the machine is made.
     type Made: Send + 'static;
     /// What the entity is sent.
     type Command: Send + 'static;

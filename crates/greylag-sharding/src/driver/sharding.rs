@@ -109,7 +109,8 @@ pub enum InitError {
 
 greylag_core::debug_is_sentence!(InitError);
 
-/// What to do about a missing codec.
+/// The end of the text of [`InitError::NoCodec`]: how to name the codec that is missing. Messages have a second way, since only
+/// they may stay on the node.
 fn advice(what: &str) -> &'static str {
     match what {
         "messages" => "; name one where the type is defined, or say local_only() if no other node is to reach it",

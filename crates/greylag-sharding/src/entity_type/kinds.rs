@@ -13,7 +13,7 @@ use super::{BoxedEntity, EntityType, Factory, Persisted};
 use crate::entity::{EntityInit, Failure};
 use crate::host::{DurableStateEntity, EventSourcedEntity};
 
-/// What a node does with the entities of a type that it hosts.
+/// How a node makes the entities of a type that it hosts, and how their data is stored.
 pub struct Hosted<M> {
     pub(crate) factory: Factory<M>,
     pub(crate) persisted: Persisted,
@@ -35,7 +35,7 @@ mod sealed {
 
 /// A kind of entity type: [`Plain`], [`ByEvents`], [`ByState`] or [`Proxy`].
 pub trait Kind<M>: sealed::Sealed + Sized {
-    /// What the node does with entities of the type; `None` if it hosts none.
+    /// How the node makes entities of the type; `None` if the node only sends to them.
     ///
     /// # Errors
     /// Which codec is missing.

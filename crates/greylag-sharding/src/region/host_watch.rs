@@ -25,7 +25,7 @@ pub(super) struct HostWatch {
 /// What is due.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Due {
-    /// That no member hosts is to be told now.
+    /// Whether the region reports now that no member hosts: once for each absence, when its timeout has passed.
     pub(super) tell: bool,
     /// In these shards something has waited for too long.
     pub(super) shards: BTreeSet<ShardId>,
