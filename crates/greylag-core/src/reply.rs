@@ -255,8 +255,9 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
+    /// Writes down what is answered.
     #[derive(Default)]
-    struct Log(Mutex<Vec<String>>);
+    pub(super) struct Log(pub(super) Mutex<Vec<String>>);
 
     impl ReplyPort for Log {
         fn reply(&self, to: &ReplyAddress, outcome: ReplyOutcome) {

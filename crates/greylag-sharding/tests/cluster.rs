@@ -230,11 +230,12 @@ async fn entities_that_slept_answer_only_once_their_node_is_confirmed() {
     assert_eq!(ended, ShutdownReason::Downed);
 }
 
-/// cluster 85: a shard reads the tick of its node once per run and not once per message, so that a flood of tells pays
-/// for less than one read in a hundred; a read costs no more than a tell (`cargo bench -p greylag-sharding --bench
-/// local`). On one thread, so that the tells have queued up when the shard runs.
+/// cluster 85: a shard reads the tick of its node once per run and not once per message. A run looks at its time after 32
+/// messages first, so a machine however slow reads at most once in 32; how often a machine of the usual speed does, and what
+/// it costs, `cargo bench -p greylag-sharding --bench local` says. On one thread, so that the tells have queued up when the
+/// shard runs; the room between 32 and 20 is for the reads of the node itself.
 #[tokio::test]
-async fn scenario_85_a_flood_of_tells_reads_the_tick_less_than_once_in_a_hundred() {
+async fn scenario_85_a_flood_of_tells_reads_the_tick_once_in_a_run() {
     const TELLS: u64 = 100_000;
     let world = World::new();
     let clock = Clock::for_test();
@@ -245,7 +246,7 @@ async fn scenario_85_a_flood_of_tells_reads_the_tick_less_than_once_in_a_hundred
     (0..TELLS).for_each(|_| counter.tell(Command::Increment).expect("the inbox has room"));
     assert_eq!(get(&a.volatile, 0).await, TELLS as i64);
     let reads = clock.reads() - before;
-    assert!((1..=TELLS / 100).contains(&reads), "{reads} reads of the clock for {TELLS} tells");
+    assert!((1..=TELLS / 20).contains(&reads), "{reads} reads of the clock for {TELLS} tells");
 }
 
 /// cluster T33: the node's port is to outlive its shards.

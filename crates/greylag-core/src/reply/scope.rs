@@ -119,19 +119,9 @@ impl fmt::Debug for ReplyScope {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
     use crate::reply::ReplyTo;
-
-    #[derive(Default)]
-    struct Log(Mutex<Vec<String>>);
-
-    impl ReplyPort for Log {
-        fn reply(&self, to: &ReplyAddress, outcome: ReplyOutcome) {
-            self.0.lock().unwrap().push(format!("{} {outcome:?}", to.ask_id));
-        }
-    }
+    use crate::reply::tests::Log;
 
     fn read(ask_id: u64) -> ReplyTo<i64> {
         ReplyTo::bind(ReplyAddress { node: "a:1#1".parse().unwrap(), ask_id }).unwrap()
@@ -146,10 +136,10 @@ mod tests {
         drop(read(2));
         assert!(port.0.lock().unwrap().is_empty());
         drop(scope);
-        let none = "2 Failed(the entity did not reply)";
+        let none = "2 failed: the entity did not reply";
         assert_eq!(*port.0.lock().unwrap(), [none]);
         kept.reply(5);
-        assert_eq!(*port.0.lock().unwrap(), [none, "1 Value(i64)"]);
+        assert_eq!(*port.0.lock().unwrap(), [none, "1 = 5"]);
     }
 
     #[test]
@@ -159,7 +149,7 @@ mod tests {
         drop((read(1), read(1), read(2), read(3)));
         let node = "a:1#1".parse().unwrap();
         scope.refuse(DeadLetterReason::Undecodable, Some((&node, 2)));
-        assert_eq!(*port.0.lock().unwrap(), ["1 Dropped(Undecodable)", "3 Dropped(Undecodable)"]);
+        assert_eq!(*port.0.lock().unwrap(), ["1 dropped: Undecodable", "3 dropped: Undecodable"]);
         assert!(ReplyTo::<i64>::bind(ReplyAddress { node, ask_id: 4 }).is_err(), "the scope has ended");
     }
 

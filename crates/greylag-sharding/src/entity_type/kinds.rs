@@ -31,6 +31,21 @@ mod sealed {
     impl<B: super::EventSourced> Sealed for super::ByEvents<B> {}
     impl<B: super::DurableState> Sealed for super::ByState<B> {}
     impl Sealed for super::Proxy {}
+
+    /// A kind whose entities are stored under a name of their own.
+    pub trait Stored: Sealed {
+        fn name(&mut self) -> &mut super::Name;
+    }
+    impl<B: super::EventSourced> Stored for super::ByEvents<B> {
+        fn name(&mut self) -> &mut super::Name {
+            &mut self.name
+        }
+    }
+    impl<B: super::DurableState> Stored for super::ByState<B> {
+        fn name(&mut self) -> &mut super::Name {
+            &mut self.name
+        }
+    }
 }
 
 /// A kind of entity type: [`Plain`], [`ByEvents`], [`ByState`] or [`Proxy`].
@@ -82,6 +97,23 @@ fn by_type_and_id() -> Name {
     Arc::new(|init| Ok(init.persistence_id()?))
 }
 
+/// For the kinds whose entities are stored: [`ByEvents`] and [`ByState`].
+impl<M: Send + 'static, K: Kind<M> + sealed::Stored> EntityType<M, K> {
+    /// How commands travel between nodes.
+    pub fn commands(self, codec: impl Codec<M>) -> Self {
+        self.with_codec(codec)
+    }
+
+    /// Under which name the history or the state of an entity is stored. Default: its type and its id.
+    pub fn persistence_id(
+        mut self,
+        name: impl Fn(&EntityInit) -> Result<PersistenceId, Failure> + Send + Sync + 'static,
+    ) -> Self {
+        *self.kind.name() = Arc::new(name);
+        self
+    }
+}
+
 /// The kind of an [`EntityType`] whose entities are event-sourced.
 pub struct ByEvents<B: EventSourced> {
     make: Make<B>,
@@ -97,11 +129,6 @@ impl<B: EventSourced> ByEvents<B> {
 }
 
 impl<B: EventSourced> EntityType<B::Command, ByEvents<B>> {
-    /// How commands travel between nodes.
-    pub fn commands(self, codec: impl Codec<B::Command>) -> Self {
-        self.with_codec(codec)
-    }
-
     /// How events are stored: a codec, or a [`StoredCodec`] with what it takes to read those of earlier releases.
     pub fn events<By, C: IntoStored<B::Event, By> + 'static>(mut self, codec: C) -> Self {
         self.common.given.stored.0 = Some(TypeId::of::<C>());
@@ -113,15 +140,6 @@ impl<B: EventSourced> EntityType<B::Command, ByEvents<B>> {
     pub fn snapshots<By, C: IntoStored<B::State, By> + 'static>(mut self, codec: C) -> Self {
         self.common.given.stored.1 = Some(TypeId::of::<C>());
         self.kind.snapshots = Some(codec.into_stored());
-        self
-    }
-
-    /// Under which name the history of an entity is stored. Default: its type and its id.
-    pub fn persistence_id(
-        mut self,
-        name: impl Fn(&EntityInit) -> Result<PersistenceId, Failure> + Send + Sync + 'static,
-    ) -> Self {
-        self.kind.name = Arc::new(name);
         self
     }
 }
@@ -153,24 +171,10 @@ impl<B: DurableState> ByState<B> {
 }
 
 impl<B: DurableState> EntityType<B::Command, ByState<B>> {
-    /// How commands travel between nodes.
-    pub fn commands(self, codec: impl Codec<B::Command>) -> Self {
-        self.with_codec(codec)
-    }
-
     /// How states are stored: a codec, or a [`StoredCodec`] with what it takes to read those of earlier releases.
     pub fn states<By, C: IntoStored<B::State, By> + 'static>(mut self, codec: C) -> Self {
         self.common.given.stored.0 = Some(TypeId::of::<C>());
         self.kind.states = Some(codec.into_stored());
-        self
-    }
-
-    /// Under which name the state of an entity is stored. Default: its type and its id.
-    pub fn persistence_id(
-        mut self,
-        name: impl Fn(&EntityInit) -> Result<PersistenceId, Failure> + Send + Sync + 'static,
-    ) -> Self {
-        self.kind.name = Arc::new(name);
         self
     }
 }
