@@ -48,6 +48,8 @@ enum Command {
     /// Never answers.
     Never(ReplyTo<u64>),
     Sum(ReplyTo<u64>),
+    /// Sets a timer that panics where it is to say its message.
+    Explode,
     Panic,
 }
 
@@ -88,6 +90,7 @@ macro_rules! begin {
             Command::Once(word, after) => $cx.once(word, after, Command::Say(word)),
             Command::Rate(word, period) => $cx.fixed_rate(word, period, move || Command::Say(word)),
             Command::Delay(word, delay) => $cx.fixed_delay(word, delay, move || Command::Say(word)),
+            Command::Explode => $cx.fixed_rate("boom", SECOND, || panic!("on purpose")),
             Command::Cancel(word) => $cx.cancel(word),
             Command::Spawn => $cx.spawn(async { Word("spawned") }, Command::from),
             Command::Block => $cx.blocking(|| Word("blocked"), Command::from),
@@ -383,6 +386,7 @@ for_both! {
     scenario_77_nothing_comes_before_recovery_is_completed_and_ending_signals_begin_nothing
     scenario_77_all_ends_at_stop_restart_and_fencing
     a_graceful_stop_waits_for_what_the_entity_told_itself_before
+    a_timer_that_panics_fails_its_entity_and_not_the_host
 }
 
 fn scenario_76_after_a_graceful_stop_the_signal_sees_the_last_state<C: Core>() {
@@ -532,6 +536,16 @@ fn scenario_77_all_ends_at_stop_restart_and_fencing<C: Core>() {
         assert!(!said.iter().any(|line| late.iter().any(|late| line.starts_with(late))), "{what}: {said:?}");
         assert_eq!(bench.core.deadline(), None, "{what}");
     }
+}
+
+fn a_timer_that_panics_fails_its_entity_and_not_the_host<C: Core>() {
+    let mut bench = Bench::<C>::running();
+    bench.command(Command::Explode);
+    bench.pass(SECOND);
+    bench.command(Command::Say("to a failed entity"));
+    assert_eq!(bench.core.deadline(), None, "the timer ended with its incarnation");
+    bench.core.give_way();
+    assert_eq!(bench.log.take(), ["PreRestart with 0 at 0"]);
 }
 
 /// What an entity has told itself before a stop came before it: it is handled, once, and its turn then finds nothing.
