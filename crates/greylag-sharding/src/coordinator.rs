@@ -12,28 +12,40 @@
 //! Source: sharding §2.7 to §2.13, §2.15, §2.16, §9. Differs: as tagged `[D]` there.
 
 mod allocate;
+mod drops;
 mod handoff;
+mod ledger;
 mod lifecycle;
+mod placement;
 mod protocol;
 mod reconcile;
+mod registry;
+mod requests;
+mod tables;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::{Generation, UniqueAddress};
 
-use self::handoff::HandOff;
+use self::drops::Drops;
+use self::handoff::HandOffs;
+use self::ledger::{HomeEntry, Ledger};
 pub use self::protocol::{
     CoordinatorEvent, Effect, HandOffPhase, Input, Meta, StateEvent, StopReason, StoredHome, StoredState,
 };
+use self::registry::Registry;
+use self::requests::Requests;
+use self::tables::Tables;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
 use crate::membership::Members;
 use crate::message::{
-    Attempt, ClaimState, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, RegionMessage,
+    ClaimState, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, RegionMessage, Standing,
 };
 use crate::settings::ShardingSettings;
+use crate::timetable::Timetable;
 
 /// Homes per frame, so that a table fits a frame of the control lane.
 const HOMES_PER_FRAME: usize = 500;
@@ -76,31 +88,10 @@ pub enum CoordinatorState {
 pub enum Sabotage {
     /// Decides before every node has spoken (sharding §2.13).
     Inventory,
+    /// Decides before all members mean the same by the type (sharding §1.5, point 4).
+    Agreement,
     /// Takes any `ShardStopped` for the current home's (sharding §2.10).
     GenerationCheck,
-}
-
-/// A region as this incarnation knows it.
-#[derive(Debug)]
-struct RegionEntry {
-    proxy: bool,
-    refused: bool,
-    /// Its last `Register` was sent after it took this incarnation's answer.
-    current: bool,
-    serial: u64,
-    shutting_down: bool,
-    /// What the last `Register` claimed.
-    claims: BTreeMap<ShardId, (Generation, ClaimState)>,
-}
-
-/// A durable home, and the facts about it that this incarnation holds in memory only.
-#[derive(Debug)]
-struct HomeEntry {
-    stored: StoredHome,
-    /// Its region has claimed it, so it may be told before the inventory is complete.
-    confirmed: bool,
-    /// The handoff that ended before this allocation: whose marks the former owner waited for.
-    flushed: Option<(Attempt, BTreeSet<RegionId>)>,
 }
 
 /// The machine; see the module's header.
@@ -112,42 +103,21 @@ pub struct Coordinator {
     seen_epoch: Epoch,
     fingerprint: Fingerprint,
     members: Arc<Members>,
+    standing: Standing,
     suspect: bool,
     /// Inputs that came while this node could not trust its view.
     held: Vec<Input>,
-    regions: BTreeMap<RegionId, RegionEntry>,
-    /// Regions proven to be gone.
-    gone: BTreeSet<RegionId>,
-    /// Nodes that were sent an ack or a refusal by this incarnation.
-    answered: BTreeSet<UniqueAddress>,
-    /// Nodes that said that they have no region.
-    without_region: BTreeSet<UniqueAddress>,
-    /// Nodes that are named by homes but are no members, and since when that is known.
-    missing: BTreeMap<UniqueAddress, Instant>,
-    homes: BTreeMap<ShardId, HomeEntry>,
-    /// The latest decision per shard that is not durable yet.
-    pending: BTreeMap<ShardId, StoredHome>,
-    /// Those of `pending` that a region claimed: their allocation needs no `HostShard`.
+    registry: Registry,
+    ledger: Ledger,
+    /// Decisions that a region's claim made: their allocation needs no `HostShard`.
     adopting: BTreeMap<ShardId, (Generation, ClaimState)>,
-    queue: Vec<StateEvent>,
-    in_flight: Option<(u64, Vec<StateEvent>)>,
-    batch: u64,
     next_seq: u64,
-    next_attempt: u64,
-    /// By shard, the regions that wait for its home.
-    requested: BTreeMap<ShardId, BTreeSet<RegionId>>,
-    /// Shards to be allocated although no region asks: they came out of a handoff.
-    eager: BTreeSet<ShardId>,
-    /// Asked of the strategy, under the number of the call.
-    asked: Option<(u64, BTreeSet<ShardId>)>,
-    strategy_failures: BTreeMap<ShardId, u32>,
-    handoffs: BTreeMap<ShardId, HandOff>,
-    /// Marks waited for in a handoff that has ended, until the allocation that follows.
-    flushes: BTreeMap<ShardId, (Attempt, BTreeSet<RegionId>, BTreeSet<RegionId>)>,
+    requests: Requests,
+    handoffs: HandOffs,
     /// `HostShard`s that are not acked, and when they are said again.
-    unstarted: BTreeMap<ShardId, Instant>,
-    /// Claims that lost, and when the region is told again.
-    drops: BTreeMap<(ShardId, RegionId), (Generation, Instant)>,
+    unstarted: Timetable<ShardId>,
+    drops: Drops,
+    tables: Tables,
     /// The gate of `min_regions` was passed once (sharding §2.16).
     initialized: bool,
     inquire_at: Option<Instant>,
@@ -156,7 +126,6 @@ pub struct Coordinator {
     rebalance_at: Option<Instant>,
     rebalancing: bool,
     terminating: bool,
-    calls: u64,
     sabotage: Option<Sabotage>,
 }
 
@@ -172,36 +141,24 @@ impl Coordinator {
             epoch: 0,
             seen_epoch: 0,
             members: Arc::default(),
+            standing: Standing::Asking,
             suspect: false,
             held: Vec::new(),
-            regions: BTreeMap::new(),
-            gone: BTreeSet::new(),
-            answered: BTreeSet::new(),
-            without_region: BTreeSet::new(),
-            missing: BTreeMap::new(),
-            homes: BTreeMap::new(),
-            pending: BTreeMap::new(),
+            registry: Registry::default(),
+            ledger: Ledger::default(),
             adopting: BTreeMap::new(),
-            queue: Vec::new(),
-            in_flight: None,
-            batch: 0,
             next_seq: 1,
-            next_attempt: 1,
-            requested: BTreeMap::new(),
-            eager: BTreeSet::new(),
-            asked: None,
-            strategy_failures: BTreeMap::new(),
-            handoffs: BTreeMap::new(),
-            flushes: BTreeMap::new(),
-            unstarted: BTreeMap::new(),
-            drops: BTreeMap::new(),
+            requests: Requests::default(),
+            handoffs: HandOffs::default(),
+            unstarted: Timetable::default(),
+            drops: Drops::default(),
+            tables: Tables::default(),
             initialized: false,
             inquire_at: None,
             margin_at: None,
             rebalance_at: None,
             rebalancing: false,
             terminating: false,
-            calls: 0,
             sabotage: None,
         }
     }
@@ -225,6 +182,7 @@ impl Coordinator {
             }
             return;
         }
+        self.tables.on_input();
         self.dispatch(now, input, out);
         if self.state != CoordinatorState::Stopped && !self.suspect {
             self.pump(now, out);
@@ -238,6 +196,7 @@ impl Coordinator {
             Input::CommitFailed { batch, retryable } => self.on_commit_failed(batch, retryable, out),
             Input::FromRegion { node, message } => self.on_region(now, &node, message, out),
             Input::Membership(members) => self.on_membership(now, members),
+            Input::Standing(standing) => self.standing = standing,
             Input::Allocated { call, homes } => self.on_allocated(call, homes, out),
             Input::Rebalance { shards } => self.on_rebalance(now, shards, out),
             Input::SelfSuspect => self.suspect = true,
@@ -249,14 +208,14 @@ impl Coordinator {
             }
             Input::SelfDowned => self.stop(StopReason::Downed, out),
             Input::Terminate => self.terminating = true,
+            Input::Continue => self.tables.on_turn(),
             Input::Tick => self.on_tick(now, out),
         }
     }
 
     /// When a `Tick` next has work to do, or `None` if only another input can wake this machine.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let drops = self.drops.values().map(|(_, at)| *at).min();
-        let at = [drops, self.margin_deadline()].into_iter().flatten().min();
+        let at = [self.drops.next(), self.margin_deadline()].into_iter().flatten().min();
         match self.state {
             _ if self.suspect => None,
             CoordinatorState::Stopped => None,
@@ -269,9 +228,7 @@ impl Coordinator {
     /// When something that only an active coordinator does is due: a handoff that a predecessor began goes on without a
     /// coordinator that takes stock, and its deadline would keep the timer of that coordinator ready for ever.
     fn work_deadline(&self) -> Option<Instant> {
-        let unstarted = self.unstarted.values().min().copied();
-        let handoffs = self.handoffs.values().filter_map(HandOff::deadline).min();
-        [self.rebalance_at, unstarted, handoffs].into_iter().flatten().min()
+        [self.rebalance_at, self.unstarted.next(), self.handoffs.next()].into_iter().flatten().min()
     }
 
     /// How far it is.
@@ -286,12 +243,12 @@ impl Coordinator {
 
     /// The durable homes.
     pub fn homes(&self) -> impl Iterator<Item = (&ShardId, &StoredHome)> {
-        self.homes.iter().map(|(shard, entry)| (shard, &entry.stored)).filter(|(_, home)| !home.deallocated)
+        self.ledger.all_durable().map(|(shard, entry)| (shard, &entry.stored)).filter(|(_, home)| !home.deallocated)
     }
 
     /// The regions registered with this incarnation, without proxies.
     pub fn hosting_regions(&self) -> impl Iterator<Item = &RegionId> {
-        self.regions.iter().filter(|(_, entry)| !entry.proxy && !entry.refused).map(|(region, _)| region)
+        self.registry.regions().filter(|(_, entry)| !entry.proxy && !entry.refused).map(|(region, _)| region)
     }
 
     fn on_region(&mut self, now: Instant, node: &UniqueAddress, message: RegionMessage, out: &mut Vec<Effect>) {
@@ -321,9 +278,9 @@ impl Coordinator {
             return self.send(&region, CoordinatorMessage::RegionStoppedAck, out);
         }
         let Some(region) = message.region().cloned() else { return };
-        if self.regions.get(&region).is_none_or(|entry| entry.serial == 0) {
+        if self.registry.get(&region).is_none_or(|entry| entry.serial == 0) {
             // The region takes this node for its coordinator, and this incarnation has not heard of the region.
-            if !self.gone.contains(&region) {
+            if !self.registry.is_gone(&region) {
                 self.send_node(node, CoordinatorMessage::RegionInquiry, out);
             }
             return;
@@ -374,19 +331,15 @@ impl Coordinator {
         }
     }
 
-    /// What is decided about a shard, durable or not.
-    fn decided(&self, shard: &ShardId) -> Option<&StoredHome> {
-        self.pending.get(shard).or_else(|| self.homes.get(shard).map(|entry| &entry.stored))
-    }
-
+    /// Decides about a shard. Nothing is announced before it is durable.
     fn decide(&mut self, shard: &ShardId, home: StoredHome) {
-        self.pending.insert(shard.clone(), home.clone());
-        self.queue.push(StateEvent::Home { shard: shard.clone(), home });
+        self.ledger.decide(shard, home);
+        self.requests.look_again(shard);
     }
 
     /// Ends a home; the tombstone keeps the facts that the next allocation needs.
     fn deallocate(&mut self, shard: &ShardId, leftovers_from: Option<RegionId>) {
-        if let Some(home) = self.decided(shard).filter(|home| !home.deallocated).cloned() {
+        if let Some(home) = self.ledger.decided(shard).filter(|home| !home.deallocated).cloned() {
             self.decide(shard, StoredHome { deallocated: true, leftovers_from, previous: None, ..home });
             self.unstarted.remove(shard);
         }

@@ -274,7 +274,7 @@ impl<M: Send + 'static> EntityRef<M> {
     }
 
     fn begin_ask<R: Send + 'static>(
-        &self,
+        self,
         question: impl FnOnce(ReplyTo<R>) -> M,
         timeout: Option<Duration>,
     ) -> Answer<R> {
@@ -285,7 +285,7 @@ impl<M: Send + 'static> EntityRef<M> {
             }
             Err(unreachable) => Err(unreachable.why.into()),
         };
-        let to = self.clone();
+        let to = self;
         Box::pin(async move {
             let answer = begun?.await;
             let asked = |timeout| AskError::Timeout {

@@ -12,11 +12,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use greylag_core::Codec;
+use greylag_core::{Codec, CodecId};
 use greylag_persistence::{DurableState, EventSourced};
 
 pub use kinds::{ByEvents, ByState, Hosted, Kind, Plain, Proxy};
 
+use crate::allocation::AllocationStrategy;
 use crate::entity::{Entity, EntityInit, Failure, Supervision};
 use crate::extractor::Extractor;
 use crate::host::HostedEntity;
@@ -91,6 +92,7 @@ pub(crate) struct Common<M> {
     pub(crate) stop_message: Option<StopMessage<M>>,
     pub(crate) is_activity: Option<IsActivity<M>>,
     pub(crate) supervision: Supervision,
+    pub(crate) allocation: Option<Arc<dyn AllocationStrategy>>,
     pub(crate) passivation: Option<Passivation>,
     pub(crate) ask_timeout: Option<Duration>,
     given: GivenTypes,
@@ -106,6 +108,7 @@ impl<M> Default for Common<M> {
             stop_message: None,
             is_activity: None,
             supervision: Supervision::default(),
+            allocation: None,
             passivation: None,
             ask_timeout: None,
             given: GivenTypes::default(),
@@ -272,6 +275,26 @@ impl<M: Send + 'static, K> EntityType<M, K> {
         self
     }
 
+    /// How homes of the type's shards are chosen: [`LeastShard`](crate::allocation::LeastShard) unless this is called. All
+    /// nodes that may run the type's coordinator name the same one.
+    ///
+    /// ```
+    /// use greylag_sharding::allocation::ConsistentHashing;
+    /// # use greylag_sharding::{Ctx, Entity, EntityKey, EntityType, Failure};
+    /// # struct Cart;
+    /// # impl Entity for Cart {
+    /// #     type Message = ();
+    /// #     fn receive(&mut self, (): (), _: &mut Ctx<'_, ()>) -> Result<(), Failure> { Ok(()) }
+    /// # }
+    /// # const CART: EntityKey<()> = EntityKey::new("Cart");
+    /// // The same shard of two types lives on the same node.
+    /// let carts = EntityType::new(CART, |_| Ok(Cart)).allocation(ConsistentHashing::default());
+    /// ```
+    pub fn allocation(mut self, strategy: impl AllocationStrategy) -> Self {
+        self.common.allocation = Some(Arc::new(strategy));
+        self
+    }
+
     /// Which messages count as activity for automatic passivation. Default: all of them.
     pub fn is_activity<F: Fn(&M) -> bool + Send + Sync + 'static>(mut self, is_activity: F) -> Self {
         self.common.given.is_activity = Some(TypeId::of::<F>());
@@ -307,6 +330,10 @@ impl<M: Send + 'static, K> EntityType<M, K> {
 pub(crate) struct Described<M> {
     pub(crate) name: String,
     pub(crate) common: Common<M>,
+    /// The number of the messages' codec: asked once, since a codec is the user's code.
+    pub(crate) codec_id: CodecId,
+    /// What that codec reads, as the fingerprint has it.
+    pub(crate) codec_names: Vec<String>,
     /// `None`: a proxy's description.
     pub(crate) hosted: Option<Hosted<M>>,
 }
@@ -315,18 +342,12 @@ impl<M: Send + 'static, K: Kind<M>> EntityType<M, K> {
     /// Forgets the kind.
     pub(crate) fn describe(self) -> Result<Described<M>, &'static str> {
         let hosted = self.kind.hosted()?;
-        Ok(Described { name: self.key.name().to_owned(), common: self.common, hosted })
-    }
-}
-
-impl<M: 'static> Common<M> {
-    /// What the codec reads, as the fingerprint has it.
-    pub(crate) fn codec_names(&self) -> Vec<String> {
-        let Some(codec) = &self.codec else { return Vec::new() };
-        let mut names: Vec<String> =
-            codec.manifests().iter().map(|manifest| format!("{}:{manifest}", codec.id())).collect();
-        names.sort();
-        names
+        let codec = self.common.codec.as_deref();
+        let codec_id = codec.map_or(CodecId::INTERNAL, Codec::id);
+        let manifests = codec.map(Codec::manifests).unwrap_or_default();
+        let mut codec_names: Vec<_> = manifests.iter().map(|manifest| format!("{codec_id}:{manifest}")).collect();
+        codec_names.sort();
+        Ok(Described { name: self.key.name().to_owned(), common: self.common, codec_id, codec_names, hosted })
     }
 }
 
@@ -339,7 +360,7 @@ impl<M: 'static> Described<M> {
         let unsaid = |says: bool| is_proxy && !says;
         let persisted = |of: &Self| of.hosted.as_ref().map(|hosted| hosted.persisted);
         let (ours, theirs) = (&self.common, &other.common);
-        let codec = |of: &Common<M>| (of.given.codec, of.codec_names());
+        let codec = |of: &Self| (of.common.given.codec, of.codec_names.clone());
         let extractor = |of: &Common<M>| {
             of.extractor.as_ref().map(|extractor| {
                 (extractor.identity().0.to_owned(), extractor.identity().1, extractor.number_of_shards())
@@ -347,7 +368,7 @@ impl<M: 'static> Described<M> {
         };
         let limits = |of: &Common<M>| (of.supervision.max_restarts, of.supervision.restart_window);
         let routing = [
-            ("codec", unsaid(theirs.codec.is_some()) || codec(ours) == codec(theirs)),
+            ("codec", unsaid(theirs.codec.is_some()) || codec(self) == codec(other)),
             ("extractor", unsaid(theirs.extractor.is_some()) || extractor(ours) == extractor(theirs)),
             ("role", unsaid(theirs.role.is_some()) || ours.role == theirs.role),
         ];

@@ -16,6 +16,13 @@ use crate::error::InvalidTypeName;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntityTypeName(Arc<str>);
 
+/// Names are compared as their text, so maps by name are searched by text.
+impl std::borrow::Borrow<str> for EntityTypeName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
 impl EntityTypeName {
     /// The longest name in bytes, counted percent-encoded.
     pub const MAX_BYTES: usize = 128;

@@ -115,9 +115,11 @@ pub mod region;
 mod routes;
 pub mod settings;
 pub mod shard;
+mod timetable;
 pub mod wire;
 
-pub use driver::{AllocationStrategy, Event, InitError, NotStarted, Region, RegionEvents, Sharding};
+pub use allocation::AllocationStrategy;
+pub use driver::{Event, InitError, NotStarted, Region, RegionEvents, Sharding};
 pub use entity::{Directive, Entity, EntityCtx, EntityInit, Failure, FailureCause, Signal, Supervision, TimerKey};
 pub use entity_ref::{Answer, Ask, AskError, EntityRef, SendError};
 pub use entity_type::{ByEvents, ByState, EntityType, Kind, Passivation, Plain, Proxy};

@@ -299,9 +299,50 @@ pub struct FromCoordinator {
     pub message: CoordinatorMessage,
 }
 
+/// What a node means by an entity type, and how far it is with it. Source: sharding §1.5, point 4.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TypeClaim {
+    /// What it means.
+    pub fingerprint: Fingerprint,
+    /// A coordinator there may decide, or has sent it a home.
+    pub active: bool,
+    /// It has given way to a third node, so it is in no one's way.
+    pub refused: bool,
+}
+
+/// How a node's understanding of a type stands beside that of the other members. Source: sharding §1.5, point 4.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// Not every reachable member has answered.
+    Asking,
+    /// All mean the same, or gave way.
+    Agreed,
+    /// Another side stays: nothing of the type may be decided or hosted here.
+    Refused(Mismatch),
+}
+
 /// From a region to another one, on the control lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerMessage {
+    /// This is what the type is here. Is it the same there?
+    AnnounceType {
+        /// Comes back with the answer.
+        round: u64,
+        /// What the asker means.
+        claim: TypeClaim,
+    },
+    /// The same, or the type is not run here.
+    TypeOk {
+        /// Of the question.
+        round: u64,
+    },
+    /// It is something else here.
+    TypeConflict {
+        /// Of the question.
+        round: u64,
+        /// What it is.
+        claim: TypeClaim,
+    },
     /// Your cached home is older than this generation.
     StaleRoute(Vec<(ShardId, Generation)>),
     /// A probe has reached the end of the old path.

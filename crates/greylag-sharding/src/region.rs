@@ -12,6 +12,7 @@
 //!
 //! Source: sharding §2.3 to §2.6, §2.9 to §2.12, §9. Differs: as tagged `[D]` there.
 
+mod agreement;
 mod buffer;
 mod handoff;
 mod host_watch;
@@ -30,6 +31,7 @@ use std::time::Instant;
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 use greylag_transport::Lane;
 
+use self::agreement::Agreement;
 use self::buffer::{Content, Rank, Waiting};
 use self::host_watch::HostWatch;
 pub use self::protocol::{Counters, Effect, Input, Provenance, RegionEvent, Returned, Route, Token};
@@ -41,6 +43,7 @@ use crate::ids::{RegionId, ShardId};
 use crate::membership::Members;
 use crate::message::RegionMessage;
 use crate::settings::{BufferOverflow, ShardingSettings};
+use crate::timetable::Timetable;
 
 /// What a region is made of.
 #[derive(Clone)]
@@ -110,9 +113,8 @@ pub struct Region {
     suspect: bool,
     registration: Registration,
     slots: BTreeMap<ShardId, Slot>,
-    /// When each slot has work to do, so that finding the next needs no scan.
-    alarms: BTreeSet<(Instant, ShardId)>,
-    alarm_of: BTreeMap<ShardId, Instant>,
+    /// When each slot has work to do.
+    alarms: Timetable<ShardId>,
     /// Homes to ask for at the end of this input, in one message.
     asks: Vec<ShardId>,
     /// `StaleRoute`s to send at the end of this input, one message per node.
@@ -120,6 +122,7 @@ pub struct Region {
     /// Members to which the transport writes nothing any more: it has handed back what it held for them.
     dead_ends: BTreeSet<UniqueAddress>,
     host_watch: HostWatch,
+    agreement: Agreement,
     /// Probes sent so far.
     nonce: u64,
     counters: Counters,
@@ -134,13 +137,13 @@ impl Region {
         Self {
             registration: Registration::new(now),
             host_watch: HostWatch::new(config.settings.no_host_timeout),
+            agreement: Agreement::new(&config),
             config,
             state: RegionState::Unregistered,
             members: Arc::default(),
             suspect: false,
             slots: BTreeMap::new(),
-            alarms: BTreeSet::new(),
-            alarm_of: BTreeMap::new(),
+            alarms: Timetable::default(),
             asks: Vec::new(),
             stale: BTreeMap::new(),
             dead_ends: BTreeSet::new(),
@@ -183,6 +186,10 @@ impl Region {
             Input::SelfDowned => self.on_downed(now, out),
             Input::LinkLost { node, lane } => self.on_link_lost(now, &node, lane, out),
             Input::HandedBack { node, frames } => self.on_handed_back(now, &node, frames, out),
+            Input::Coordinator(incarnation) => {
+                self.agreement.on_coordinator(now, incarnation, out);
+                self.follow_agreement(now, out);
+            }
             Input::GracefulShutdown => self.on_graceful(now, out),
             Input::Stop => self.on_stop(now, out),
             Input::Tick => self.on_tick(now, out),
@@ -193,8 +200,8 @@ impl Region {
 
     /// When a `Tick` next has work to do, or `None` if only another input can wake this machine.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let slot = self.alarms.first().map(|(at, _)| *at);
-        [slot, self.registration_deadline(), self.host_watch.next_deadline()].into_iter().flatten().min()
+        let watches = [self.host_watch.next_deadline(), self.agreement.next_deadline()];
+        [self.alarms.next(), self.registration_deadline()].into_iter().chain(watches).flatten().min()
     }
 
     /// The id of this region.
@@ -223,12 +230,12 @@ impl Region {
     }
 
     fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let due: Vec<_> = self.alarms.iter().take_while(|(at, _)| *at <= now).map(|(_, shard)| shard.clone()).collect();
-        for shard in due {
+        for shard in self.alarms.due(now) {
             self.with_slot(&shard, |region, slot| region.on_slot_alarm(now, &shard, slot, out));
         }
         self.on_registration_tick(now, out);
         self.on_host_watch(now, out);
+        self.agreement.on_tick(now, out);
     }
 
     /// Tells that no member hosts the type, and ends what has waited for too long.
@@ -244,13 +251,23 @@ impl Region {
                     region.counters.buffered -= 1;
                     region.drop_waiting(&shard, &waiting, DeadLetterReason::NoHost, out);
                 }
+                if let Some(since) = slot.buffer.oldest() {
+                    region.host_watch.waits_on(now, &shard, since);
+                }
             });
         }
     }
 
-    /// The hosting role, if no member has had it for `no_host_timeout`.
-    pub fn lacks_host(&self) -> Option<&str> {
-        self.host_watch.is_told().then_some(self.config.fingerprint.role.as_str())
+    /// Why this node is not ready for the type, as a sentence that begins after its name; `None` if it is.
+    pub fn not_ready(&self) -> Option<String> {
+        if self.host_watch.is_told() {
+            return Some(format!("no member with role {:?}", self.config.fingerprint.role));
+        }
+        if let Some(mismatch) = self.agreement.dispute() {
+            return Some(format!("active on both sides: {mismatch}"));
+        }
+        let refused = self.registration.refused_for().filter(|_| self.state == RegionState::Refused)?;
+        Some(format!("refused: {refused}"))
     }
 
     /// Does everything due for one shard.
@@ -273,16 +290,7 @@ impl Region {
     fn with_slot<R>(&mut self, shard: &ShardId, act: impl FnOnce(&mut Self, &mut Slot) -> R) -> R {
         let mut slot = self.slots.remove(shard).unwrap_or_default();
         let result = act(self, &mut slot);
-        let deadline = slot.deadline();
-        if self.alarm_of.get(shard).copied() != deadline {
-            if let Some(old) = self.alarm_of.remove(shard) {
-                self.alarms.remove(&(old, shard.clone()));
-            }
-            if let Some(at) = deadline {
-                self.alarms.insert((at, shard.clone()));
-                self.alarm_of.insert(shard.clone(), at);
-            }
-        }
+        self.alarms.change(shard, slot.deadline());
         self.slots.insert(shard.clone(), slot);
         result
     }

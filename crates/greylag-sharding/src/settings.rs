@@ -1,6 +1,10 @@
 //! Settings of one entity type. Keys are those of `sharding.*`. Source: sharding §7.
 
+mod allocation;
+
 use std::time::Duration;
+
+pub use allocation::{ClassicalLeastShardSettings, ConsistentHashingSettings, ExternalSettings, LeastShardSettings};
 
 use crate::error::InvalidSetting;
 use crate::fingerprint::StateStoreMode;
@@ -34,21 +38,6 @@ pub enum MajorityPlus {
     All,
 }
 
-/// Limits of the least-shard allocation strategy. Source: sharding §3.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LeastShardSettings {
-    /// Most shards moved in one round. Default 20.
-    pub rebalance_absolute_limit: usize,
-    /// Most shards moved in one round, as a fraction of all. Default 0.1.
-    pub rebalance_relative_limit: f64,
-}
-
-impl Default for LeastShardSettings {
-    fn default() -> Self {
-        Self { rebalance_absolute_limit: 20, rebalance_relative_limit: 0.1 }
-    }
-}
-
 /// Settings of one entity type; the defaults suit a production LAN.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShardingSettings {
@@ -80,6 +69,8 @@ pub struct ShardingSettings {
     pub state_store_mode: StateStoreMode,
     /// Limits of the default allocation strategy.
     pub least_shard: LeastShardSettings,
+    /// Limits of the classical one, which a limit of 0 in `least_shard` selects.
+    pub classical_least_shard: ClassicalLeastShardSettings,
     /// Longest time an allocation strategy may think. Default 10 s.
     pub allocation_timeout: Duration,
     /// One read of coordinator state; repeated for ever. Default 2 s.
@@ -145,6 +136,7 @@ impl Default for ShardingSettings {
             rebalance_interval: seconds(10),
             state_store_mode: StateStoreMode::Ddata,
             least_shard: LeastShardSettings::default(),
+            classical_least_shard: ClassicalLeastShardSettings::default(),
             allocation_timeout: seconds(10),
             waiting_for_state_timeout: seconds(2),
             updating_state_timeout: seconds(5),

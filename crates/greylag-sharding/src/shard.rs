@@ -16,6 +16,7 @@
 //!
 //! Source: sharding §4, §9.
 
+mod idle;
 mod index;
 mod protocol;
 mod repeats;
@@ -36,8 +37,9 @@ use crate::entity::{Directive, FailureCause, Supervision};
 use crate::host::Suspension;
 use crate::ids::EntityId;
 use crate::settings::ShardingSettings;
+use idle::IdleWheel;
 use index::Index;
-use slab::{Item, Phase, Slab, Slot, Timer};
+use slab::{Extra, Item, Phase, Slab, Slot, Timer};
 
 /// Slots looked at in one step by sweeps over all entities, so that no step takes long.
 const SWEEP_STEP: u32 = 2048;
@@ -80,8 +82,7 @@ pub struct Shard<E, P> {
     started_at: Instant,
     /// Now, in ticks since the start.
     tick: u32,
-    sweep_at: Instant,
-    sweep_next: u32,
+    idle: IdleWheel,
     life: Life,
     leftovers: Vec<(EntityId, P)>,
 }
@@ -98,8 +99,8 @@ impl<E, P> Shard<E, P> {
     ) -> Self {
         let supervision =
             Supervision { max_restarts: settings.max_restarts, restart_window: settings.restart_window, ..supervision };
-        let sweep_at = now + Self::sweep_interval(&settings);
         Self {
+            idle: IdleWheel::new(settings.passivate_idle_after, TOUCH_TICK),
             settings,
             supervision,
             slots: Slab::default(),
@@ -116,8 +117,6 @@ impl<E, P> Shard<E, P> {
             direct: BTreeMap::new(),
             started_at: now,
             tick: 0,
-            sweep_at,
-            sweep_next: 0,
             life: Life::Serving,
             leftovers: Vec::new(),
         }
@@ -146,8 +145,8 @@ impl<E, P> Shard<E, P> {
     pub fn next_deadline(&self) -> Option<Instant> {
         let timer = self.timers.keys().next().map(|(at, _)| *at);
         let deadline = self.deadlines.first().map(|(at, _)| *at);
-        let sweeps = self.settings.passivate_idle_after.is_some() && self.slots.live() > 0;
-        let sweep = (sweeps && self.life == Life::Serving).then_some(self.sweep_at);
+        let sweeps = self.idle.due_at().filter(|_| self.life == Life::Serving);
+        let sweep = sweeps.and_then(|tick| self.started_at.checked_add(TOUCH_TICK.saturating_mul(tick)));
         let stop = match self.life {
             Life::Stopping { deadline, .. } => Some(deadline),
             _ => None,
@@ -158,7 +157,8 @@ impl<E, P> Shard<E, P> {
     /// Whether a `Turn` would do something.
     pub fn has_work(&self) -> bool {
         let stopping = matches!(self.life, Life::Stopping { next, .. } if next < self.slots.bound());
-        self.turn.is_some() || !self.ready.is_empty() || stopping
+        let sweeps = self.life == Life::Serving && self.idle.has_due();
+        self.turn.is_some() || !self.ready.is_empty() || stopping || sweeps
     }
 
     /// Tells the shard the time; cheap, once per batch of messages is enough.
@@ -289,6 +289,7 @@ impl<E, P> Shard<E, P> {
 
     fn on_turn(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
         self.send_stops(now, out);
+        self.sweep(now, out);
         let (at, left) = match self.turn.take() {
             Some(turn) => turn,
             None => match self.ready.pop_front() {
@@ -320,7 +321,7 @@ impl<E, P> Shard<E, P> {
             let slot = self.slots.get_mut(at);
             let Some(item) = slot.existing().and_then(|extra| extra.queue.pop_front()) else { break };
             match item {
-                Item::User(payload) | Item::Internal(payload) | Item::Result(payload) => {
+                Item::User(payload) | Item::Internal(payload) | Item::Direct(payload) | Item::Result(payload) => {
                     out.push(Effect::Run { slot: SlotId(at), payload });
                     break;
                 }
@@ -348,6 +349,7 @@ impl<E, P> Shard<E, P> {
         slot.incarnation = incarnation;
         slot.phase = Phase::Starting;
         slot.touched = tick;
+        self.idle.watch(at, tick);
         out.push(Effect::Start { slot: SlotId(at), payload });
     }
 
@@ -465,8 +467,8 @@ impl<E, P> Shard<E, P> {
         let own = incarnation & !u64::from(u32::MAX) == self.incarnations;
         let found = own.then(|| self.direct.get(&((incarnation & u64::from(u32::MAX)) as u32))).flatten();
         match found.copied() {
-            Some(at) => self.enqueue_internal(at, Item::Internal(payload)),
-            None => out.push(Effect::Late(payload)),
+            Some(at) => self.enqueue_internal(at, Item::Direct(payload)),
+            None => out.push(Effect::Stale(payload)),
         }
     }
 
@@ -544,7 +546,7 @@ impl<E, P> Shard<E, P> {
             for timer in extra.timers.drain(..) {
                 self.timers.remove(&(timer.at, timer.serial));
             }
-            extra.queue.retain(|item| matches!(item, Item::User(_)));
+            extra.end_incarnation(out);
             let later = std::mem::take(&mut extra.later);
             extra.queue.extend(later.into_iter().map(Item::User));
         }
@@ -645,7 +647,7 @@ impl<E, P> Shard<E, P> {
             for timer in extra.timers.drain(..) {
                 self.timers.remove(&(timer.at, timer.serial));
             }
-            extra.queue.retain(|item| matches!(item, Item::User(_)));
+            extra.end_incarnation(out);
         }
         out.push(Effect::Restart { slot: SlotId(at) });
     }
@@ -706,9 +708,7 @@ impl<E, P> Shard<E, P> {
             self.life = Life::Stopping { next, deadline };
             self.end_all(Ended::Forced, out);
         }
-        if self.life == Life::Serving && self.sweep_at <= now {
-            self.sweep(now, out);
-        }
+        self.idle.on_tick(self.tick);
     }
 
     fn on_deadline(&mut self, at: u32, due: Instant, out: &mut Vec<Effect<E, P>>) {
@@ -728,29 +728,26 @@ impl<E, P> Shard<E, P> {
         }
     }
 
-    fn sweep_interval(settings: &ShardingSettings) -> Duration {
-        settings.passivate_idle_after.unwrap_or(Duration::from_secs(60)) / 2
-    }
-
-    /// Asks entities that have been idle for too long to stop: a part of the slots at a time.
+    /// Asks entities that have been idle for too long to stop: a part of them at a time.
     fn sweep(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
-        let Some(idle_after) = self.settings.passivate_idle_after else { return };
-        let ticks = u32::try_from(idle_after.as_millis() / TOUCH_TICK.as_millis()).unwrap_or(u32::MAX);
-        let end = self.sweep_next.saturating_add(SWEEP_STEP).min(self.slots.bound());
-        for at in self.sweep_next..end {
+        if self.life != Life::Serving {
+            return;
+        }
+        for _ in 0..SWEEP_STEP {
+            let Some(at) = self.idle.next_due() else { return };
             let slot = self.slots.get(at);
-            let idle = self.tick.saturating_sub(slot.touched) >= ticks;
-            let waits = slot.phase != Phase::Active || slot.stop_requested || slot.veto || slot.has_queue();
-            if slot.id.is_some() && idle && !waits {
+            if slot.id.is_none() {
+                continue;
+            }
+            // What waits in its queue is no activity, and is handled before the stop request.
+            let waits = slot.phase != Phase::Active || slot.stop_requested || slot.veto;
+            if !self.idle.is_idle(slot.touched, self.tick) {
+                self.idle.watch(at, slot.touched);
+            } else if waits {
+                self.idle.watch_again(at, self.tick);
+            } else {
                 self.request_stop(now, at, out);
             }
-        }
-        if end < self.slots.bound() {
-            self.sweep_next = end;
-            self.sweep_at = now;
-        } else {
-            self.sweep_next = 0;
-            self.sweep_at = now + Self::sweep_interval(&self.settings);
         }
     }
 
@@ -816,6 +813,19 @@ impl<E, P> Shard<E, P> {
         if next >= self.slots.bound() && self.slots.live() == 0 {
             self.life = Life::Stopped;
             out.push(Effect::Stopped(std::mem::take(&mut self.leftovers)));
+        }
+    }
+}
+
+impl<P> Extra<P> {
+    /// Keeps what is meant for the entity, whichever incarnation handles it.
+    fn end_incarnation<E>(&mut self, out: &mut Vec<Effect<E, P>>) {
+        for item in std::mem::take(&mut self.queue) {
+            match item {
+                Item::User(payload) => self.queue.push_back(Item::User(payload)),
+                Item::Direct(payload) => out.push(Effect::Stale(payload)),
+                Item::Internal(_) | Item::Result(_) | Item::Timer(_) | Item::Stop => {}
+            }
         }
     }
 }

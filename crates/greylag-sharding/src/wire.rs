@@ -15,7 +15,7 @@ use crate::horizon::Horizon;
 use crate::ids::{RegionId, ShardId};
 use crate::message::{
     Attempt, Claim, ClaimState, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, PeerMessage,
-    RegionMessage, Register,
+    RegionMessage, Register, TypeClaim,
 };
 
 /// Manifest of what regions tell coordinators.
@@ -51,11 +51,18 @@ pub fn encode_coordinator(message: &FromCoordinator) -> (&'static str, Bytes) {
 
 /// The manifest and bytes of a message between regions.
 pub fn encode_peer(message: &PeerMessage) -> (&'static str, Bytes) {
-    use proto::to_peer::{Body, FlushEcho, StaleRoute};
+    use proto::to_peer::{Body, FlushEcho, StaleRoute, TypeClaimed, TypeOk};
     let body = match message {
         PeerMessage::StaleRoute(routes) => Body::StaleRoute(StaleRoute { routes: generations(routes) }),
         PeerMessage::FlushEcho { shard, nonce, to } => {
             Body::FlushEcho(FlushEcho { shard: shard.to_string(), nonce: *nonce, to: Some(region(to)) })
+        }
+        PeerMessage::AnnounceType { round, claim } => {
+            Body::AnnounceType(TypeClaimed { round: *round, claim: Some(type_claim(claim)) })
+        }
+        PeerMessage::TypeOk { round } => Body::TypeOk(TypeOk { round: *round }),
+        PeerMessage::TypeConflict { round, claim } => {
+            Body::TypeConflict(TypeClaimed { round: *round, claim: Some(type_claim(claim)) })
         }
     };
     (PEER_MANIFEST, proto::ToPeer { body: Some(body) }.encode_to_vec().into())
@@ -259,6 +266,20 @@ fn read_fingerprint(read: Option<proto::Fingerprint>) -> Result<Fingerprint, Inv
         role: read.role,
         codec: read.codec,
     })
+}
+
+fn type_claim(claim: &TypeClaim) -> proto::TypeClaim {
+    proto::TypeClaim {
+        fingerprint: Some(fingerprint(&claim.fingerprint)),
+        active: claim.active,
+        refused: claim.refused,
+    }
+}
+
+fn read_type_claim(read: Option<proto::TypeClaim>) -> Result<TypeClaim, Invalid> {
+    let read = read.ok_or(Invalid("claim", Fault::Missing))?;
+    let fingerprint = read_fingerprint(read.fingerprint)?;
+    Ok(TypeClaim { fingerprint, active: read.active, refused: read.refused })
 }
 
 fn to_coordinator(message: &RegionMessage) -> proto::ToCoordinator {
@@ -477,6 +498,13 @@ fn read_peer(message: proto::ToPeer, horizon: Horizon) -> Result<PeerMessage, In
         Body::StaleRoute(read) => PeerMessage::StaleRoute(read_generations(read.routes, horizon)?),
         Body::FlushEcho(read) => {
             PeerMessage::FlushEcho { shard: read_shard(read.shard)?, nonce: read.nonce, to: read_region(read.to)? }
+        }
+        Body::AnnounceType(read) => {
+            PeerMessage::AnnounceType { round: read.round, claim: read_type_claim(read.claim)? }
+        }
+        Body::TypeOk(read) => PeerMessage::TypeOk { round: read.round },
+        Body::TypeConflict(read) => {
+            PeerMessage::TypeConflict { round: read.round, claim: read_type_claim(read.claim)? }
         }
     })
 }

@@ -122,6 +122,8 @@ struct World {
     frames: VecDeque<(usize, usize, &'static str, Bytes)>,
     traffic: Traffic,
     active: Option<(Instant, usize)>,
+    /// Turns that the coordinator asked for.
+    turns: u32,
     routes: BTreeMap<(usize, ShardId), Route>,
     sent: u32,
 }
@@ -147,6 +149,7 @@ impl World {
             frames: VecDeque::new(),
             traffic: Traffic::default(),
             active: None,
+            turns: 0,
             routes: BTreeMap::new(),
             sent: 0,
         }
@@ -177,6 +180,7 @@ impl World {
                 }
                 Effect::RouteChange { shard, route } => drop(self.routes.insert((index, shard), route)),
                 Effect::SendData { .. } => self.sent += 1,
+                Effect::Standing { coordinator: Some(2), standing } => self.coordinate(Told::Standing(standing)),
                 _ => {}
             }
         }
@@ -211,6 +215,7 @@ impl World {
                 self.coordinate(Told::Allocated { call, homes });
             }
             Deed::Event(CoordinatorEvent::Active { shards, .. }) => self.active = Some((self.now, shards)),
+            Deed::Continue => self.turns += 1,
             Deed::Stop(reason) => panic!("the coordinator ended: {reason:?}"),
             _ => {}
         }
@@ -221,6 +226,11 @@ impl World {
         loop {
             while let Some((from, to, manifest, frame)) = self.frames.pop_front() {
                 self.arrive(from, to, manifest, frame);
+            }
+            if self.turns > 0 {
+                self.turns -= 1;
+                self.coordinate(Told::Continue);
+                continue;
             }
             let deadlines = self.regions.iter().filter_map(Region::next_deadline);
             let deadlines = deadlines.chain(self.coordinator.as_ref().and_then(Coordinator::next_deadline));
@@ -293,6 +303,7 @@ impl World {
         for deed in deeds {
             self.perform(deed);
         }
+        self.tell(B, Input::Coordinator(Some(2)));
     }
 }
 

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use greylag_cluster::AppVersion;
 use greylag_core::{Generation, UniqueAddress};
 use greylag_sharding::coordinator::{Coordinator, CoordinatorConfig, Effect, Input, StateEvent, StoredState};
-use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
+use greylag_sharding::fingerprint::{Fingerprint, Mismatch, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::membership::{MemberFacts, Members, Phase, Removal};
 use greylag_sharding::message::{
-    Attempt, Claim, ClaimState, CoordinatorId, CoordinatorMessage, Home, RegionMessage, Register,
+    Attempt, Claim, ClaimState, CoordinatorId, CoordinatorMessage, Home, RegionMessage, Register, Standing,
 };
 use greylag_sharding::settings::ShardingSettings;
 use greylag_testkit::deadlines::assert_moved;
@@ -87,7 +87,8 @@ impl World {
     fn new() -> Self {
         let start = Instant::now();
         let mut effects = Vec::new();
-        let machine = machine(&mut effects, 1);
+        let mut machine = machine(&mut effects, 1);
+        machine.handle(start, Input::Standing(Standing::Agreed), &mut effects);
         let (members, stored, serials) = (Members::default(), StoredState::default(), BTreeMap::new());
         Self { start, now: start, machine, members, stored, serials, effects }
     }
@@ -95,7 +96,21 @@ impl World {
     fn run(&mut self, case: &Case<'_>) -> String {
         match case.command {
             "members" => self.members_are(case),
-            "fail-over" => self.machine = machine(&mut self.effects, 2),
+            "fail-over" => {
+                self.machine = machine(&mut self.effects, 2);
+                self.tell(Input::Standing(Standing::Agreed));
+            }
+            "continue" => self.tell(Input::Continue),
+            "standing" => {
+                let mismatch =
+                    Mismatch { field: "role".into(), expected: "b (on d:1)".into(), got: "a (on a:1)".into() };
+                self.tell(Input::Standing(match case.positional(0) {
+                    Some("asking") => Standing::Asking,
+                    Some("agreed") => Standing::Agreed,
+                    Some("refused") => Standing::Refused(mismatch),
+                    other => panic!("no standing {other:?}"),
+                }));
+            }
             "read" => {
                 if case.flag("lost") {
                     self.stored = StoredState::default();
@@ -228,6 +243,7 @@ impl World {
                     format!("allocate call={call} {} among {}", shards.join(","), regions.join(","))
                 }
                 Effect::CallRebalance { in_progress, .. } => format!("rebalance? moving {in_progress:?}"),
+                Effect::Continue => "continue".to_owned(),
                 Effect::Stop(reason) => format!("stop {reason:?}"),
                 Effect::Event(event) => format!("event {event:?}"),
             };

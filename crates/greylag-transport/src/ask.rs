@@ -86,9 +86,9 @@ impl AskTable {
 
     /// Keeps what reads the answer to question `id`, if its asker still waits.
     pub fn expect(&self, id: u64, reader: AnswerReader) {
-        if let Some(pending) = self.lock().pending.get_mut(&id) {
-            pending.reader = Some(reader);
-        }
+        // The former reader may hold the last handle to a user's codec: it is dropped after the lock.
+        let former = self.lock().pending.get_mut(&id).and_then(|pending| pending.reader.replace(reader));
+        drop(former);
     }
 
     /// What reads the answer to question `id`.

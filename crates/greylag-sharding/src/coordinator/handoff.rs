@@ -6,16 +6,19 @@
 //! ```
 //! Source: sharding §2.9, §2.10, §2.11.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use greylag_core::{Generation, UniqueAddress};
 
 use super::protocol::{CoordinatorEvent, Effect, HandOffPhase};
-use super::{Coordinator, CoordinatorState, RegionEntry, Sabotage};
+use super::registry::RegionEntry;
+use super::{Coordinator, CoordinatorState, Sabotage};
 use crate::ids::{RegionId, ShardId};
 use crate::membership::Phase;
-use crate::message::{Attempt, CoordinatorMessage};
+use crate::message::{Attempt, CoordinatorMessage, Epoch};
+use crate::settings::ShardingSettings;
+use crate::timetable::Timetable;
 
 /// One handoff under way.
 #[derive(Debug)]
@@ -41,7 +44,7 @@ enum Step {
 }
 
 impl HandOff {
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    fn deadline(&self) -> Option<Instant> {
         let proxies = match &self.step {
             Step::AwaitAcks { proxy_deadline, .. } => *proxy_deadline,
             Step::AwaitStopped { .. } => None,
@@ -50,7 +53,7 @@ impl HandOff {
     }
 
     /// A region that is gone sends nothing more.
-    pub(super) fn forget(&mut self, region: &RegionId) {
+    fn forget(&mut self, region: &RegionId) {
         self.participants.remove(region);
         self.flush_from.remove(region);
         if let Step::AwaitAcks { waiting, .. } = &mut self.step {
@@ -62,18 +65,157 @@ impl HandOff {
         matches!(&self.step, Step::AwaitAcks { waiting, .. } if waiting.is_empty())
     }
 
+    /// What is due now. `is_hosting` tells regions that host from proxies.
+    fn tick(
+        &mut self,
+        now: Instant,
+        shard: &ShardId,
+        settings: &ShardingSettings,
+        is_hosting: impl Fn(&RegionId) -> bool,
+    ) -> Due {
+        let over = self.deadline.is_some_and(|at| at <= now);
+        let resend = self.resend_at <= now;
+        if resend {
+            self.resend_at = now + settings.retry_interval;
+        }
+        let (shard, owner) = (shard.clone(), self.owner.clone());
+        let (generation, attempt) = (self.generation, self.attempt);
+        match &mut self.step {
+            Step::AwaitAcks { waiting, proxy_deadline } => {
+                if proxy_deadline.is_some_and(|at| at <= now) {
+                    *proxy_deadline = None;
+                    // A proxy that comes late is put right by `StaleRoute` and its probe.
+                    waiting.retain(is_hosting);
+                }
+                if waiting.is_empty() {
+                    return Due::OrderStop;
+                }
+                if over {
+                    return Due::Abandon;
+                }
+                let to = waiting.iter().filter(|_| resend).cloned().collect();
+                let message = CoordinatorMessage::BeginHandOff { shard, generation, attempt, owner };
+                Due::Say { event: None, to, message }
+            }
+            Step::AwaitStopped { timed_out } => {
+                let event = over.then(|| {
+                    // The handoff ends only with proof: reported at the timeout and once more at its double.
+                    let again = std::mem::replace(timed_out, true);
+                    self.deadline = (!again).then(|| now + settings.handoff_timeout);
+                    let shard = shard.clone();
+                    if again {
+                        CoordinatorEvent::HandOffStuck { shard, owner: owner.clone() }
+                    } else {
+                        CoordinatorEvent::HandOffTimedOut { shard, phase: HandOffPhase::AwaitStopped }
+                    }
+                });
+                let flush_from = self.flush_from.iter().cloned().collect();
+                let message = CoordinatorMessage::HandOff { shard, generation, attempt, flush_from };
+                Due::Say { event, to: resend.then_some(owner).into_iter().collect(), message }
+            }
+        }
+    }
+}
+
+/// What is due for a handoff.
+enum Due {
+    /// All have acked, or are gone: the owner stops the shard.
+    OrderStop,
+    /// A region did not stop sending in time: the shard stays.
+    Abandon,
+    /// Something to report, and a message to some regions.
+    Say { event: Option<CoordinatorEvent>, to: Vec<RegionId>, message: CoordinatorMessage },
+}
+
+/// The marks that were waited for in a handoff that has ended, and who took part in it.
+#[derive(Debug)]
+pub(super) struct Flush {
+    pub(super) attempt: Attempt,
+    pub(super) flush_from: BTreeSet<RegionId>,
+    pub(super) participants: BTreeSet<RegionId>,
+}
+
+/// All handoffs under way, and what is kept of those that have ended until the allocation that follows.
+#[derive(Debug, Default)]
+pub(super) struct HandOffs {
+    by_shard: BTreeMap<ShardId, HandOff>,
+    due: Timetable<ShardId>,
+    /// Those of which the last awaited region is gone.
+    acked: BTreeSet<ShardId>,
+    flushes: BTreeMap<ShardId, Flush>,
+    attempts: u64,
+}
+
+impl HandOffs {
+    fn new_attempt(&mut self, epoch: Epoch) -> Attempt {
+        self.attempts += 1;
+        Attempt((epoch << Generation::SEQ_BITS) | self.attempts)
+    }
+
+    /// Whether the shard is moving.
+    pub(super) fn contains(&self, shard: &ShardId) -> bool {
+        self.by_shard.contains_key(shard)
+    }
+
+    /// The shards that are moving.
+    pub(super) fn shards(&self) -> impl Iterator<Item = &ShardId> {
+        self.by_shard.keys()
+    }
+
+    /// Ends a handoff, or forgets it.
+    pub(super) fn remove(&mut self, shard: &ShardId) -> Option<HandOff> {
+        self.due.remove(shard);
+        self.acked.remove(shard);
+        self.by_shard.remove(shard)
+    }
+
+    fn insert(&mut self, shard: &ShardId, handoff: HandOff) {
+        self.due.change(shard, handoff.deadline());
+        self.by_shard.insert(shard.clone(), handoff);
+    }
+
+    /// Changes a handoff, and keeps its time right.
+    fn update<R>(&mut self, shard: &ShardId, change: impl FnOnce(&mut HandOff) -> R) -> Option<R> {
+        let handoff = self.by_shard.get_mut(shard)?;
+        let answer = change(handoff);
+        self.due.change(shard, handoff.deadline());
+        Some(answer)
+    }
+
+    /// A region that is gone acks nothing, and sends nothing.
+    pub(super) fn forget(&mut self, region: &RegionId) {
+        for (shard, handoff) in &mut self.by_shard {
+            handoff.forget(region);
+            if handoff.is_acked() {
+                self.acked.insert(shard.clone());
+            }
+        }
+    }
+
+    /// When a handoff has something to do by itself.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.due.next()
+    }
+
+    /// What is unanswered is said again at once.
     pub(super) fn resend_now(&mut self, now: Instant) {
-        self.resend_at = now;
+        for shard in self.by_shard.keys().cloned().collect::<Vec<_>>() {
+            self.update(&shard, |handoff| handoff.resend_at = now);
+        }
+    }
+
+    /// What is kept of the handoff that ended before the allocation of the shard.
+    pub(super) fn flush(&self, shard: &ShardId) -> Option<&Flush> {
+        self.flushes.get(shard)
+    }
+
+    /// The allocation that follows is durable.
+    pub(super) fn end_flush(&mut self, shard: &ShardId) {
+        self.flushes.remove(shard);
     }
 }
 
 impl Coordinator {
-    fn new_attempt(&mut self) -> Attempt {
-        let attempt = Attempt((self.epoch << Generation::SEQ_BITS) | self.next_attempt);
-        self.next_attempt += 1;
-        attempt
-    }
-
     pub(super) fn on_rebalance(&mut self, now: Instant, shards: BTreeSet<ShardId>, out: &mut Vec<Effect>) {
         self.rebalancing = false;
         if self.state != CoordinatorState::Active {
@@ -87,16 +229,17 @@ impl Coordinator {
 
     /// Whether a handoff of the shard began: it has a durable home and is not moving yet.
     pub(super) fn begin_handoff(&mut self, now: Instant, shard: &ShardId, out: &mut Vec<Effect>) -> bool {
-        if self.pending.contains_key(shard) || self.handoffs.contains_key(shard) {
+        if self.ledger.is_pending(shard) || self.handoffs.contains(shard) {
             return false;
         }
-        let Some(home) = self.homes.get(shard).map(|entry| &entry.stored).filter(|home| !home.deallocated) else {
+        let durable = self.ledger.durable(shard).map(|entry| &entry.stored);
+        let Some(home) = durable.filter(|home| !home.deallocated) else {
             return false;
         };
         let (owner, generation) = (home.region.clone(), home.generation);
-        let attempt = self.new_attempt();
+        let attempt = self.handoffs.new_attempt(self.epoch);
         let participants: BTreeSet<_> =
-            self.regions.iter().filter(|(_, entry)| !entry.refused).map(|(region, _)| region.clone()).collect();
+            self.registry.regions().filter(|(_, entry)| !entry.refused).map(|(region, _)| region.clone()).collect();
         let settings = &self.config.settings;
         let handoff = HandOff {
             owner,
@@ -112,17 +255,17 @@ impl Coordinator {
             deadline: Some(now + settings.handoff_timeout),
         };
         self.unstarted.remove(shard);
-        self.handoffs.insert(shard.clone(), handoff);
+        self.handoffs.insert(shard, handoff);
         self.tick_handoff(now, shard, out);
         true
     }
 
     /// The owner is stopping it already, on the word of a predecessor of this incarnation.
     pub(super) fn await_stopped(&mut self, now: Instant, shard: &ShardId, owner: &RegionId, generation: Generation) {
-        if self.handoffs.contains_key(shard) {
+        if self.handoffs.contains(shard) {
             return;
         }
-        let attempt = self.new_attempt();
+        let attempt = self.handoffs.new_attempt(self.epoch);
         let handoff = HandOff {
             owner: owner.clone(),
             generation,
@@ -133,7 +276,7 @@ impl Coordinator {
             resend_at: now + self.config.settings.retry_interval,
             deadline: Some(now + self.config.settings.handoff_timeout),
         };
-        self.handoffs.insert(shard.clone(), handoff);
+        self.handoffs.insert(shard, handoff);
     }
 
     #[expect(clippy::too_many_arguments, reason = "they are the fields of one message")]
@@ -147,90 +290,57 @@ impl Coordinator {
         flushed: bool,
         out: &mut Vec<Effect>,
     ) {
-        let Some(handoff) = self.handoffs.get_mut(shard) else { return };
-        if handoff.attempt != attempt || handoff.generation != generation {
-            return;
-        }
-        let Step::AwaitAcks { waiting, .. } = &mut handoff.step else { return };
-        if waiting.remove(region) && flushed {
-            handoff.flush_from.insert(region.clone());
-        }
-        if waiting.is_empty() {
+        let is_last = self.handoffs.update(shard, |handoff| {
+            if handoff.attempt != attempt || handoff.generation != generation {
+                return false;
+            }
+            let Step::AwaitAcks { waiting, .. } = &mut handoff.step else { return false };
+            if waiting.remove(region) && flushed {
+                handoff.flush_from.insert(region.clone());
+            }
+            waiting.is_empty()
+        });
+        if is_last == Some(true) {
             self.order_stop(now, shard, out);
         }
     }
 
     fn order_stop(&mut self, now: Instant, shard: &ShardId, out: &mut Vec<Effect>) {
-        if let Some(handoff) = self.handoffs.get_mut(shard) {
+        let deadline = now + self.config.settings.handoff_timeout;
+        self.handoffs.update(shard, |handoff| {
             handoff.step = Step::AwaitStopped { timed_out: false };
             handoff.resend_at = now;
-            handoff.deadline = Some(now + self.config.settings.handoff_timeout);
-        }
+            handoff.deadline = Some(deadline);
+        });
         self.tick_handoff(now, shard, out);
     }
 
     /// Goes on with handoffs whose last awaited region is gone.
     pub(super) fn go_on_without_gone(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let acked = self.handoffs.iter().filter(|(_, handoff)| handoff.is_acked());
-        for shard in acked.map(|(shard, _)| shard.clone()).collect::<Vec<_>>() {
+        for shard in std::mem::take(&mut self.handoffs.acked) {
             self.order_stop(now, &shard, out);
         }
     }
 
     pub(super) fn tick_handoffs(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let due = self.handoffs.iter().filter(|(_, handoff)| handoff.deadline().is_some_and(|at| at <= now));
-        for shard in due.map(|(shard, _)| shard.clone()).collect::<Vec<_>>() {
+        for shard in self.handoffs.due.due(now) {
             self.tick_handoff(now, &shard, out);
         }
     }
 
+    /// Does what is due for one handoff.
     fn tick_handoff(&mut self, now: Instant, shard: &ShardId, out: &mut Vec<Effect>) {
+        let registry = &self.registry;
+        let is_hosting = |region: &RegionId| registry.get(region).is_some_and(|entry| !entry.proxy);
         let settings = &self.config.settings;
-        let Some(handoff) = self.handoffs.get_mut(shard) else { return };
-        let over = handoff.deadline.is_some_and(|at| at <= now);
-        let resend = handoff.resend_at <= now;
-        if resend {
-            handoff.resend_at = now + settings.retry_interval;
-        }
-        let (owner, generation, attempt) = (handoff.owner.clone(), handoff.generation, handoff.attempt);
-        match &mut handoff.step {
-            Step::AwaitAcks { waiting, proxy_deadline } => {
-                if proxy_deadline.is_some_and(|at| at <= now) {
-                    *proxy_deadline = None;
-                    // A proxy that comes late is put right by `StaleRoute` and its probe.
-                    waiting.retain(|region| self.regions.get(region).is_some_and(|entry| !entry.proxy));
-                }
-                if waiting.is_empty() {
-                    return self.order_stop(now, shard, out);
-                }
-                if over {
-                    return self.abandon(shard, out);
-                }
-                if resend {
-                    for region in waiting.clone() {
-                        let (shard, owner) = (shard.clone(), owner.clone());
-                        let message = CoordinatorMessage::BeginHandOff { shard, generation, attempt, owner };
-                        self.send(&region, message, out);
-                    }
-                }
-            }
-            Step::AwaitStopped { timed_out } => {
-                if over {
-                    // The handoff ends only with proof: reported at the timeout and once more at its double.
-                    let again = std::mem::replace(timed_out, true);
-                    handoff.deadline = (!again).then(|| now + settings.handoff_timeout);
-                    let (shard, owner) = (shard.clone(), owner.clone());
-                    out.push(Effect::Event(if again {
-                        CoordinatorEvent::HandOffStuck { shard, owner }
-                    } else {
-                        CoordinatorEvent::HandOffTimedOut { shard, phase: HandOffPhase::AwaitStopped }
-                    }));
-                }
-                if resend {
-                    let flush_from = handoff.flush_from.iter().cloned().collect();
-                    let shard = shard.clone();
-                    let message = CoordinatorMessage::HandOff { shard, generation, attempt, flush_from };
-                    self.send(&owner, message, out);
+        match self.handoffs.update(shard, |handoff| handoff.tick(now, shard, settings, is_hosting)) {
+            None => {}
+            Some(Due::OrderStop) => self.order_stop(now, shard, out),
+            Some(Due::Abandon) => self.abandon(shard, out),
+            Some(Due::Say { event, to, message }) => {
+                out.extend(event.map(Effect::Event));
+                for region in to {
+                    self.send(&region, message.clone(), out);
                 }
             }
         }
@@ -241,7 +351,7 @@ impl Coordinator {
         let Some(handoff) = self.handoffs.remove(shard) else { return };
         let phase = HandOffPhase::AwaitAcks;
         out.push(Effect::Event(CoordinatorEvent::HandOffTimedOut { shard: shard.clone(), phase }));
-        if let Some(entry) = self.regions.get_mut(&handoff.owner) {
+        if let Some(entry) = self.registry.get_mut(&handoff.owner) {
             entry.shutting_down = false;
         }
         for region in handoff.participants.iter().filter(|region| **region != handoff.owner) {
@@ -257,12 +367,11 @@ impl Coordinator {
         generation: Generation,
         leftovers: bool,
     ) {
-        let key = (shard.clone(), region.clone());
-        if self.drops.get(&key).is_some_and(|(dropped, _)| *dropped <= generation) {
-            self.drops.remove(&key);
+        if self.drops.stopped(shard, region, generation) {
+            self.requests.look_again(shard);
         }
         let unchecked = self.sabotage == Some(Sabotage::GenerationCheck);
-        let ended = self.decided(shard).is_some_and(|home| {
+        let ended = self.ledger.decided(shard).is_some_and(|home| {
             let same = home.region == *region && home.generation == generation;
             !home.deallocated && (same || unchecked)
         });
@@ -272,9 +381,10 @@ impl Coordinator {
         if let Some(handoff) = self.handoffs.remove(shard) {
             let waited = matches!(handoff.step, Step::AwaitStopped { .. });
             let flush_from = if waited { handoff.flush_from } else { BTreeSet::new() };
-            self.flushes.insert(shard.clone(), (handoff.attempt, flush_from, handoff.participants));
+            let flush = Flush { attempt: handoff.attempt, flush_from, participants: handoff.participants };
+            self.handoffs.flushes.insert(shard.clone(), flush);
             // At once, even with no traffic: an idle cluster would shed its shards otherwise.
-            self.eager.insert(shard.clone());
+            self.requests.make_eager(shard);
         }
         self.deallocate(shard, leftovers.then(|| region.clone()));
     }
@@ -284,14 +394,15 @@ impl Coordinator {
             return;
         }
         let others = self.members.members.keys().any(|node| *node != region.node && self.can_host(node));
-        if let Some(entry) = self.regions.get_mut(region) {
+        if let Some(entry) = self.registry.get_mut(region) {
             entry.shutting_down = true;
         }
         if !others {
             return self.send(region, CoordinatorMessage::StopHere, out);
         }
-        let owned = self.homes.iter().filter(|(_, e)| !e.stored.deallocated && e.stored.region == *region);
-        for shard in owned.map(|(shard, _)| shard.clone()).collect::<Vec<_>>() {
+        let mut owned: Vec<_> = self.ledger.shards_of(region).to_vec();
+        owned.sort();
+        for shard in owned {
             self.begin_handoff(now, &shard, out);
         }
     }
@@ -304,6 +415,6 @@ impl Coordinator {
         let goes = |(region, entry): (&RegionId, &RegionEntry)| {
             region.node == *node && !entry.proxy && (entry.shutting_down || entry.refused)
         };
-        stays && !self.without_region.contains(node) && !self.regions.iter().any(goes)
+        stays && !self.registry.is_without_region(node) && !self.registry.regions().any(goes)
     }
 }

@@ -8,12 +8,13 @@ use std::time::Instant;
 
 use greylag_core::{Generation, UniqueAddress};
 
+use super::ledger::HomeEntry;
 use super::protocol::{CoordinatorEvent, Effect, Meta, StateEvent, StopReason, StoredHome, StoredState};
-use super::{Coordinator, CoordinatorState, HomeEntry, Sabotage};
+use super::{Coordinator, CoordinatorState, Sabotage};
 use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
 use crate::membership::{Members, Phase};
-use crate::message::{ClaimState, CoordinatorMessage, Epoch, Home};
+use crate::message::{ClaimState, CoordinatorMessage, Epoch, Home, Standing};
 
 impl Coordinator {
     pub(super) fn on_read(
@@ -45,7 +46,7 @@ impl Coordinator {
             self.fingerprint = Fingerprint { codec, ..meta.fingerprint };
         }
         self.state = CoordinatorState::CommittingEpoch;
-        self.queue.push(StateEvent::EpochStarted(self.meta()));
+        self.ledger.record(StateEvent::EpochStarted(self.meta()));
     }
 
     fn meta(&self) -> Meta {
@@ -60,8 +61,7 @@ impl Coordinator {
         if let Some(by) = rival.max(foreign).max(seen) {
             return self.stop(StopReason::Fenced { by }, out);
         }
-        let entry = |(shard, stored)| (shard, HomeEntry { stored, confirmed: false, flushed: None });
-        self.homes = state.homes.into_iter().map(entry).collect();
+        self.ledger.load(state.homes);
         self.state = CoordinatorState::Reconciling;
         self.inquire_at = Some(now);
         self.note_missing(now);
@@ -72,26 +72,23 @@ impl Coordinator {
     pub(super) fn pump(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.end_what_is_gone(now);
         self.go_on_without_gone(now, out);
-        if self.state == CoordinatorState::Reconciling && self.inventory_is_complete(now) {
+        if self.state == CoordinatorState::Reconciling && self.inventory_is_complete(now) && self.all_agree() {
             self.become_active(now, out);
         }
         // Told to hand over, it stays as long as the region beside it hands off: only an active coordinator can give the
         // shards of that region a home as they stop, one by one.
-        let local_goes = self.regions.iter().any(|(region, e)| e.shutting_down && region.node == self.config.id.node);
+        let local_goes =
+            self.registry.regions().any(|(region, e)| e.shutting_down && region.node == self.config.id.node);
         if self.terminating && !local_goes {
             return self.stop(StopReason::HandedOver, out);
         }
         self.call_strategy(out);
-        if self.in_flight.is_none() && !self.queue.is_empty() {
-            self.batch += 1;
-            let events = std::mem::take(&mut self.queue);
-            self.in_flight = Some((self.batch, events.clone()));
-            out.push(Effect::Commit { batch: self.batch, events });
-        }
+        out.extend(self.ledger.next_batch().map(|(batch, events)| Effect::Commit { batch, events }));
+        self.tell_tables(out);
     }
 
     pub(super) fn on_committed(&mut self, now: Instant, batch: u64, out: &mut Vec<Effect>) {
-        let Some((_, events)) = self.in_flight.take_if(|(number, _)| *number == batch) else { return };
+        let Some(events) = self.ledger.committed(batch) else { return };
         if self.state == CoordinatorState::CommittingEpoch {
             self.state = CoordinatorState::ReadingAgain;
             out.push(Effect::Read);
@@ -107,12 +104,10 @@ impl Coordinator {
     }
 
     pub(super) fn on_commit_failed(&mut self, batch: u64, retryable: bool, out: &mut Vec<Effect>) {
-        match &self.in_flight {
-            Some((number, events)) if *number == batch && retryable => {
-                out.push(Effect::Commit { batch, events: events.clone() });
-            }
-            Some((number, _)) if *number == batch => self.stop(StopReason::CommitFailed, out),
-            _ => {}
+        match self.ledger.under_way(batch) {
+            Some(events) if retryable => out.push(Effect::Commit { batch, events: events.clone() }),
+            Some(_) => self.stop(StopReason::CommitFailed, out),
+            None => {}
         }
     }
 
@@ -125,20 +120,17 @@ impl Coordinator {
         told: &mut Announcements,
         out: &mut Vec<Effect>,
     ) {
-        if self.pending.get(&shard) == Some(&home) {
-            self.pending.remove(&shard);
-        }
         let adopted = self.adopting.get(&shard).filter(|(generation, _)| *generation == home.generation).copied();
-        let flushed = self.flushes.get(&shard).filter(|_| !home.deallocated);
-        let participants = flushed.map(|(_, _, all)| all.clone()).unwrap_or_default();
-        let flushed = flushed.map(|(attempt, regions, _)| (*attempt, regions.clone()));
-        let stored = home.clone();
-        self.homes.insert(shard.clone(), HomeEntry { stored, confirmed: adopted.is_some(), flushed });
-        if home.deallocated || self.pending.contains_key(&shard) {
+        let flush = self.handoffs.flush(&shard).filter(|_| !home.deallocated);
+        let participants = flush.map(|flush| flush.participants.clone()).unwrap_or_default();
+        let flushed = flush.map(|flush| (flush.attempt, flush.flush_from.clone()));
+        let entry = HomeEntry { stored: home.clone(), confirmed: adopted.is_some(), flushed };
+        let is_latest = self.ledger.apply(&shard, entry);
+        if home.deallocated || !is_latest {
             // A tombstone, or overtaken by the next decision: there is nothing to announce.
             return;
         }
-        self.flushes.remove(&shard);
+        self.handoffs.end_flush(&shard);
         let owner = home.region.clone();
         if let Some((generation, state)) = adopted {
             self.adopting.remove(&shard);
@@ -146,18 +138,18 @@ impl Coordinator {
                 self.await_stopped(now, &shard, &owner, generation);
                 return;
             }
-        } else if !self.regions.contains_key(&owner) {
+        } else if !self.registry.contains(&owner) {
             self.deallocate(&shard, None);
             return;
         } else {
-            self.unstarted.insert(shard.clone(), now + self.config.settings.shard_start_timeout);
+            self.unstarted.set(&shard, now + self.config.settings.shard_start_timeout);
             told.hosts.entry(owner.clone()).or_default().push(shard.clone());
             let (region, generation) = (owner.clone(), home.generation);
             out.push(Effect::Event(CoordinatorEvent::ShardAllocated { shard: shard.clone(), region, generation }));
         }
-        let waiting = self.requested.remove(&shard).unwrap_or_default();
+        let waiting = self.requests.answer(&shard);
         for region in participants.into_iter().chain(waiting).collect::<BTreeSet<_>>() {
-            if region != owner && self.regions.contains_key(&region) {
+            if region != owner && self.registry.contains(&region) {
                 told.homes.entry(region).or_default().push(shard.clone());
             }
         }
@@ -181,7 +173,7 @@ impl Coordinator {
         out: &mut Vec<Effect>,
     ) {
         for chunk in shards.chunks(super::HOMES_PER_FRAME) {
-            let home = |shard: &ShardId| self.homes.get(shard).map(|entry| self.home_for(region, shard, entry));
+            let home = |shard: &ShardId| self.ledger.durable(shard).map(|entry| self.home_for(region, shard, entry));
             let homes: Vec<_> = chunk.iter().filter_map(home).collect();
             if !homes.is_empty() {
                 self.send(region, message(homes), out);
@@ -196,15 +188,11 @@ impl Coordinator {
 
     /// Nodes that own something and are no members: their time runs.
     fn note_missing(&mut self, now: Instant) {
-        let owners = self.homes.values().filter(|entry| !entry.stored.deallocated).map(|entry| &entry.stored.region);
-        let decided = self.pending.values().filter(|home| !home.deallocated).map(|home| &home.region);
-        let named = owners.chain(decided).chain(self.regions.keys()).map(|region| &region.node);
+        let regions = self.registry.regions().map(|(region, _)| region);
+        let named = self.ledger.owners().chain(regions).map(|region| &region.node);
         let missing: BTreeSet<_> = named.filter(|node| !self.members.contains(node)).cloned().collect();
-        self.missing.retain(|node, _| missing.contains(node));
-        for node in missing {
-            let since = self.members.removed.get(&node).map_or(now, |removal| removal.at);
-            self.missing.entry(node).or_insert(since);
-        }
+        let members = &self.members;
+        self.registry.note_missing(missing, |node| members.removed.get(node).map_or(now, |removal| removal.at));
     }
 
     /// Whether nothing of a process that is no member can be alive: it left in order, or its margin is over.
@@ -214,22 +202,21 @@ impl Coordinator {
     }
 
     fn end_what_is_gone(&mut self, now: Instant) {
-        let over = self.missing.iter().filter(|(node, since)| self.is_over(node, **since, now));
+        let over = self.registry.missing().filter(|(node, since)| self.is_over(node, *since, now));
         for node in over.map(|(node, _)| node.clone()).collect::<Vec<_>>() {
-            self.missing.remove(&node);
+            self.registry.end_missing(&node);
             self.terminate_node(&node);
         }
     }
 
     pub(super) fn margin_deadline(&self) -> Option<Instant> {
-        let missing = self.missing.values().map(|since| *since + self.config.down_removal_margin).min();
+        let missing = self.registry.missing().map(|(_, since)| since + self.config.down_removal_margin).min();
         [missing, self.margin_at].into_iter().flatten().min()
     }
 
     /// Everything of a process is gone: all regions that it is known to have had.
     pub(super) fn terminate_node(&mut self, node: &UniqueAddress) {
-        let owners = self.homes.values().map(|entry| &entry.stored.region);
-        let named = owners.chain(self.pending.values().map(|home| &home.region)).chain(self.regions.keys());
+        let named = self.ledger.named().chain(self.registry.regions().map(|(region, _)| region));
         let regions: BTreeSet<_> = named.filter(|region| region.node == *node).cloned().collect();
         for region in regions {
             self.terminate(&region);
@@ -238,42 +225,36 @@ impl Coordinator {
 
     /// A region is proven to be gone, and with it everything it hosted.
     pub(super) fn terminate(&mut self, region: &RegionId) {
-        self.gone.insert(region.clone());
-        self.regions.remove(region);
-        let live = |home: &StoredHome| !home.deallocated && home.region == *region;
-        let named = self.homes.keys().chain(self.pending.keys());
-        let owned: BTreeSet<_> = named.filter(|shard| self.decided(shard).is_some_and(live)).cloned().collect();
+        self.registry.end(region);
+        let mut owned = self.ledger.shards_of(region).to_vec();
+        owned.sort();
         for shard in owned {
             if self.handoffs.remove(&shard).is_some() {
-                self.eager.insert(shard.clone());
+                self.requests.make_eager(&shard);
             }
             self.deallocate(&shard, None);
         }
-        self.drops.retain(|(_, dropped), _| dropped != region);
-        for handoff in self.handoffs.values_mut() {
-            handoff.forget(region);
+        for shard in self.drops.forget(region) {
+            self.requests.look_again(&shard);
         }
-        self.requested.retain(|_, waiting| {
-            waiting.remove(region);
-            !waiting.is_empty()
-        });
+        self.handoffs.forget(region);
+        self.requests.forget(region);
+        self.tables.forget(region);
     }
 
     fn become_active(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.state = CoordinatorState::Active;
         self.inquire_at = None;
-        self.initialized |= !self.homes.is_empty();
+        self.initialized |= self.ledger.all_durable().next().is_some();
         self.rebalance_at = Some(now + self.config.settings.rebalance_interval);
         let shards = self.homes().count();
         out.push(Effect::Event(CoordinatorEvent::Active { epoch: self.epoch, shards }));
         for region in self.hosting_regions().cloned().collect::<Vec<_>>() {
             self.host_absent(now, &region, out);
         }
-        for handoff in self.handoffs.values_mut() {
-            handoff.resend_now(now);
-        }
+        self.handoffs.resend_now(now);
         // A route that is older than the inventory would cost its first message a gap (sharding §2.6).
-        for region in self.regions.keys().cloned().collect::<Vec<_>>() {
+        for region in self.registry.regions().map(|(region, _)| region.clone()).collect::<Vec<_>>() {
             self.tell_table(&region, out);
         }
         self.answer_requests(out);
@@ -292,15 +273,15 @@ impl Coordinator {
         if self.state != CoordinatorState::Active {
             return;
         }
-        let due: Vec<_> = self.unstarted.iter().filter(|(_, at)| **at <= now).map(|(shard, _)| shard.clone()).collect();
         let mut told = Announcements::default();
-        for shard in due {
-            match self.homes.get(&shard) {
+        let again = now + self.config.settings.shard_start_timeout;
+        for shard in self.unstarted.due(now) {
+            match self.ledger.durable(&shard) {
                 Some(entry) if !entry.stored.deallocated => {
-                    told.hosts.entry(entry.stored.region.clone()).or_default().push(shard.clone());
-                    self.unstarted.insert(shard, now + self.config.settings.shard_start_timeout);
+                    self.unstarted.set(&shard, again);
+                    told.hosts.entry(entry.stored.region.clone()).or_default().push(shard);
                 }
-                _ => drop(self.unstarted.remove(&shard)),
+                _ => self.unstarted.remove(&shard),
             }
         }
         self.announce(told, out);
@@ -313,15 +294,8 @@ impl Coordinator {
 
     fn repeat_drops(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let retry = self.config.settings.retry_interval;
-        let due = self.drops.iter_mut().filter(|(_, (_, at))| *at <= now);
-        let mut messages = Vec::new();
-        for ((shard, region), (generation, at)) in due {
-            *at = now + retry;
-            let drop = CoordinatorMessage::DropShard { shard: shard.clone(), generation: *generation };
-            messages.push((region.clone(), drop));
-        }
-        for (region, message) in messages {
-            self.send(&region, message, out);
+        for (shard, region, generation) in self.drops.repeat(now, now + retry) {
+            self.send(&region, CoordinatorMessage::DropShard { shard, generation }, out);
         }
     }
 
@@ -336,13 +310,19 @@ impl Coordinator {
     }
 
     fn has_spoken(&self, node: &UniqueAddress) -> bool {
-        if self.without_region.contains(node) {
+        if self.registry.is_without_region(node) {
             return true;
         }
-        let dropped = |region: &RegionId| !self.drops.keys().any(|(_, dropping)| dropping == region);
-        self.regions.iter().any(|(region, entry)| {
+        let dropped = |region: &RegionId| !self.drops.waits_for_region(region);
+        self.registry.regions().any(|(region, entry)| {
             region.node == *node && !entry.proxy && entry.current && (!entry.refused || dropped(region))
         })
+    }
+
+    /// Whether all members mean the same by the type: a side that another role's coordinator does not know of could give
+    /// an entity a second home.
+    fn all_agree(&self) -> bool {
+        self.sabotage == Some(Sabotage::Agreement) || self.standing == Standing::Agreed
     }
 
     /// Whether every node has spoken or is gone: then a shard that is not known does not run anywhere.
@@ -351,7 +331,8 @@ impl Coordinator {
             return true;
         }
         let replaced = |node: &UniqueAddress| {
-            self.regions.keys().any(|region| region.node.address() == node.address() && region.node != *node)
+            let replaces = |region: &RegionId| region.node.address() == node.address() && region.node != *node;
+            self.registry.regions().any(|(region, _)| replaces(region))
         };
         let running = self.members.removed.iter().filter(|(node, removal)| {
             !self.members.contains(node) && !self.is_over(node, removal.at, now) && !replaced(node)

@@ -9,7 +9,7 @@ use crate::allocation::View;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
 use crate::membership::Members;
-use crate::message::{CoordinatorId, Epoch, FromCoordinator, RegionMessage};
+use crate::message::{CoordinatorId, Epoch, FromCoordinator, RegionMessage, Standing};
 
 /// The durable record of one shard: a home, or the tombstone of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,6 +104,8 @@ pub enum Input {
     },
     /// The members changed (also the first input after `new`).
     Membership(Arc<Members>),
+    /// How the type stands beside what other members mean by it: this incarnation decides nothing before all agree.
+    Standing(Standing),
     /// Answer to [`Effect::CallAllocate`]: `None` where the strategy failed.
     Allocated {
         /// As in the effect.
@@ -122,6 +124,8 @@ pub enum Input {
     SelfTrusted,
     /// This node is no member any more.
     SelfDowned,
+    /// Answer to [`Effect::Continue`]: other inputs have had their turn.
+    Continue,
     /// The singleton is handed over: stop, once a local region that shuts down is gone.
     Terminate,
     /// A deadline has come; early and repeated ticks are harmless.
@@ -163,6 +167,8 @@ pub enum Effect {
         /// What is moving already.
         in_progress: BTreeSet<ShardId>,
     },
+    /// There is more to tell than fits one turn: answered by [`Input::Continue`], behind the inputs that wait by then.
+    Continue,
     /// The incarnation is over.
     Stop(StopReason),
     /// Something that subscribers may want to know.

@@ -11,10 +11,11 @@ use std::time::Instant;
 use greylag_core::{Generation, UniqueAddress};
 
 use super::protocol::{CoordinatorEvent, Effect, StopReason, StoredHome};
-use super::{Coordinator, CoordinatorState, RegionEntry};
+use super::registry::RegionEntry;
+use super::{Coordinator, CoordinatorState};
 use crate::ids::{RegionId, ShardId};
 use crate::membership::Phase;
-use crate::message::{Claim, ClaimState, CoordinatorMessage, Epoch, Register};
+use crate::message::{Claim, ClaimState, CoordinatorMessage, Epoch, Register, Standing};
 
 impl Coordinator {
     pub(super) fn on_register(&mut self, now: Instant, register: Register, out: &mut Vec<Effect>) {
@@ -24,35 +25,36 @@ impl Coordinator {
             return;
         }
         // The region's node has obeyed a newer coordinator, or another one of the same epoch.
-        let foreign = highest_epoch == self.epoch && !self.answered.contains(&region.node);
+        let foreign = highest_epoch == self.epoch && !self.registry.is_answered(&region.node);
         if highest_epoch > self.epoch || foreign {
             return self.stop(StopReason::Fenced { by: highest_epoch }, out);
         }
         let phase = self.members.members.get(&region.node).map(|member| member.phase);
-        if matches!(phase, None | Some(Phase::Joining | Phase::Down)) || self.gone.contains(&region) {
+        if matches!(phase, None | Some(Phase::Joining | Phase::Down)) || self.registry.is_gone(&region) {
             return;
         }
-        let newer = self.regions.keys().any(|r| r.node == region.node && r.incarnation > region.incarnation);
-        let stale = self.regions.get(&region).is_some_and(|entry| entry.serial >= serial);
+        let newer = |known: &RegionId| known.node == region.node && known.incarnation > region.incarnation;
+        let newer = self.registry.regions().any(|(known, _)| newer(known));
+        let stale = self.registry.get(&region).is_some_and(|entry| entry.serial >= serial);
         if newer || stale {
             return;
         }
-        let is_new = !self.regions.contains_key(&region);
+        let is_new = !self.registry.contains(&region);
         if is_new && !proxy {
             self.end_predecessors(&region);
         }
-        let mismatch = self.fingerprint.mismatch(&fingerprint, proxy);
+        let other_side = match &self.standing {
+            Standing::Refused(mismatch) => Some(mismatch.clone()),
+            Standing::Asking | Standing::Agreed => None,
+        };
+        let mismatch = other_side.or_else(|| self.fingerprint.mismatch(&fingerprint, proxy));
         let current = highest_epoch == self.epoch;
-        let shutting_down = self.regions.get(&region).is_some_and(|entry| entry.shutting_down);
+        let shutting_down = self.registry.get(&region).is_some_and(|entry| entry.shutting_down);
         let claims: BTreeMap<_, _> =
             hosted.iter().map(|claim| (claim.shard.clone(), (claim.generation, claim.state))).collect();
         let refused = mismatch.is_some();
         let entry = RegionEntry { proxy, refused, current, serial, shutting_down, claims };
-        self.regions.insert(region.clone(), entry);
-        self.answered.insert(region.node.clone());
-        if !proxy {
-            self.without_region.remove(&region.node);
-        }
+        self.registry.register(&region, entry);
         match mismatch {
             Some(mismatch) => {
                 self.send(&region, CoordinatorMessage::RegisterRefused { serial, mismatch }, out);
@@ -79,21 +81,21 @@ impl Coordinator {
 
     /// A process has one region of a type at a time, and an address one process.
     fn end_predecessors(&mut self, region: &RegionId) {
-        let owners = self.homes.values().map(|entry| &entry.stored.region).chain(self.regions.keys());
+        let owners = self.ledger.named().chain(self.registry.regions().map(|(region, _)| region));
         let before = owners.filter(|r| r.node == region.node && r.incarnation < region.incarnation);
         for older in before.cloned().collect::<std::collections::BTreeSet<_>>() {
             self.terminate(&older);
         }
         let replaced = |node: &&UniqueAddress| node.address() == region.node.address() && **node != region.node;
-        for node in self.missing.keys().filter(replaced).cloned().collect::<Vec<_>>() {
-            self.missing.remove(&node);
+        for node in self.registry.missing().map(|(node, _)| node).filter(replaced).cloned().collect::<Vec<_>>() {
+            self.registry.end_missing(&node);
             self.terminate_node(&node);
         }
     }
 
     fn reconcile(&mut self, now: Instant, region: &RegionId, claim: Claim, out: &mut Vec<Effect>) {
         let Claim { shard, generation, state } = claim;
-        let recorded = self.decided(&shard).cloned();
+        let recorded = self.ledger.decided(&shard).cloned();
         match recorded {
             Some(home) if !home.deallocated && home.region == *region && home.generation == generation => {
                 self.confirm(now, &shard, region, generation, state);
@@ -101,7 +103,7 @@ impl Coordinator {
             Some(home) if home.generation >= generation => self.drop_claim(now, &shard, region, generation, out),
             recorded => {
                 if let Some(home) = recorded.filter(|home| !home.deallocated) {
-                    let confirmed = self.homes.get(&shard).is_some_and(|entry| entry.confirmed);
+                    let confirmed = self.ledger.durable(&shard).is_some_and(|entry| entry.confirmed);
                     if confirmed && home.region != *region {
                         self.drop_claim(now, &shard, &home.region, home.generation, out);
                     }
@@ -120,7 +122,7 @@ impl Coordinator {
             return self.await_stopped(now, shard, region, generation);
         }
         self.unstarted.remove(shard);
-        if let Some(entry) = self.homes.get_mut(shard)
+        if let Some(entry) = self.ledger.durable_mut(shard)
             && entry.stored.generation == generation
         {
             entry.confirmed = true;
@@ -138,7 +140,7 @@ impl Coordinator {
         out: &mut Vec<Effect>,
     ) {
         let again = now + self.config.settings.retry_interval;
-        self.drops.insert((shard.clone(), region.clone()), (generation, again));
+        self.drops.add(shard, region, generation, again);
         self.send(region, CoordinatorMessage::DropShard { shard: shard.clone(), generation }, out);
     }
 
@@ -157,51 +159,62 @@ impl Coordinator {
         }
         if current {
             let claimed = |shard: &ShardId| hosted.iter().any(|claim| claim.shard == *shard);
-            let owned = self.homes.iter().filter(|(shard, entry)| {
-                !entry.stored.deallocated && entry.stored.region == *region && !claimed(shard)
-            });
-            for shard in owned.map(|(shard, _)| shard.clone()).collect::<Vec<_>>() {
-                self.deallocate(&shard, None);
+            for shard in self.ledger.shards_of(region).iter().filter(|shard| !claimed(shard)) {
+                self.deallocate(shard, None);
             }
         }
     }
 
     /// Says `HostShard` for exactly the recorded homes that the region's last `Register` did not name.
     pub(super) fn host_absent(&mut self, now: Instant, region: &RegionId, out: &mut Vec<Effect>) {
-        let Some(entry) = self.regions.get(region).filter(|entry| !entry.refused && !entry.proxy) else { return };
-        let absent = self.homes.iter().filter(|(shard, home)| {
-            let claimed = entry.claims.get(*shard).is_some_and(|(g, _)| *g == home.stored.generation);
-            !home.stored.deallocated
-                && home.stored.region == *region
-                && !claimed
-                && !self.pending.contains_key(*shard)
-                && !self.handoffs.contains_key(*shard)
+        let Some(entry) = self.registry.get(region).filter(|entry| !entry.refused && !entry.proxy) else { return };
+        let owned = self.ledger.shards_of(region);
+        let absent = owned.iter().filter(|shard| {
+            let generation = self.ledger.durable(shard).map(|home| home.stored.generation);
+            let claimed = entry.claims.get(*shard).is_some_and(|(claimed, _)| Some(*claimed) == generation);
+            !claimed && !self.ledger.is_pending(shard) && !self.handoffs.contains(shard)
         });
-        let absent: Vec<_> = absent.map(|(shard, _)| shard.clone()).collect();
+        let mut absent: Vec<_> = absent.cloned().collect();
+        absent.sort();
         let again = now + self.config.settings.shard_start_timeout;
-        self.unstarted.extend(absent.iter().map(|shard| (shard.clone(), again)));
+        absent.iter().for_each(|shard| self.unstarted.set(shard, again));
         self.tell_homes(region, &absent, CoordinatorMessage::HostShard, out);
     }
 
-    /// The whole table, so that the first message to any shard costs no round trip.
-    pub(super) fn tell_table(&self, region: &RegionId, out: &mut Vec<Effect>) {
-        let known = self.homes.iter().filter(|(shard, entry)| entry.stored.region != *region && self.is_told(shard));
-        let known: Vec<_> = known.map(|(shard, _)| shard.clone()).collect();
-        self.tell_homes(region, &known, CoordinatorMessage::ShardHomes, out);
+    /// The whole table, so that the first message to any shard costs no round trip; a long one takes several turns.
+    pub(super) fn tell_table(&mut self, region: &RegionId, out: &mut Vec<Effect>) {
+        self.tables.begin(region);
+        self.tell_tables(out);
+    }
+
+    /// Goes on with the tables, as far as this turn allows.
+    pub(super) fn tell_tables(&mut self, out: &mut Vec<Effect>) {
+        while let Some((region, after, count)) = self.tables.next(super::HOMES_PER_FRAME) {
+            let part: Vec<_> = self.ledger.durable_after(after.as_ref()).take(count).collect();
+            let (looked_at, last) = (part.len(), part.last().map(|(shard, _)| (*shard).clone()));
+            let elsewhere =
+                part.into_iter().filter(|(shard, entry)| entry.stored.region != region && self.is_told(shard));
+            let known: Vec<_> = elsewhere.map(|(shard, _)| shard.clone()).collect();
+            self.tell_homes(&region, &known, CoordinatorMessage::ShardHomes, out);
+            self.tables.looked_at(region, looked_at, last.filter(|_| looked_at == count));
+        }
+        if self.tables.asks_for_turn() {
+            out.push(Effect::Continue);
+        }
     }
 
     pub(super) fn on_no_region(&mut self, node: &UniqueAddress, epoch: Epoch) {
-        let registered = self.regions.iter().any(|(region, entry)| region.node == *node && !entry.proxy);
+        let registered = self.registry.regions().any(|(region, entry)| region.node == *node && !entry.proxy);
         // A late answer must not end a region that was started since.
         if epoch == self.epoch && !registered && self.members.contains(node) {
-            self.without_region.insert(node.clone());
+            self.registry.note_without_region(node);
             self.terminate_hosting(node);
         }
     }
 
     fn terminate_hosting(&mut self, node: &UniqueAddress) {
-        let owners = self.homes.values().filter(|entry| !entry.stored.deallocated).map(|entry| &entry.stored.region);
-        let named: std::collections::BTreeSet<_> = owners.filter(|region| region.node == *node).cloned().collect();
+        let owners = self.ledger.owners();
+        let named: Vec<_> = owners.filter(|region| region.node == *node).cloned().collect();
         for region in named {
             self.terminate(&region);
         }

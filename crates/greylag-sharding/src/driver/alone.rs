@@ -11,7 +11,7 @@ use greylag_core::{Generation, UniqueAddress};
 use super::region::AnyRegion;
 use super::shared::Coordination;
 use crate::ids::{RegionId, ShardId};
-use crate::message::{CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, RegionMessage};
+use crate::message::{CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, RegionMessage, Standing};
 use crate::region::Input;
 
 /// See the module's description.
@@ -79,4 +79,6 @@ impl Coordination for Alone {
             | RegionMessage::NoRegion { .. } => {}
         }
     }
+
+    fn stand(&self, _: Option<u64>, _: Standing) {}
 }

@@ -23,14 +23,13 @@ use super::control::{ControlLane, control_path};
 use super::region::AnyRegion;
 use super::shared::Coordination;
 use super::store::Store;
-use super::strategy::AllocationStrategy;
-use crate::allocation::View;
+use crate::allocation::{AllocationStrategy, View};
 use crate::coordinator::{Coordinator, CoordinatorConfig, CoordinatorEvent, Effect, Input, StopReason};
 use crate::error::ReadError;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{EntityTypeName, RegionId, ShardId};
 use crate::membership::Members;
-use crate::message::{CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage};
+use crate::message::{CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage, Standing};
 use crate::parts::{Joiner, PART_MANIFEST};
 use crate::region::answer_without_region;
 use crate::settings::ShardingSettings;
@@ -57,8 +56,8 @@ pub(crate) struct Host {
 struct Now {
     members: Arc<Members>,
     suspect: bool,
-    /// The inbox of the incarnation that runs here.
-    running: Option<mpsc::UnboundedSender<Input>>,
+    /// The number and the inbox of the incarnation that runs here.
+    running: Option<(u64, mpsc::UnboundedSender<Input>)>,
     /// The regions of the type in this process, as long as they are of use: the last one is the newest, the others have
     /// stopped and tell the coordinator.
     regions: Vec<Weak<dyn AnyRegion>>,
@@ -78,8 +77,12 @@ impl Host {
         cluster: &Cluster,
         replicator: Option<Replicator>,
         region: &Arc<dyn AnyRegion>,
-        (name, fingerprint, settings): (EntityTypeName, Fingerprint, ShardingSettings),
-        strategy: Arc<dyn AllocationStrategy>,
+        (name, fingerprint, settings, strategy): (
+            EntityTypeName,
+            Fingerprint,
+            ShardingSettings,
+            Arc<dyn AllocationStrategy>,
+        ),
         members: Arc<Members>,
     ) -> Arc<Self> {
         let role = Some(fingerprint.role.clone()).filter(|role| !role.is_empty());
@@ -110,7 +113,14 @@ impl Host {
     pub(crate) fn take_region(&self, region: &Arc<dyn AnyRegion>) {
         let mut now = self.lock();
         now.regions.retain(|region| region.strong_count() > 0);
+        // The newest region speaks for the node: it asks what the other members mean by the type.
+        if let Some(former) = now.region(None) {
+            former.tell(crate::region::Input::Coordinator(None));
+        }
         now.regions.push(Arc::downgrade(region));
+        if let Some((incarnation, _)) = now.running {
+            region.tell(crate::region::Input::Coordinator(Some(incarnation)));
+        }
     }
 
     /// What the cluster tells, as the newest region was told it.
@@ -136,8 +146,24 @@ impl Host {
             crate::region::Input::SelfDowned => Input::SelfDowned,
             _ => return,
         };
-        if let Some(running) = &now.running {
+        if let Some((_, running)) = &now.running {
             running.send(input).ok();
+        }
+    }
+
+    /// An incarnation runs here from now on, or none any more.
+    fn run_here(&self, running: Option<(u64, mpsc::UnboundedSender<Input>)>) {
+        let mut now = self.lock();
+        let incarnation = running.as_ref().map(|(incarnation, _)| *incarnation);
+        if let Some((_, inbox)) = &running {
+            inbox.send(Input::Membership(now.members.clone())).ok();
+            if now.suspect {
+                inbox.send(Input::SelfSuspect).ok();
+            }
+        }
+        now.running = running;
+        if let Some(region) = now.region(None) {
+            region.tell(crate::region::Input::Coordinator(incarnation));
         }
     }
 
@@ -167,7 +193,7 @@ impl Host {
         while !stop.is_stopped() {
             let began = Instant::now();
             let reason = self.incarnation(instance, &mut stop).await;
-            self.lock().running = None;
+            self.run_here(None);
             tracing::info!(entity_type = %self.name, ?reason, "coordinator stopped");
             match reason {
                 StopReason::HandedOver | StopReason::Downed => return,
@@ -190,11 +216,9 @@ impl Host {
     async fn incarnation(self: &Arc<Self>, instance: u64, stop: &mut StopToken) -> StopReason {
         let (sender, mut inbox) = mpsc::unbounded_channel();
         let number = self.incarnations.fetch_add(1, Ordering::Relaxed);
-        let id = CoordinatorId {
-            node: self.remoting.self_address().clone(),
-            // Singleton instances are drawn at random; incarnations of one instance follow each other.
-            incarnation: instance.wrapping_add(number),
-        };
+        // Singleton instances are drawn at random; incarnations of one instance follow each other.
+        let incarnation = instance.wrapping_add(number);
+        let id = CoordinatorId { node: self.remoting.self_address().clone(), incarnation };
         let config = CoordinatorConfig {
             id,
             fingerprint: self.fingerprint.clone(),
@@ -204,14 +228,8 @@ impl Host {
         };
         let mut effects = Vec::new();
         let mut machine = Coordinator::new(config, &mut effects);
-        {
-            let mut now = self.lock();
-            sender.send(Input::Membership(now.members.clone())).ok();
-            if now.suspect {
-                sender.send(Input::SelfSuspect).ok();
-            }
-            now.running = Some(sender.clone());
-        }
+        self.strategy.start();
+        self.run_here(Some((incarnation, sender.clone())));
         let mut work = JoinSet::new();
         let mut told_to_stop = false;
         loop {
@@ -273,6 +291,7 @@ impl Host {
                 let shards = host.rebalance(view, in_progress).await;
                 inbox.send(Input::Rebalance { shards }).ok();
             })),
+            Effect::Continue => drop(inbox.send(Input::Continue)),
             Effect::Stop(reason) => return Some(reason),
             Effect::Event(event) => self.log(&event),
         }
@@ -379,8 +398,16 @@ impl Host {
 impl Coordination for Host {
     fn tell(&self, node: UniqueAddress, message: RegionMessage) {
         self.see(&node, &message);
-        if let Some(running) = &self.lock().running {
+        if let Some((_, running)) = &self.lock().running {
             running.send(Input::FromRegion { node, message }).ok();
+        }
+    }
+
+    fn stand(&self, incarnation: Option<u64>, standing: Standing) {
+        if let Some((own, running)) = &self.lock().running
+            && incarnation == Some(*own)
+        {
+            running.send(Input::Standing(standing)).ok();
         }
     }
 }

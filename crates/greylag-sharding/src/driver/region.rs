@@ -133,6 +133,11 @@ pub(crate) async fn run<M: Send + 'static>(shared: Arc<Shared<M>>, _listed: Arc<
                         coordination.tell(shared.remoting().self_address().clone(), message);
                     }
                 }
+                Deferred::Standing(incarnation, standing) => {
+                    if let Some(coordination) = shared.coordination.get() {
+                        coordination.stand(incarnation, standing);
+                    }
+                }
                 Deferred::Rearm => {}
             }
         }

@@ -151,6 +151,7 @@ impl<M: Send + 'static> ShardTask<M> {
         }
         let mut unhandled = self.leftovers.take().unwrap_or_default();
         unhandled.extend(batch);
+        std::mem::take(&mut self.postponed).into_iter().for_each(|control| shared.drop_control(control));
         discard(self);
         shared.events.send(Event::ShardStopped(id.clone())).ok();
         shared.shard_ended(&id, generation, unhandled, failed);
@@ -378,6 +379,11 @@ impl<M: Send + 'static> ShardTask<M> {
             }
             Effect::DeadLetter { id, payload, reason } => self.dead_letter(id, payload, reason),
             Effect::Late(payload) => discard(payload),
+            Effect::Stale(payload) => {
+                if let Letter::Own(message) = payload {
+                    self.shared.stale(message.into_inner());
+                }
+            }
             Effect::Stopped(leftovers) => {
                 let parcels = leftovers.into_iter().filter_map(|(id, letter)| match letter {
                     Letter::User { message, ask, origin } => {
@@ -452,7 +458,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 self.input(Input::Done { slot, outcome });
             }
             Err(cause) => {
-                discard(std::mem::take(&mut self.requests));
+                std::mem::take(&mut self.requests).discard();
                 self.fail(slot, cause, None);
             }
         }
@@ -497,7 +503,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 self.input(Input::Started { slot, outcome, payload });
             }
             Err(text) => {
-                discard(std::mem::take(&mut self.requests));
+                std::mem::take(&mut self.requests).discard();
                 self.start_failure.clone_from(&text);
                 self.fail(slot, FailureCause::Start(text), payload);
             }
@@ -508,7 +514,7 @@ impl<M: Send + 'static> ShardTask<M> {
     fn signal_slot(&mut self, slot: SlotId, signal: Signal) -> Vec<Letter<M>> {
         self.with_entity(slot, |entity, cx| entity.on_signal(signal, cx)).ok();
         let give_back = std::mem::take(&mut self.requests.give_back);
-        discard(std::mem::take(&mut self.requests));
+        std::mem::take(&mut self.requests).discard();
         give_back.into_iter().map(Letter::given_back).collect()
     }
 
@@ -516,7 +522,7 @@ impl<M: Send + 'static> ShardTask<M> {
         let mut cx = ShardCx::new(&self.scope, id, incarnation, self.now, &mut self.requests);
         // The incarnation ends in any case, so no supervisor is left that could judge a failure here.
         let _ = catch_unwind(AssertUnwindSafe(|| entity.on_signal(signal, &mut cx)));
-        discard(std::mem::take(&mut self.requests));
+        std::mem::take(&mut self.requests).discard();
     }
 
     fn cancel(&mut self, slot: SlotId) {
@@ -580,8 +586,7 @@ impl<M: Send + 'static> ShardTask<M> {
         let Some((id, _)) = self.shard.identity(slot) else { return };
         tracing::warn!(entity_type = %self.shared.name, %id, %fenced, "entity is fenced");
         self.shared.events.send(Event::EntityFenced { entity: id.clone(), fenced }).ok();
-        // Never from here: this task holds nothing the region waits for, but the region's lock is
-        // for short work only, and its effects may reach back to this shard.
+        // By the region's task, for the effects of this input may call back into this shard.
         self.shared.tell_later(RegionInput::Fenced {
             shard: self.scope.shard.clone(),
             generation: self.scope.generation,

@@ -19,7 +19,7 @@ use super::members::Tracker;
 use super::node::Node;
 use super::region::{self, AnyRegion};
 use super::shared::data_path;
-use crate::allocation::LeastShard;
+use crate::allocation::{AllocationStrategy, default_strategy};
 use crate::entity_ref::EntityRef;
 use crate::entity_type::{Common, Described, EntityType, Kind, Persisted};
 use crate::error::{InvalidSetting, InvalidTypeName};
@@ -276,20 +276,23 @@ impl Sharding {
     /// # Errors
     /// [`NotStarted`], also if its messages are of another type.
     pub fn region<M: Send + 'static>(&self, key: EntityKey<M>) -> Result<Region<M>, NotStarted> {
-        let state = self.0.lock();
-        let found = state.regions.iter().find(|(known, _)| known.as_str() == key.name());
-        found.and_then(|(_, region)| region.as_any().downcast_ref::<Region<M>>().cloned()).ok_or_else(|| NotStarted {
+        self.known_region(&key).ok_or_else(|| NotStarted {
             name: key.name().to_owned(),
-            known: state.regions.keys().map(ToString::to_string).collect(),
+            known: self.shard_type_names().iter().map(ToString::to_string).collect(),
         })
+    }
+
+    fn known_region<M: Send + 'static>(&self, key: &EntityKey<M>) -> Option<Region<M>> {
+        let region = self.0.lock().regions.get(key.name()).cloned()?;
+        region.as_any().downcast_ref::<Region<M>>().cloned()
     }
 
     /// A name for an entity. If its type is not set up on this node, what is sent to it is refused with
     /// [`SendError::NotStarted`](crate::SendError::NotStarted).
     pub fn entity_ref<M: Send + 'static>(&self, key: EntityKey<M>, id: impl Into<Arc<str>>) -> EntityRef<M> {
-        match self.region(key.clone()) {
-            Ok(region) => region.entity_ref(id),
-            Err(_) => EntityRef::unknown(key, id),
+        match self.known_region(&key) {
+            Some(region) => region.entity_ref(id),
+            None => EntityRef::unknown(key, id),
         }
     }
 
@@ -386,9 +389,10 @@ impl Inner {
             remember_entities_store: "ddata".to_owned(),
             state_store_mode: settings.state_store_mode,
             role,
-            codec: common.codec_names(),
+            codec: entity_type.codec_names.clone(),
         };
-        let coordinated = (name.clone(), fingerprint.clone(), settings.clone());
+        let strategy = common.allocation.clone().unwrap_or_else(|| default_strategy(&settings));
+        let coordinated = (name.clone(), fingerprint.clone(), settings.clone(), strategy);
         let region =
             region::open(self.node.clone(), entity_type, name.clone(), fingerprint, settings, extractor, proxy);
         region.0.input(Input::Membership(state.members.clone()));
@@ -398,10 +402,12 @@ impl Inner {
         let erased: Arc<dyn AnyRegion> = Arc::new(region.clone());
         self.coordinate(&mut state, coordinated, &region, &erased)?;
         self.node.runtime.spawn(region::run(region.0.clone(), erased.clone()));
-        if let Some(stopped) = state.regions.insert(name, erased) {
+        let stopped = state.regions.insert(name, erased);
+        drop(state);
+        // Without the lock: this may be the last handle to the user's factory and codec.
+        if let Some(stopped) = stopped {
             stopped.retire();
         }
-        drop(state);
         self.leave_in_order(&region);
         Ok(region)
     }
@@ -431,7 +437,7 @@ impl Inner {
     fn coordinate<M: Send + 'static>(
         &self,
         state: &mut State,
-        coordinated: (EntityTypeName, Fingerprint, ShardingSettings),
+        coordinated: (EntityTypeName, Fingerprint, ShardingSettings, Arc<dyn AllocationStrategy>),
         region: &Region<M>,
         erased: &Arc<dyn AnyRegion>,
     ) -> Result<(), InitError> {
@@ -459,9 +465,8 @@ impl Inner {
             }
             None => None,
         };
-        let strategy = Arc::new(LeastShard::new(coordinated.2.least_shard.clone()));
         let name = coordinated.0.clone();
-        let host = coordinator::Host::start(cluster, replicator, erased, coordinated, strategy, state.members.clone());
+        let host = coordinator::Host::start(cluster, replicator, erased, coordinated, state.members.clone());
         if state.suspect {
             host.on_cluster(&Input::SelfSuspect);
         }

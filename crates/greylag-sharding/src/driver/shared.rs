@@ -33,7 +33,7 @@ use crate::frame;
 use crate::held::discard;
 use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
 use crate::inbox::{Inbox, Refused};
-use crate::message::{Mark, PeerMessage, RegionMessage, Stamp};
+use crate::message::{Mark, PeerMessage, RegionMessage, Stamp, Standing};
 use crate::parcel::{AskTag, Content, FAR, Origin, Parcel};
 use crate::region::{Effect, Input, Provenance, Region as Machine, RegionEvent, RegionState, Returned, Route, Token};
 use crate::routes::{LocalRoute, Open, RemoteRoute, RouteTable};
@@ -51,6 +51,8 @@ pub(crate) enum Deferred {
     HandedBack(UniqueAddress, Vec<Envelope>),
     /// To whatever coordinates on this very node; never called under the machine's lock.
     Coordinate(RegionMessage),
+    /// For the coordinator incarnation on this very node; never told under the machine's lock.
+    Standing(Option<u64>, Standing),
     /// The machine's next deadline moved forward.
     Rearm,
 }
@@ -60,6 +62,8 @@ pub(crate) enum Deferred {
 pub(crate) trait Coordination: Send + Sync {
     /// A region's message, from the node at the other end of the link.
     fn tell(&self, node: UniqueAddress, message: RegionMessage);
+    /// How the type stands beside what other members mean by it, for one incarnation of the coordinator.
+    fn stand(&self, incarnation: Option<u64>, standing: Standing);
 }
 
 /// See the module's description.
@@ -74,7 +78,7 @@ pub(crate) struct Shared<M> {
     pub(crate) node: Arc<Node>,
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) stopped: watch::Sender<bool>,
-    pub(crate) deferred: Inbox<Deferred>,
+    pub(crate) deferred: Arc<Inbox<Deferred>>,
     /// Set right after the region was made.
     pub(crate) coordination: OnceLock<Arc<dyn Coordination>>,
     control_lane: ControlLane,
@@ -165,7 +169,7 @@ impl<M: Send + 'static> Shared<M> {
             node,
             events: broadcast::channel(4096).0,
             stopped: watch::channel(false).0,
-            deferred: Inbox::new(usize::MAX),
+            deferred: Arc::new(Inbox::new(usize::MAX)),
             coordination: OnceLock::new(),
             guarded: Mutex::new(Guarded {
                 machine,
@@ -208,7 +212,8 @@ impl<M: Send + 'static> Shared<M> {
                 Err(Refused::Sealed(parcel)) => parcel,
             },
             Some(Open::Remote(remote)) => {
-                let mut parcel = Some(parcel);
+                // Named before the gate is entered: a task that closes the route waits for the gate, and a codec may take long.
+                let mut parcel = Some(self.named(parcel));
                 let stamp = Stamp {
                     generation: remote.generation,
                     origin: self.id.clone(),
@@ -300,15 +305,16 @@ impl<M: Send + 'static> Shared<M> {
     pub(crate) fn dead_letter(&self, parcel: Parcel<M>, reason: DeadLetterReason) {
         let recipient = format!("{}/{}", self.data_path, parcel.id);
         self.remoting().dead_letter(reason, &recipient, &self.manifest(&parcel));
-        if let Some(ask) = &parcel.ask
-            && ask.asker.is_none()
-        {
-            self.remoting().fail_ask(ask.id, greylag_transport::AskError::Dropped(reason));
-        }
         match parcel.content {
             Content::Value { message, .. } => undelivered(message, reason),
             // Its asker hears without the token in the bytes, which may be unreadable or dear to read.
             Content::Bytes { .. } => self.nack(parcel.ask.as_deref(), reason),
+        }
+        // After the token, whose answer would be counted as one that came too late.
+        if let Some(ask) = &parcel.ask
+            && ask.asker.is_none()
+        {
+            self.remoting().fail_ask(ask.id, greylag_transport::AskError::Dropped(reason));
         }
     }
 
@@ -341,10 +347,9 @@ impl<M: Send + 'static> Shared<M> {
         stamp: Stamp,
         parcel: Parcel<M>,
     ) -> Result<(), (Rejection, Parcel<M>)> {
-        let codec_id = match (&parcel.content, &self.entity_type.common.codec) {
-            (Content::Bytes { codec, .. }, _) => *codec,
-            (Content::Value { .. }, Some(codec)) => codec.id(),
-            (Content::Value { .. }, None) => CodecId::INTERNAL,
+        let codec_id = match &parcel.content {
+            Content::Bytes { codec, .. } => *codec,
+            Content::Value { .. } => self.entity_type.codec_id,
         };
         let manifest = self.manifest(&parcel);
         // The header lets the transport end an ask of this node; a forwarded one is not ours to end.
@@ -388,7 +393,7 @@ impl<M: Send + 'static> Shared<M> {
         }
         if to.node == *self.remoting().self_address() {
             return self.deliver_direct(shard, to.instance, message).map_err(|message| {
-                undelivered(message, DeadLetterReason::StaleRecipient);
+                self.stale(message);
                 stale
             });
         }
@@ -488,9 +493,8 @@ impl<M: Send + 'static> Shared<M> {
 
     /// What keeps the node from being ready for the type.
     pub(crate) fn not_ready(&self) -> Option<String> {
-        let guarded = self.lock();
-        let role = guarded.machine.lacks_host()?;
-        Some(format!("{}: no member with role {role:?}", self.name))
+        let reason = self.lock().machine.not_ready()?;
+        Some(format!("{}: {reason}", self.name))
     }
 
     pub(crate) fn counters(&self) -> crate::region::Counters {
@@ -512,6 +516,9 @@ impl<M: Send + 'static> Shared<M> {
             Effect::SendMark { to, shard, mark } => self.send_mark(&to, &shard, &mark),
             Effect::SendPeer { to, message } => self.send_peer(to, message),
             Effect::SendCoordinator { to, message } => self.send_coordinator(to, message),
+            Effect::Standing { coordinator, standing } => {
+                self.deferred.push_anyway(Deferred::Standing(coordinator, standing));
+            }
             Effect::StartShard { shard, generation } => self.start_shard(guarded, shard, generation),
             Effect::StopShard { shard, .. } => Self::control(guarded, &shard, Control::Stop),
             Effect::KillShard { shard, .. } => Self::control(guarded, &shard, Control::Kill),
@@ -536,6 +543,14 @@ impl<M: Send + 'static> Shared<M> {
                             "no member has the role that hosts this entity type; messages end as dead letters (NoHost) until one has"
                         );
                     }
+                    RegionEvent::Refused(mismatch) => tracing::error!(
+                        entity_type = %self.name, %mismatch,
+                        "nodes disagree about this entity type; everything sent to it from here is refused until they agree"
+                    ),
+                    RegionEvent::Disputed(mismatch) => tracing::error!(
+                        entity_type = %self.name, %mismatch,
+                        "two sides of the cluster host this entity type, and an entity may live on both; stop one of them"
+                    ),
                     event => tracing::debug!(entity_type = %self.name, ?event, "region"),
                 }
                 self.events.send(Event::Region(event)).ok();
@@ -570,13 +585,13 @@ impl<M: Send + 'static> Shared<M> {
             Provenance::Own => None,
             Provenance::Travelled { origin, first } => Some(Arc::new(Origin { region: origin, first })),
         };
-        // Bytes are read by the shard's task: a codec that takes long there holds up its own shard and no other.
+        // Bytes are read by the shard's task, and not here: this is done under the lock of all shards of the type.
         hosted.inbox.push_anyway(parcel);
     }
 
     fn send_data(&self, guarded: &mut Guarded<M>, to: RegionId, shard: ShardId, token: Token, stamp: Stamp) {
-        let Some(parcel) = guarded.parcels.remove(&token) else { return };
         let Some(index) = shard.index() else { return };
+        let Some(parcel) = guarded.parcels.remove(&token) else { return };
         match self.put_on_lane(&to, index, stamp.clone(), parcel) {
             Ok(()) => {}
             Err((Rejection::Quarantined, parcel)) => {
@@ -613,18 +628,38 @@ impl<M: Send + 'static> Shared<M> {
         if to == *self.remoting().self_address() {
             return self.tell_later(Input::FromPeer { node: to, message });
         }
-        self.send_control(&to, crate::wire::encode_peer(&message));
+        let ask = match &message {
+            PeerMessage::AnnounceType { round, .. } => Some(self.expect_silence(&to, *round)),
+            _ => None,
+        };
+        self.send_control(&to, crate::wire::encode_peer(&message), ask);
+    }
+
+    /// A node that has nothing of the type, or is too old to know the question, agrees with everything. Anything else is
+    /// answered by a message of its own.
+    fn expect_silence(&self, to: &UniqueAddress, round: u64) -> AskHeader {
+        let budget = self.settings.retry_interval;
+        let asked = self.remoting().open_ask(budget);
+        let (deferred, node) = (self.deferred.clone(), to.clone());
+        self.node.runtime.spawn(async move {
+            use greylag_transport::AskError::{Dropped, NoSuchRecipient};
+            if let Err(NoSuchRecipient | Dropped(DeadLetterReason::Undecodable)) = asked.answer.await {
+                let message = PeerMessage::TypeOk { round };
+                deferred.push_anyway(Deferred::Input(Input::FromPeer { node, message }));
+            }
+        });
+        AskHeader { id: asked.address.ask_id, budget }
     }
 
     fn send_coordinator(&self, to: UniqueAddress, message: RegionMessage) {
         if to == *self.remoting().self_address() {
             return self.deferred.push_anyway(Deferred::Coordinate(message));
         }
-        self.send_control(&to, crate::wire::encode_region(&message));
+        self.send_control(&to, crate::wire::encode_region(&message), None);
     }
 
-    fn send_control(&self, to: &UniqueAddress, message: (&'static str, Bytes)) {
-        if let Err(refused) = self.control_lane.send(to, message, None) {
+    fn send_control(&self, to: &UniqueAddress, message: (&'static str, Bytes), ask: Option<AskHeader>) {
+        if let Err(refused) = self.control_lane.send(to, message, ask) {
             self.events.send(refused).ok();
         }
     }
@@ -659,7 +694,11 @@ impl<M: Send + 'static> Shared<M> {
     ) {
         let unhandled: Vec<_> = unhandled.into_iter().map(|parcel| self.named(parcel)).collect();
         let hosted = self.lock().hosted.get(shard).filter(|hosted| hosted.generation == generation).cloned();
-        // Named before the lock is taken, for naming asks the user's codec. What comes in meanwhile is named when it is sent.
+        // Named before the lock is taken, for naming asks the user's codec. From the seal on a sender goes to the machine,
+        // which names what it takes; without the seal, a message could be pushed after the last look into the inbox.
+        if let Some(hosted) = &hosted {
+            hosted.inbox.seal();
+        }
         let mut rest = VecDeque::new();
         if let Some(hosted) = &hosted {
             hosted.inbox.take(&mut rest);
@@ -682,8 +721,33 @@ impl<M: Send + 'static> Shared<M> {
             };
             self.handle(guarded, input, None)
         });
-        // The control inbox may hold values of the user's; they are dropped here, without the lock.
-        discard(hosted);
+        if let Some(hosted) = hosted {
+            self.end_control(&hosted.control);
+        }
+    }
+
+    /// Ends what is left for a shard that runs no more: values of the user's, which are dropped without the lock.
+    fn end_control(&self, control: &Inbox<Control<M>>) {
+        let mut left = VecDeque::new();
+        control.take(&mut left);
+        for control in left {
+            self.drop_control(control);
+        }
+    }
+
+    /// Ends an item of a shard that runs no more.
+    pub(crate) fn drop_control(&self, control: Control<M>) {
+        match control {
+            Control::Direct { message, .. } => self.stale(message),
+            control => discard(control),
+        }
+    }
+
+    /// Ends a message to an incarnation that is gone.
+    pub(crate) fn stale(&self, message: M) {
+        let reason = DeadLetterReason::StaleRecipient;
+        self.remoting().dead_letter(reason, &self.direct_path, "");
+        undelivered(message, reason);
     }
 
     // --- what comes back ---

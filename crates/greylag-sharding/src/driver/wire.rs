@@ -1,6 +1,6 @@
 //! The receivers of an entity type's three paths.
 //!
-//! Runs on the transport's decode workers: one worker per shard and peer, so frames and marks come
+//! Runs on the transport's decode workers: all of one shard and peer comes by the same worker, so frames and marks come
 //! in the order in which they were enqueued there. Source: sharding §2.1.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -99,12 +99,8 @@ fn on_frame<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Re
         match local.inbox.push(parcel) {
             Ok(()) => return Ok(()),
             Err(Refused::Full(refused)) => {
-                // Refusing the message tells its asker; this tells those of other tokens in it.
-                let reason = DeadLetterReason::ShardInboxFull;
-                if let Content::Value { message, .. } = refused.content {
-                    undelivered(message, reason);
-                }
-                return Err(reason);
+                shared.dead_letter(refused, DeadLetterReason::ShardInboxFull);
+                return Ok(());
             }
             Err(Refused::Sealed(refused)) => parcel = refused,
         }

@@ -42,6 +42,16 @@ pub struct Fingerprint {
     #[prost(string, repeated, tag = "10")]
     pub codec: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
+/// What an entity type is at a node; whether a coordinator there may decide; whether it has given way to another side.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TypeClaim {
+    #[prost(message, optional, tag = "1")]
+    pub fingerprint: ::core::option::Option<Fingerprint>,
+    #[prost(bool, tag = "2")]
+    pub active: bool,
+    #[prost(bool, tag = "3")]
+    pub refused: bool,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Mismatch {
     #[prost(string, tag = "1")]
@@ -266,7 +276,7 @@ pub mod from_coordinator {
 /// "greylag.sharding.peer": from one region to another.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ToPeer {
-    #[prost(oneof = "to_peer::Body", tags = "1, 2")]
+    #[prost(oneof = "to_peer::Body", tags = "1, 2, 3, 4, 5")]
     pub body: ::core::option::Option<to_peer::Body>,
 }
 /// Nested message and enum types in `ToPeer`.
@@ -285,12 +295,31 @@ pub mod to_peer {
         #[prost(message, optional, tag = "3")]
         pub to: ::core::option::Option<super::Region>,
     }
+    /// A question and its answers: what an entity type is at the sender. The round of the question comes back.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct TypeClaimed {
+        #[prost(fixed64, tag = "1")]
+        pub round: u64,
+        #[prost(message, optional, tag = "2")]
+        pub claim: ::core::option::Option<super::TypeClaim>,
+    }
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct TypeOk {
+        #[prost(fixed64, tag = "1")]
+        pub round: u64,
+    }
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Body {
         #[prost(message, tag = "1")]
         StaleRoute(StaleRoute),
         #[prost(message, tag = "2")]
         FlushEcho(FlushEcho),
+        #[prost(message, tag = "3")]
+        AnnounceType(TypeClaimed),
+        #[prost(message, tag = "4")]
+        TypeOk(TypeOk),
+        #[prost(message, tag = "5")]
+        TypeConflict(TypeClaimed),
     }
 }
 /// The value of one shard in the replicated homes map.

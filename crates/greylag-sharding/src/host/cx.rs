@@ -8,16 +8,18 @@
 use std::any::Any;
 use std::borrow::Borrow;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::{Generation, TimerKey, UniqueAddress};
-use greylag_persistence::{Ctx, Host, Message, Pace, Request, SharedHost};
+use greylag_persistence::{Ctx, Host, Message, Pace, Request, SharedHost, Wishes};
 use greylag_transport::Remoting;
 
 use super::Fenced;
 use crate::driver::Node;
+use crate::held::discard;
 use crate::ids::{EntityId, EntityTypeName, ShardId};
 use crate::parcel::FAR;
 
@@ -155,6 +157,32 @@ impl<M: 'static> Requests<M> {
 }
 
 impl<M> Requests<M> {
+    /// The flags among them.
+    fn wishes(&self) -> Wishes {
+        let mut wishes = Wishes::default();
+        (wishes.stop, wishes.passivate, wishes.touch) = (self.stop, self.passivate, self.touch);
+        (wishes.direct, wishes.veto) = (self.direct, self.veto);
+        wishes
+    }
+
+    /// Adds flags; of two words on passivation the later one holds.
+    fn wish(&mut self, wishes: &Wishes) {
+        self.stop |= wishes.stop;
+        self.passivate |= wishes.passivate;
+        self.touch |= wishes.touch;
+        self.direct |= wishes.direct;
+        self.veto = wishes.veto.or(self.veto);
+    }
+
+    /// Drops what will not be carried out, one value after the other: each may have a destructor that panics.
+    pub(crate) fn discard(self) {
+        let Self { suspend, spawn, timers, to_self, give_back, .. } = self;
+        discard(suspend);
+        spawn.into_iter().for_each(discard);
+        timers.into_iter().for_each(discard);
+        to_self.into_iter().chain(give_back).for_each(discard);
+    }
+
     /// Whether there is nothing to carry out: the usual case, and the cheap one.
     pub(crate) fn is_empty(&self) -> bool {
         let flags = self.stop || self.passivate || self.touch || self.direct;
@@ -306,18 +334,14 @@ impl<'a, M: 'static> ShardCx<'a, M> {
     pub fn run<R>(&mut self, handler: impl FnOnce(&mut Ctx<'_, M>) -> R) -> R {
         let host = InShard { scope: &**self.scope, id: self.id, incarnation: self.incarnation };
         let mut cx = Ctx::new(self.now, Some(&host));
-        let answer = handler(&mut cx);
+        let answer = catch_unwind(AssertUnwindSafe(|| handler(&mut cx)));
+        // Taken also from a handler that panicked: a destructor that panics while its panic unwinds would end the process.
         let (requests, wishes) = cx.into_requests();
-        let outer = &mut *self.requests;
-        outer.stop |= wishes.stop;
-        outer.passivate |= wishes.passivate;
-        outer.touch |= wishes.touch;
-        outer.direct |= wishes.direct;
-        outer.veto = wishes.veto.or(outer.veto);
+        self.requests.wish(&wishes);
         for request in requests {
-            outer.take(self.now, request);
+            self.requests.take(self.now, request);
         }
-        answer
+        answer.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// The entity as handlers see it that are called elsewhere.
@@ -477,13 +501,10 @@ impl<'a, M: 'static> ShardCx<'a, M> {
         f: impl FnOnce(&mut ShardCx<'_, N>) -> R,
     ) -> R {
         let mut inner = Requests::default();
-        let result = f(&mut ShardCx::new(self.scope, self.id, self.incarnation, self.now, &mut inner));
+        let mut cx = ShardCx::new(self.scope, self.id, self.incarnation, self.now, &mut inner);
+        let result = catch_unwind(AssertUnwindSafe(|| f(&mut cx)));
         let outer = &mut *self.requests;
-        outer.stop |= inner.stop;
-        outer.passivate |= inner.passivate;
-        outer.touch |= inner.touch;
-        outer.direct |= inner.direct;
-        outer.veto = inner.veto.or(outer.veto);
+        outer.wish(&inner.wishes());
         outer.fenced = inner.fenced.or(outer.fenced);
         if let Some((work, suspension)) = inner.suspend {
             outer.suspend = Some((work.map(wrap.clone()), suspension));
@@ -492,7 +513,7 @@ impl<'a, M: 'static> ShardCx<'a, M> {
         outer.timers.extend(inner.timers.into_iter().map(|timer| timer.map(wrap.clone())));
         outer.to_self.extend(inner.to_self.into_iter().map(wrap.clone()));
         outer.give_back.extend(inner.give_back.into_iter().map(wrap));
-        result
+        result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 

@@ -128,9 +128,26 @@ impl Buffer {
     /// Takes out the messages that have waited since `cutoff` or longer, front to back.
     pub(super) fn take_older(&mut self, cutoff: Instant) -> Vec<Waiting> {
         let is_older = |waiting: &Waiting| waiting.is_message() && waiting.kept_at.is_some_and(|at| at <= cutoff);
-        let (older, others): (Vec<_>, Vec<_>) = self.take().into_iter().partition(is_older);
-        others.into_iter().for_each(|waiting| self.push_back(waiting));
+        let mut older: Vec<_> = Vec::new();
+        for waiting in std::mem::take(&mut self.ahead) {
+            if is_older(&waiting) { older.push(waiting) } else { self.ahead.push_back(waiting) }
+        }
+        self.leftovers -= older.iter().filter(|waiting| matches!(waiting.rank, Rank::Leftover { .. })).count();
+        // Plain entries stand in the order in which they were kept, with probes among them.
+        let mut probes = Vec::new();
+        while let Some(first) = self.plain.pop_front_if(|first| !first.is_message() || is_older(first)) {
+            if first.is_message() { older.push(first) } else { probes.push(first) }
+        }
+        probes.into_iter().rev().for_each(|probe| self.plain.push_front(probe));
+        self.messages -= older.len();
         older
+    }
+
+    /// Since when the message has waited that has waited longest.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        let messages = |entries: &VecDeque<Waiting>| entries.iter().find_map(|waiting| waiting.kept_at);
+        let ahead = self.ahead.iter().filter_map(|waiting| waiting.kept_at).min();
+        [ahead, messages(&self.plain)].into_iter().flatten().min()
     }
 
     pub(super) fn is_empty(&self) -> bool {

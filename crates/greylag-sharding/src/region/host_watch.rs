@@ -5,10 +5,13 @@
 //!
 //! Source: sharding §2.3, scenario 108.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::ids::ShardId;
+
+/// Shortest time between two looks into one shard's buffer: messages end by the batch, and not one by one.
+const STEP: Duration = Duration::from_millis(100);
 
 /// See the module's description.
 #[derive(Debug)]
@@ -18,8 +21,9 @@ pub(super) struct HostWatch {
     absent_since: Option<Instant>,
     /// It was told.
     told: bool,
-    /// In which shards something has waited since when, as long as no member has the role.
-    waiting: VecDeque<(Instant, ShardId)>,
+    /// When what has waited longest in a shard is over, as long as no member has the role: one entry for each shard.
+    due: BTreeSet<(Instant, ShardId)>,
+    watched: BTreeSet<ShardId>,
 }
 
 /// What is due.
@@ -28,12 +32,12 @@ pub(super) struct Due {
     /// Whether the region reports now that no member hosts: once for each absence, when its timeout has passed.
     pub(super) tell: bool,
     /// In these shards something has waited for too long.
-    pub(super) shards: BTreeSet<ShardId>,
+    pub(super) shards: Vec<ShardId>,
 }
 
 impl HostWatch {
     pub(super) fn new(timeout: Duration) -> Self {
-        Self { timeout, absent_since: None, told: false, waiting: VecDeque::new() }
+        Self { timeout, absent_since: None, told: false, due: BTreeSet::new(), watched: BTreeSet::new() }
     }
 
     /// Takes what the members say. `waiting` are the shards in which something waits; asked only when the last host goes.
@@ -41,21 +45,32 @@ impl HostWatch {
     pub(super) fn observe(&mut self, now: Instant, is_absent: bool, waiting: impl FnOnce() -> Vec<ShardId>) -> bool {
         if !is_absent {
             self.absent_since = None;
-            self.waiting.clear();
+            self.due.clear();
+            self.watched.clear();
             return std::mem::take(&mut self.told);
         }
         if self.absent_since.is_none() {
             self.absent_since = Some(now);
-            self.waiting = waiting().into_iter().map(|shard| (now, shard)).collect();
+            waiting().iter().for_each(|shard| self.kept(now, shard));
         }
         false
     }
 
     /// Something waits in this shard from now on.
     pub(super) fn kept(&mut self, now: Instant, shard: &ShardId) {
-        if self.absent_since.is_some() {
-            self.waiting.push_back((now, shard.clone()));
+        if self.absent_since.is_some() && !self.watched.contains(shard) {
+            self.watch(now + self.timeout, shard);
         }
+    }
+
+    /// After a look into the shard something waits there still, since then.
+    pub(super) fn waits_on(&mut self, now: Instant, shard: &ShardId, since: Instant) {
+        self.watch((since + self.timeout).max(now + STEP), shard);
+    }
+
+    fn watch(&mut self, at: Instant, shard: &ShardId) {
+        self.watched.insert(shard.clone());
+        self.due.insert((at, shard.clone()));
     }
 
     /// Whether it was told that no member hosts.
@@ -70,7 +85,7 @@ impl HostWatch {
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let since = self.absent_since?;
-        let first = self.waiting.front().map(|(at, _)| *at + self.timeout);
+        let first = self.due.first().map(|(at, _)| *at);
         if self.told { first } else { Some(since + self.timeout) }
     }
 
@@ -78,11 +93,11 @@ impl HostWatch {
         if self.next_deadline().is_none_or(|deadline| deadline > now) {
             return Due::default();
         }
-        let mut due = Due { tell: !std::mem::replace(&mut self.told, true), shards: BTreeSet::new() };
-        while let Some((at, _)) = self.waiting.front()
-            && *at + self.timeout <= now
-        {
-            due.shards.extend(self.waiting.pop_front().map(|(_, shard)| shard));
+        let mut due = Due { tell: !std::mem::replace(&mut self.told, true), shards: Vec::new() };
+        while self.due.first().is_some_and(|(at, _)| *at <= now) {
+            let (_, shard) = self.due.pop_first().expect("just seen");
+            self.watched.remove(&shard);
+            due.shards.push(shard);
         }
         due
     }
@@ -100,6 +115,21 @@ mod tests {
 
     fn due(tell: bool, shards: &[u32]) -> Due {
         Due { tell, shards: shards.iter().map(|index| shard(*index)).collect() }
+    }
+
+    /// However much waits in one shard, it is looked at once in a step.
+    #[test]
+    fn a_shard_has_one_entry() {
+        let (start, mut watch) = (Instant::now(), HostWatch::new(TIMEOUT));
+        watch.observe(start, true, Vec::new);
+        (0..1000).for_each(|ms| watch.kept(start + Duration::from_millis(ms), &shard(1)));
+        assert_eq!(watch.due.len(), 1);
+        assert_eq!(watch.tick(start + TIMEOUT), due(true, &[1]));
+        watch.waits_on(start + TIMEOUT, &shard(1), start + Duration::from_millis(1));
+        assert_eq!(watch.next_deadline(), Some(start + TIMEOUT + STEP));
+        watch.waits_on(start + TIMEOUT, &shard(2), start + Duration::from_secs(2));
+        assert_eq!(watch.tick(start + TIMEOUT + STEP), due(false, &[1]));
+        assert_eq!(watch.next_deadline(), Some(start + TIMEOUT + Duration::from_secs(2)));
     }
 
     #[test]

@@ -47,7 +47,7 @@ use greylag_transport::Lane;
 use crate::fingerprint::Mismatch;
 use crate::ids::{RegionId, ShardId};
 use crate::membership::Members;
-use crate::message::{Epoch, FromCoordinator, Mark, PeerMessage, RegionMessage, Stamp};
+use crate::message::{Epoch, FromCoordinator, Mark, PeerMessage, RegionMessage, Stamp, Standing};
 
 /// Stands for one message that the driver keeps. Never used twice by a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -188,6 +188,8 @@ pub enum Input {
         /// Shard, header, message and its end of use.
         frames: Vec<(ShardId, Stamp, Token, Option<Instant>)>,
     },
+    /// A coordinator incarnation runs on this node from now on (its number), or none any more.
+    Coordinator(Option<u64>),
     /// Hand everything off, then stop. Source: sharding §2.11.
     GracefulShutdown,
     /// Kill everything and stop, handing nothing off.
@@ -281,6 +283,13 @@ pub enum Effect {
         /// The message.
         message: RegionMessage,
     },
+    /// For the coordinator of this node: how the type stands beside what other members mean by it.
+    Standing {
+        /// For which incarnation; another one asks anew.
+        coordinator: Option<u64>,
+        /// How it stands.
+        standing: Standing,
+    },
     /// Start the shard's task.
     StartShard {
         /// Which shard.
@@ -334,8 +343,12 @@ pub enum RegionEvent {
         /// Its epoch.
         epoch: Epoch,
     },
-    /// The coordinator refused: nodes disagree about the type. Every send fails until that is mended.
+    /// The coordinator refused, or another member's role stays: nodes disagree about the type. Every send fails until
+    /// that is mended.
     Refused(Mismatch),
+    /// A member hosts the type under another role, and both were active before they met, as after a partition that has
+    /// healed: an entity may live on both sides until an operator ends one of them.
+    Disputed(Mismatch),
     /// The shard has another home than the last one known here.
     ShardMoved {
         /// Which shard.

@@ -20,7 +20,7 @@ use crate::fingerprint::Mismatch;
 use crate::ids::ShardId;
 use crate::membership::{Members, Phase};
 use crate::message::{
-    Claim, ClaimState, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage, Register,
+    Claim, ClaimState, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage, Register, Standing,
 };
 
 /// How often a refused region tries again: a rollback can heal it.
@@ -44,6 +44,10 @@ pub(super) struct Registration {
     tries: u32,
     /// The oldest candidate of the last look, and whether it was `Up`.
     oldest: Option<(UniqueAddress, bool)>,
+    /// Why sends are refused, while they are.
+    refused_for: Option<Mismatch>,
+    /// The side that stays instead of this one, as long as the members have not agreed since.
+    conflict: Option<Mismatch>,
 }
 
 impl Registration {
@@ -58,6 +62,8 @@ impl Registration {
             delay: Duration::ZERO,
             tries: 0,
             oldest: None,
+            refused_for: None,
+            conflict: None,
         }
     }
 
@@ -68,6 +74,11 @@ impl Registration {
 
     pub(super) fn highest_epoch(&self) -> Epoch {
         self.highest_epoch
+    }
+
+    /// Why sends were refused last.
+    pub(super) fn refused_for(&self) -> Option<&Mismatch> {
+        self.refused_for.as_ref()
     }
 
     /// Learns of an epoch from elsewhere than a coordinator (the journal, sharding §4.6).
@@ -251,7 +262,9 @@ impl Region {
     }
 
     fn on_register_ack(&mut self, now: Instant, node: UniqueAddress, epoch: Epoch, out: &mut Vec<Effect>) {
-        if matches!(self.state, RegionState::Unregistered | RegionState::Refused) {
+        // The coordinator may not know yet that another side stays.
+        let refused = matches!(self.agreement.standing(), Standing::Refused(_));
+        if matches!(self.state, RegionState::Unregistered | RegionState::Refused) && !refused {
             self.state = RegionState::Registered;
             self.registration.try_at = None;
             self.registration.delay = Duration::ZERO;
@@ -273,11 +286,17 @@ impl Region {
         if self.registration.changed {
             self.register_with(node, out);
         }
+        self.refuse_sends(now, mismatch, out);
+    }
+
+    /// What waits, and what is sent from now on, fails: nodes disagree about the type.
+    fn refuse_sends(&mut self, now: Instant, mismatch: Mismatch, out: &mut Vec<Effect>) {
         if !matches!(self.state, RegionState::Unregistered | RegionState::Registered) {
             return;
         }
         self.state = RegionState::Refused;
         self.registration.try_at = Some(now + REFUSED_RETRY);
+        self.registration.refused_for = Some(mismatch.clone());
         out.push(Effect::Event(RegionEvent::Refused(mismatch)));
         for shard in self.shards_where(|_| true) {
             self.with_slot(&shard, |region, slot| {
@@ -289,6 +308,22 @@ impl Region {
                 slot.old_path = None;
                 region.drop_buffer(&shard, slot, DeadLetterReason::Refused, out);
             });
+        }
+    }
+
+    /// Acts on what this node and the other members mean by the type.
+    pub(super) fn follow_agreement(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let is_known = |refused: &Option<Mismatch>, mismatch: &Mismatch| refused.as_ref() == Some(mismatch);
+        match self.agreement.standing().clone() {
+            Standing::Refused(mismatch) if !is_known(&self.registration.conflict, &mismatch) => {
+                self.registration.conflict = Some(mismatch.clone());
+                self.refuse_sends(now, mismatch, out);
+            }
+            Standing::Agreed if self.registration.conflict.take().is_some() && self.state == RegionState::Refused => {
+                self.state = RegionState::Unregistered;
+                self.try_now(now, out);
+            }
+            _ => {}
         }
     }
 
@@ -319,6 +354,7 @@ impl Region {
     fn on_order(&mut self, now: Instant, order: CoordinatorMessage, out: &mut Vec<Effect>) {
         match order {
             CoordinatorMessage::ShardHomes(homes) | CoordinatorMessage::HostShard(homes) => {
+                self.agreement.on_home();
                 for home in homes {
                     let shard = home.shard.clone();
                     self.with_slot(&shard, |region, slot| region.on_home(now, &shard, slot, home, out));
@@ -346,6 +382,9 @@ impl Region {
             self.on_nodes_gone(now, &gone, out);
         }
         self.look_for_hosts(now, out);
+        let members = self.members.clone();
+        self.agreement.on_members(now, &members, out);
+        self.follow_agreement(now, out);
         let candidates = self.members.coordinator_candidates(&self.config.coordinator_role);
         let oldest = candidates.first().map(|node| {
             let up = self.members.members.get(node).is_some_and(|member| member.phase == Phase::Up);
@@ -371,9 +410,11 @@ impl Region {
 
     /// Looks whether any member, reachable or not, has the hosting role, once this node is a member itself.
     fn look_for_hosts(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if !self.members.contains(&self.config.id.node) {
+            return;
+        }
         let role = &self.config.fingerprint.role;
-        let has_host = self.members.members.values().any(|member| member.has_role(role));
-        let is_absent = self.members.contains(&self.config.id.node) && !has_host;
+        let is_absent = !self.members.members.values().any(|member| member.has_role(role));
         let slots = &self.slots;
         let waiting =
             || slots.iter().filter(|(_, slot)| !slot.buffer.is_empty()).map(|(shard, _)| shard.clone()).collect();

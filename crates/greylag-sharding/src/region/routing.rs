@@ -296,6 +296,12 @@ impl Region {
                 });
             }
             PeerMessage::FlushEcho { .. } => {}
+            message @ (PeerMessage::AnnounceType { .. }
+            | PeerMessage::TypeOk { .. }
+            | PeerMessage::TypeConflict { .. }) => {
+                self.agreement.on_message(now, node, message, out);
+                self.follow_agreement(now, out);
+            }
         }
     }
 

@@ -80,12 +80,12 @@ impl Region {
             return;
         }
         self.state = RegionState::Stopped;
+        self.agreement.on_stopped();
         for shard in self.shards_where(|_| true) {
             self.with_slot(&shard, |region, slot| region.publish(&shard, slot, Route::Closed, out));
         }
         self.slots.clear();
         self.alarms.clear();
-        self.alarm_of.clear();
         out.push(Effect::Stopped);
         self.try_now(now, out);
     }

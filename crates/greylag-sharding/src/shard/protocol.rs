@@ -227,8 +227,10 @@ pub enum Effect<E, P> {
         /// Why.
         reason: DeadLetterReason,
     },
-    /// A result came back after its incarnation had ended; counted.
+    /// A result came back after its incarnation had ended.
     Late(P),
+    /// A direct message whose incarnation has ended, or never was.
+    Stale(P),
     /// No entity lives and none will. These messages were never handed to a handler.
     Stopped(Vec<(EntityId, P)>),
 }

@@ -32,8 +32,10 @@ pub(super) enum Phase {
 pub(super) enum Item<P> {
     /// Sent through sharding; survives the incarnation.
     User(P),
-    /// Belongs to the incarnation: direct messages, and its own.
+    /// Belongs to the incarnation: its messages to itself.
     Internal(P),
+    /// Belongs to the incarnation, and its sender waits for what becomes of it.
+    Direct(P),
     /// A result of the incarnation's work. A stop that ends it need not wait for that.
     Result(P),
     /// A timer fell due; its message lies with the timer until it is handled.

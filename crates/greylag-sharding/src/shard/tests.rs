@@ -111,6 +111,7 @@ impl World {
             }
             Effect::DeadLetter { id, payload, reason } => self.log.push(format!("{id}: {payload} dead: {reason}")),
             Effect::Late(payload) => self.log.push(format!("late {payload}")),
+            Effect::Stale(payload) => self.log.push(format!("stale {payload}")),
             Effect::Stopped(leftovers) => {
                 assert!(self.leftovers.is_none(), "a shard stops once");
                 self.leftovers = Some(leftovers.into_iter().map(|(id, payload)| format!("{id}: {payload}")).collect());
@@ -516,7 +517,7 @@ fn a_direct_message_reaches_one_incarnation_only() {
         "1: Stopped",
         "1: start 2",
         "1: x",
-        "late hello again",
+        "stale hello again",
     ]);
 }
 

@@ -809,6 +809,7 @@ impl<A: Application> World<A> {
         if let Some(&node) = with.first() {
             self.note(|| format!("n{node}: the coordinator fails"));
             self.nodes[node].coordinator = None;
+            self.tell(node, region::Input::Coordinator(None));
             let delay = self.random(50, 500);
             self.after(delay, Timer::StartCoordinator { node });
         }
@@ -1025,6 +1026,11 @@ impl<A: Application> World<A> {
                 *self.tally.dead.entry(reason).or_default() += 1;
             }
             Effect::Event(event) => A::on_news(self, node, News::Event(event)),
+            Effect::Standing { coordinator, standing } => {
+                if let Some(incarnation) = coordinator {
+                    self.coordinate(node, incarnation, coordinator::Input::Standing(standing));
+                }
+            }
             Effect::Stopped => {}
         }
     }
@@ -1060,6 +1066,7 @@ impl<A: Application> World<A> {
         if self.nodes[node].suspect {
             self.coordinate(node, incarnation, coordinator::Input::SelfSuspect);
         }
+        self.tell(node, region::Input::Coordinator(Some(incarnation)));
     }
 
     fn coordinate(&mut self, node: usize, incarnation: u64, input: coordinator::Input) {
@@ -1135,10 +1142,15 @@ impl<A: Application> World<A> {
             }
             E::Stop(reason) => {
                 self.nodes[node].coordinator = None;
+                self.tell(node, region::Input::Coordinator(None));
                 if !matches!(reason, StopReason::HandedOver | StopReason::Downed) {
                     let delay = self.random(100, 600);
                     self.after(delay, Timer::StartCoordinator { node });
                 }
+            }
+            E::Continue => {
+                let input = coordinator::Input::Continue;
+                self.after(MS, Timer::Coordinate { node, incarnation, input });
             }
             E::Event(_) => {}
         }

@@ -1,0 +1,102 @@
+//! What every allocation strategy is to the coordinator.
+//!
+//! The strategies that Greylag brings along decide without waiting; a strategy of one's own may have to ask a database, so
+//! the trait is asynchronous.
+//!
+//! Source: sharding §3.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::{AllocationFailed, ClassicalLeastShard, ConsistentHashing, LeastShard, View};
+use crate::ids::{RegionId, ShardId};
+use crate::settings::ShardingSettings;
+
+/// Decides homes. Called on the coordinator's node only; one instance per type.
+#[async_trait]
+pub trait AllocationStrategy: Send + Sync + 'static {
+    /// A coordinator begins on this node: called once for each of its incarnations, before anything is asked.
+    /// Default: does nothing.
+    fn start(&self) {}
+
+    /// Chooses a region of `view` for a shard that `requester` asked for (`None` after a handoff).
+    ///
+    /// # Errors
+    /// [`AllocationFailed`]; so counts a region outside of the view.
+    async fn allocate(
+        &self,
+        shard: &ShardId,
+        requester: Option<&RegionId>,
+        view: &View,
+    ) -> Result<RegionId, AllocationFailed>;
+
+    /// Names shards that should leave their regions; `in_progress` are moving already.
+    ///
+    /// # Errors
+    /// [`AllocationFailed`]: nothing moves this time.
+    async fn rebalance(
+        &self,
+        view: &View,
+        in_progress: &BTreeSet<ShardId>,
+    ) -> Result<BTreeSet<ShardId>, AllocationFailed>;
+}
+
+/// The strategy of a type that names none: least-shard, by the algorithm that the settings select.
+pub(crate) fn default_strategy(settings: &ShardingSettings) -> Arc<dyn AllocationStrategy> {
+    if settings.least_shard.is_classical() {
+        Arc::new(ClassicalLeastShard::new(settings.classical_least_shard.clone()))
+    } else {
+        Arc::new(LeastShard::new(settings.least_shard.clone()))
+    }
+}
+
+fn chosen(region: Option<RegionId>) -> Result<RegionId, AllocationFailed> {
+    region.ok_or_else(|| AllocationFailed("no region can host".into()))
+}
+
+#[async_trait]
+impl AllocationStrategy for LeastShard {
+    async fn allocate(&self, _: &ShardId, _: Option<&RegionId>, view: &View) -> Result<RegionId, AllocationFailed> {
+        chosen(self.choose(view))
+    }
+
+    async fn rebalance(
+        &self,
+        view: &View,
+        in_progress: &BTreeSet<ShardId>,
+    ) -> Result<BTreeSet<ShardId>, AllocationFailed> {
+        Ok(self.moves(view, in_progress))
+    }
+}
+
+#[async_trait]
+impl AllocationStrategy for ClassicalLeastShard {
+    async fn allocate(&self, _: &ShardId, _: Option<&RegionId>, view: &View) -> Result<RegionId, AllocationFailed> {
+        chosen(self.choose(view))
+    }
+
+    async fn rebalance(
+        &self,
+        view: &View,
+        in_progress: &BTreeSet<ShardId>,
+    ) -> Result<BTreeSet<ShardId>, AllocationFailed> {
+        Ok(self.moves(view, in_progress))
+    }
+}
+
+#[async_trait]
+impl AllocationStrategy for ConsistentHashing {
+    async fn allocate(&self, shard: &ShardId, _: Option<&RegionId>, view: &View) -> Result<RegionId, AllocationFailed> {
+        chosen(self.choose(shard, view))
+    }
+
+    async fn rebalance(
+        &self,
+        view: &View,
+        in_progress: &BTreeSet<ShardId>,
+    ) -> Result<BTreeSet<ShardId>, AllocationFailed> {
+        Ok(self.moves(view, in_progress))
+    }
+}

@@ -1,0 +1,143 @@
+//! What is durable about homes, what is decided and not durable yet, and the one write that may be under way.
+//!
+//! ```text
+//! decide --> pending, queue --next_batch--> one write --committed--> apply --> durable
+//! ```
+//! All decisions that wait when a write ends go in the next one. Source: sharding §2.7 (point 7).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::placement::Placement;
+use super::protocol::{StateEvent, StoredHome};
+use crate::allocation::ShardList;
+use crate::ids::{RegionId, ShardId};
+use crate::message::Attempt;
+
+/// A durable home, and the facts about it that this incarnation holds in memory only.
+#[derive(Debug)]
+pub(super) struct HomeEntry {
+    pub(super) stored: StoredHome,
+    /// Its region has claimed it, so it may be told before the inventory is complete.
+    pub(super) confirmed: bool,
+    /// The handoff that ended before this allocation: whose marks the former owner waited for.
+    pub(super) flushed: Option<(Attempt, BTreeSet<RegionId>)>,
+}
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    homes: BTreeMap<ShardId, HomeEntry>,
+    /// The latest decision per shard that is not durable yet.
+    pending: BTreeMap<ShardId, StoredHome>,
+    queue: Vec<StateEvent>,
+    in_flight: Option<(u64, Vec<StateEvent>)>,
+    batch: u64,
+    placement: Placement,
+}
+
+impl Ledger {
+    /// Takes what predecessors left.
+    pub(super) fn load(&mut self, homes: BTreeMap<ShardId, StoredHome>) {
+        for (shard, home) in &homes {
+            if !home.deallocated {
+                self.placement.add(&home.region, shard, home.generation);
+            }
+        }
+        let entry = |(shard, stored)| (shard, HomeEntry { stored, confirmed: false, flushed: None });
+        self.homes = homes.into_iter().map(entry).collect();
+    }
+
+    /// The durable record of a shard.
+    pub(super) fn durable(&self, shard: &ShardId) -> Option<&HomeEntry> {
+        self.homes.get(shard)
+    }
+
+    pub(super) fn durable_mut(&mut self, shard: &ShardId) -> Option<&mut HomeEntry> {
+        self.homes.get_mut(shard)
+    }
+
+    /// All durable records, in the order of the shards' names.
+    pub(super) fn all_durable(&self) -> impl Iterator<Item = (&ShardId, &HomeEntry)> {
+        self.homes.iter()
+    }
+
+    /// The durable records behind a shard, in the order of the shards' names.
+    pub(super) fn durable_after(&self, shard: Option<&ShardId>) -> impl Iterator<Item = (&ShardId, &HomeEntry)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        self.homes.range::<ShardId, _>((shard.map_or(Unbounded, Excluded), Unbounded))
+    }
+
+    /// Whether a decision about the shard is not durable yet.
+    pub(super) fn is_pending(&self, shard: &ShardId) -> bool {
+        self.pending.contains_key(shard)
+    }
+
+    /// What is decided about a shard, durable or not.
+    pub(super) fn decided(&self, shard: &ShardId) -> Option<&StoredHome> {
+        self.pending.get(shard).or_else(|| self.homes.get(shard).map(|entry| &entry.stored))
+    }
+
+    /// Regions that any record names, that of a home that ended too.
+    pub(super) fn named(&self) -> impl Iterator<Item = &RegionId> {
+        let durable = self.homes.values().map(|entry| &entry.stored.region);
+        durable.chain(self.pending.values().map(|home| &home.region))
+    }
+
+    /// Regions that have a shard by what is decided.
+    pub(super) fn owners(&self) -> impl Iterator<Item = &RegionId> {
+        self.placement.regions()
+    }
+
+    /// The shards of a region by what is decided, in the order of their allocation.
+    pub(super) fn shards_of(&self, region: &RegionId) -> ShardList {
+        self.placement.of(region)
+    }
+
+    /// Decides about a shard.
+    pub(super) fn decide(&mut self, shard: &ShardId, home: StoredHome) {
+        let former = self.decided(shard).filter(|former| !former.deallocated).cloned();
+        if let Some(former) = former {
+            self.placement.remove(&former.region, shard, former.generation);
+        }
+        if !home.deallocated {
+            self.placement.add(&home.region, shard, home.generation);
+        }
+        self.pending.insert(shard.clone(), home.clone());
+        self.queue.push(StateEvent::Home { shard: shard.clone(), home });
+    }
+
+    /// Puts an event that is no home into the next write.
+    pub(super) fn record(&mut self, event: StateEvent) {
+        self.queue.push(event);
+    }
+
+    /// The next write, if there is something to write and none is under way.
+    pub(super) fn next_batch(&mut self) -> Option<(u64, Vec<StateEvent>)> {
+        if self.in_flight.is_some() || self.queue.is_empty() {
+            return None;
+        }
+        self.batch += 1;
+        let events = std::mem::take(&mut self.queue);
+        self.in_flight = Some((self.batch, events.clone()));
+        Some((self.batch, events))
+    }
+
+    /// The write under way is durable: what it said. `None` if it is another one.
+    pub(super) fn committed(&mut self, batch: u64) -> Option<Vec<StateEvent>> {
+        self.in_flight.take_if(|(number, _)| *number == batch).map(|(_, events)| events)
+    }
+
+    /// What the write under way says, if it is this one.
+    pub(super) fn under_way(&self, batch: u64) -> Option<&Vec<StateEvent>> {
+        self.in_flight.as_ref().filter(|(number, _)| *number == batch).map(|(_, events)| events)
+    }
+
+    /// A decision is durable. Answers whether it is the latest about its shard.
+    pub(super) fn apply(&mut self, shard: &ShardId, entry: HomeEntry) -> bool {
+        if self.pending.get(shard) == Some(&entry.stored) {
+            self.pending.remove(shard);
+        }
+        self.homes.insert(shard.clone(), entry);
+        !self.pending.contains_key(shard)
+    }
+}

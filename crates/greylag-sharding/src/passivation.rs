@@ -1,0 +1,41 @@
+//! Automatic passivation: which entities of a shard end so that no more than a limit are active.
+//!
+//! [`Passivation`] is what a user sets for an entity type. [`Strategy`] is the machine of one shard: it is told which
+//! slots are touched, which have ended and which are under a veto, and it names the slots to passivate. A limit counts
+//! per region and is divided between the region's shards, so that a limit per shard changes whenever a shard starts or
+//! stops.
+//!
+//! ```text
+//! touched(slot) --> live: moves up in its order
+//!                   new:  victims (pushed), then the slot comes in
+//! set_limit, set_veto(slot, false) --> victims (pushed), until the limit holds
+//! terminated(slot) --> the slot leaves, and its veto falls
+//! ```
+//!
+//! A plain strategy is one order: a set of slots and who of them goes next. The composite one has two, an admission
+//! window and a main area, with a filter between them. A slot under a veto is passed over and the next one goes; if all
+//! are under a veto the limit is exceeded until one falls.
+//!
+//! Left to others: the passivation itself, and idle entities, which the shard finds by its own sweep.
+//!
+//! Source: sharding §4.10.
+
+mod climber;
+mod composite;
+mod entries;
+mod frequency;
+mod most_recent;
+mod order;
+mod plain;
+mod policy;
+mod recency;
+mod settings;
+mod sketch;
+mod strategy;
+#[cfg(test)]
+mod tests;
+mod validate;
+
+pub use policy::{AdmissionWindow, Aging, FrequencySketch, HillClimbing, ReplacementPolicy, Segments};
+pub use settings::Passivation;
+pub use strategy::Strategy;

@@ -1,0 +1,157 @@
+//! The table of a shard's slots as the orders see them, and the lists that run through it.
+//!
+//! A row holds a slot's links, so that moving a slot within a list or between lists allocates nothing. A slot is in one
+//! order at most; which one, its row says. A slot's veto is kept whether or not the slot is in an order.
+
+/// No slot: the end of a list.
+pub(super) const NIL: u32 = u32::MAX;
+
+/// Where a slot is with regard to its order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// In no order.
+    #[default]
+    Out,
+    /// In its place.
+    Listed,
+    /// Under a veto, and set aside by a search for a victim, so that the next search need not pass it again.
+    Parked,
+    /// Set aside once, and free of its veto since; or under a new one that no search has met.
+    Returned,
+}
+
+/// The area that a slot is in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Area {
+    /// The admission window of a composite strategy.
+    Window,
+    /// The main area, and the only one of a plain strategy.
+    #[default]
+    Main,
+}
+
+/// One row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    /// When it was last put into its place: less is earlier.
+    pub(super) serial: u64,
+    older: u32,
+    newer: u32,
+    pub(super) level: u16,
+    pub(super) area: Area,
+    pub(super) standing: Standing,
+    pub(super) veto: bool,
+}
+
+impl Default for Entry {
+    fn default() -> Self {
+        Self { serial: 0, older: NIL, newer: NIL, level: 0, area: Area::Main, standing: Standing::Out, veto: false }
+    }
+}
+
+/// All rows.
+#[derive(Debug, Default)]
+pub(super) struct Entries {
+    rows: Vec<Entry>,
+    serial: u64,
+}
+
+impl Entries {
+    /// The row of a slot; that of a slot never seen is empty.
+    pub(super) fn get(&self, slot: u32) -> Entry {
+        self.rows.get(slot as usize).copied().unwrap_or_default()
+    }
+
+    /// The row of a slot, made if it was not there.
+    pub(super) fn get_mut(&mut self, slot: u32) -> &mut Entry {
+        let at = slot as usize;
+        if at >= self.rows.len() {
+            self.rows.resize_with(at + 1, Entry::default);
+        }
+        &mut self.rows[at]
+    }
+
+    /// Whether a slot is in an order.
+    pub(super) fn is_live(&self, slot: u32) -> bool {
+        self.get(slot).standing != Standing::Out
+    }
+
+    /// Gives a slot the latest serial.
+    pub(super) fn renew(&mut self, slot: u32) -> &mut Entry {
+        self.serial += 1;
+        let serial = self.serial;
+        let entry = self.get_mut(slot);
+        entry.serial = serial;
+        entry
+    }
+}
+
+/// A list through the table, from the earliest slot to the latest.
+#[derive(Debug, Clone)]
+pub(super) struct Line {
+    pub(super) oldest: u32,
+    pub(super) newest: u32,
+    pub(super) len: usize,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self { oldest: NIL, newest: NIL, len: 0 }
+    }
+}
+
+impl Line {
+    /// Appends a slot that is in no list.
+    pub(super) fn push(&mut self, entries: &mut Entries, slot: u32) {
+        let entry = entries.renew(slot);
+        entry.older = self.newest;
+        entry.newer = NIL;
+        entry.standing = Standing::Listed;
+        if self.newest == NIL {
+            self.oldest = slot;
+        } else {
+            entries.get_mut(self.newest).newer = slot;
+        }
+        self.newest = slot;
+        self.len += 1;
+    }
+
+    /// Takes out a slot of this list.
+    pub(super) fn unlink(&mut self, entries: &mut Entries, slot: u32) {
+        let Entry { older, newer, .. } = entries.get(slot);
+        if older == NIL {
+            self.oldest = newer;
+        } else {
+            entries.get_mut(older).newer = newer;
+        }
+        if newer == NIL {
+            self.newest = older;
+        } else {
+            entries.get_mut(newer).older = older;
+        }
+        self.len -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_stays_small() {
+        assert!(size_of::<Entry>() <= 24);
+    }
+
+    #[test]
+    fn slots_leave_a_list_from_its_ends_and_its_middle() {
+        let (mut entries, mut line) = (Entries::default(), Line::default());
+        for slot in [5, 3, 9, 1] {
+            line.push(&mut entries, slot);
+        }
+        for (gone, oldest, newest) in [(3, 5, 1), (5, 9, 1), (1, 9, 9), (9, NIL, NIL)] {
+            line.unlink(&mut entries, gone);
+            assert_eq!((line.oldest, line.newest), (oldest, newest));
+        }
+        assert_eq!(line.len, 0);
+    }
+}

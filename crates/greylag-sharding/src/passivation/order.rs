@@ -1,0 +1,65 @@
+//! What all replacement policies have in common: a set of slots, and who of them would go next.
+
+use std::fmt::Debug;
+
+use super::entries::Entries;
+use super::frequency::Frequency;
+use super::most_recent::MostRecent;
+use super::policy::{Aging, ReplacementPolicy};
+use super::recency::Recency;
+
+/// A set of slots in the order in which they would go. Whoever holds it keeps the limit.
+pub(super) trait Order: Debug + Send {
+    /// Slots in it.
+    fn len(&self) -> usize;
+
+    /// Takes in a slot that is in no order.
+    fn insert(&mut self, entries: &mut Entries, slot: u32);
+
+    /// Notes that a slot of it was used.
+    fn touch(&mut self, entries: &mut Entries, slot: u32);
+
+    /// Takes out a slot of it that has ended.
+    fn remove(&mut self, entries: &mut Entries, slot: u32);
+
+    /// Takes out the slot that was named the next victim, to passivate it or to move it to another order.
+    fn evict(&mut self, entries: &mut Entries, slot: u32) {
+        self.remove(entries, slot);
+    }
+
+    /// Who would go next, of those that are under no veto.
+    fn victim(&mut self, entries: &mut Entries) -> Option<u32>;
+
+    /// Puts a slot back that a search has set aside; its veto has fallen.
+    fn readmit(&mut self, entries: &mut Entries, slot: u32);
+
+    /// Is told the limit, for orders that divide it.
+    fn set_limit(&mut self, _entries: &mut Entries, _limit: usize) {}
+}
+
+/// The order that a policy asks for.
+pub(super) fn order(policy: &ReplacementPolicy) -> Box<dyn Order> {
+    match policy {
+        ReplacementPolicy::LeastRecentlyUsed(segments) => Box::new(Recency::new(segments.as_ref())),
+        ReplacementPolicy::MostRecentlyUsed => Box::new(MostRecent::default()),
+        ReplacementPolicy::LeastFrequentlyUsed(aging) => Box::new(Frequency::new(*aging == Aging::Dynamic)),
+    }
+}
+
+/// A proportion of a limit, in whole entities.
+pub(super) fn share(proportion: f64, limit: usize) -> usize {
+    // Without the small addition 0.29 of 100 would be 28, since 0.29 itself lies a little too low.
+    (proportion * limit as f64 + 1e-9) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_what_a_reader_expects() {
+        for (proportion, limit, expected) in [(0.29, 100, 29), (0.8, 5, 4), (0.01, 99, 0), (1.0, 7, 7), (0.0, 7, 0)] {
+            assert_eq!(share(proportion, limit), expected, "{proportion} of {limit}");
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Whether all nodes that run the type mean the same hosting role.
+//!
+//! Nodes of two roles register with two coordinators, which never compare what their regions say: each would give the same
+//! entity a home of its own. So every node that hosts, or coordinates, asks all members before its coordinator may decide
+//! anything. Of two sides the one that is *active* (its coordinator may decide, or has sent a home) stays; if none is,
+//! the role that sorts first. The other side is refused. Two sides that were both active before they met (a healed
+//! partition) both go on, and both say so: ending either would cost more than telling the operator.
+//!
+//! ```text
+//! Asking --all reachable members answered--> Agreed        (the coordinator of this node may become active)
+//! Asking, Agreed --a side that stays has another role--> Refused --it is gone, agrees or is refused--> Asking
+//! ```
+//! Answers count for one round: a coordinator that starts, and a side that is refused no more, ask anew, so that no side
+//! rests on what another one said before it became active. What a question says of its sender is kept before it is
+//! answered, for the sender may act on the answer.
+//!
+//! Source: sharding §1.5 (point 4), §2.13 (Active). Differs: other fields than the role are compared at registration.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+
+use super::RegionConfig;
+use super::protocol::{Effect, RegionEvent};
+use crate::fingerprint::{Fingerprint, Mismatch};
+use crate::membership::{Members, Phase};
+use crate::message::{PeerMessage, Standing, TypeClaim};
+
+/// How often a side that differs is asked again: a rollback can heal it.
+const CONFLICT_RETRY: Duration = Duration::from_secs(30);
+
+/// See the module's description.
+#[derive(Debug)]
+pub(super) struct Agreement {
+    own: UniqueAddress,
+    fingerprint: Fingerprint,
+    retry_interval: Duration,
+    /// A region of this node hosts, or may.
+    hosts: bool,
+    /// The coordinator incarnation of this node.
+    coordinator: Option<u64>,
+    /// The coordinator of this node may decide.
+    granted: bool,
+    /// A coordinator has sent this node a home.
+    has_home: bool,
+    /// This node is a member that counts.
+    is_up: bool,
+    round: u64,
+    peers: BTreeMap<UniqueAddress, Peer>,
+    standing: Standing,
+    /// A dispute that was told.
+    dispute: Option<Mismatch>,
+}
+
+/// Another member that is not `Down`.
+#[derive(Debug, Default)]
+struct Peer {
+    /// It is waited for: it may coordinate, and it is reachable.
+    counts: bool,
+    /// It has answered in this round.
+    answered: bool,
+    /// When it is asked again.
+    ask_at: Option<Instant>,
+    /// What it means by the type, if that is something else.
+    conflict: Option<Conflict>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Conflict {
+    role: String,
+    active: bool,
+    refused: bool,
+}
+
+impl Agreement {
+    /// Knows no member yet, and agrees with none.
+    pub(super) fn new(config: &RegionConfig) -> Self {
+        Self {
+            own: config.id.node.clone(),
+            fingerprint: config.fingerprint.clone(),
+            retry_interval: config.settings.retry_interval,
+            hosts: !config.proxy,
+            coordinator: None,
+            granted: false,
+            has_home: false,
+            is_up: false,
+            // Rounds of two regions of one process do not meet.
+            round: config.id.incarnation.rotate_left(32),
+            peers: BTreeMap::new(),
+            standing: Standing::Asking,
+            dispute: None,
+        }
+    }
+
+    /// What came of it so far.
+    pub(super) fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    /// In what a member differs that is as active as this node: neither side is refused.
+    pub(super) fn dispute(&self) -> Option<&Mismatch> {
+        self.dispute.as_ref()
+    }
+
+    /// When a tick has something to ask.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        if !self.asks() {
+            return None;
+        }
+        self.peers.values().filter_map(|peer| peer.ask_at).min()
+    }
+
+    /// Asks the members whose time has come.
+    pub(super) fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if !self.asks() {
+            return;
+        }
+        let message = PeerMessage::AnnounceType { round: self.round, claim: self.claim() };
+        for (node, peer) in &mut self.peers {
+            if peer.ask_at.is_some_and(|at| at <= now) {
+                let pause = if peer.conflict.is_some() { CONFLICT_RETRY } else { self.retry_interval };
+                peer.ask_at = Some(now + pause);
+                out.push(Effect::SendPeer { to: node.clone(), message: message.clone() });
+            }
+        }
+    }
+
+    /// Members that come up are asked, those that go are waited for no longer.
+    pub(super) fn on_members(&mut self, now: Instant, members: &Members, out: &mut Vec<Effect>) {
+        let is_up = |phase: Phase| !matches!(phase, Phase::Joining | Phase::Down);
+        let present = |node: &UniqueAddress| members.members.get(node).filter(|member| member.phase != Phase::Down);
+        self.is_up = present(&self.own).is_some_and(|own| is_up(own.phase));
+        self.peers.retain(|node, _| present(node).is_some());
+        let others = members.members.iter().filter(|(node, _)| **node != self.own && present(node).is_some());
+        for (node, member) in others {
+            let peer = self.peers.entry(node.clone()).or_default();
+            // A member that joins may know itself to be up before this node does, so it is heard, but not asked.
+            if is_up(member.phase) && !peer.answered {
+                peer.ask_at = peer.ask_at.or(Some(now));
+            }
+            peer.counts = is_up(member.phase) && member.reachable;
+        }
+        self.on_tick(now, out);
+        self.settle(now, out);
+    }
+
+    /// A coordinator incarnation of this node has started (`Some`) or ended.
+    pub(super) fn on_coordinator(&mut self, now: Instant, incarnation: Option<u64>, out: &mut Vec<Effect>) {
+        self.coordinator = incarnation;
+        self.granted = false;
+        if incarnation.is_some() {
+            self.begin_round(now);
+            self.on_tick(now, out);
+        }
+        self.settle(now, out);
+    }
+
+    /// A coordinator has sent this node a home: its side is active.
+    pub(super) fn on_home(&mut self) {
+        self.has_home = true;
+    }
+
+    /// The region of this node has stopped.
+    pub(super) fn on_stopped(&mut self) {
+        self.hosts = false;
+        self.has_home = false;
+    }
+
+    /// A member asks, or answers. A question is answered whether or not this node trusts its own view.
+    pub(super) fn on_message(
+        &mut self,
+        now: Instant,
+        node: &UniqueAddress,
+        message: PeerMessage,
+        out: &mut Vec<Effect>,
+    ) {
+        match message {
+            PeerMessage::AnnounceType { round, claim } => {
+                let conflict = self.conflict_with(claim);
+                let differs = conflict.is_some();
+                // A sender that this node does not know asks again; an answer that is not kept here could let both decide.
+                let Some(peer) = self.peers.get_mut(node) else { return };
+                peer.note(now, conflict);
+                self.settle(now, out);
+                let message = if differs {
+                    PeerMessage::TypeConflict { round, claim: self.claim() }
+                } else {
+                    PeerMessage::TypeOk { round }
+                };
+                out.push(Effect::SendPeer { to: node.clone(), message });
+            }
+            PeerMessage::TypeOk { round } => self.on_answer(now, node, round, None, out),
+            PeerMessage::TypeConflict { round, claim } => {
+                let conflict = self.conflict_with(claim);
+                self.on_answer(now, node, round, conflict, out);
+            }
+            PeerMessage::StaleRoute(_) | PeerMessage::FlushEcho { .. } => {}
+        }
+    }
+
+    fn on_answer(
+        &mut self,
+        now: Instant,
+        node: &UniqueAddress,
+        round: u64,
+        conflict: Option<Conflict>,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(peer) = self.peers.get_mut(node).filter(|_| round == self.round) else { return };
+        peer.answered = true;
+        peer.ask_at = None;
+        peer.note(now, conflict);
+        self.settle(now, out);
+    }
+
+    /// Draws the conclusion, and tells it if it is another one than before.
+    fn settle(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let was_refused = matches!(self.standing, Standing::Refused(_));
+        let verdict = self.verdict();
+        if was_refused && !matches!(verdict, Standing::Refused(_)) {
+            // Others may have become active on the word that this side is refused.
+            self.begin_round(now);
+            self.on_tick(now, out);
+            return self.tell(self.verdict(), out);
+        }
+        self.tell(verdict, out);
+    }
+
+    fn tell(&mut self, verdict: Standing, out: &mut Vec<Effect>) {
+        if verdict == Standing::Agreed && self.coordinator.is_some() {
+            // From here on the coordinator may decide at any moment.
+            self.granted = true;
+        }
+        let dispute = self.find_dispute();
+        if self.dispute != dispute {
+            self.dispute.clone_from(&dispute);
+            out.extend(dispute.map(|mismatch| Effect::Event(RegionEvent::Disputed(mismatch))));
+        }
+        if verdict == self.standing {
+            return;
+        }
+        self.standing = verdict.clone();
+        out.push(Effect::Standing { coordinator: self.coordinator, standing: verdict });
+    }
+
+    fn verdict(&self) -> Standing {
+        let mut conflicts = self.peers.iter().filter_map(|(node, peer)| Some((node, peer.conflict.as_ref()?)));
+        let own_role = self.fingerprint.role.as_bytes();
+        let stays = |conflict: &Conflict| conflict.active || (!conflict.refused && conflict.role.as_bytes() < own_role);
+        if !self.is_active()
+            && let Some((node, conflict)) = conflicts.find(|(_, conflict)| stays(conflict))
+        {
+            return Standing::Refused(self.mismatch(node, conflict));
+        }
+        let waits = self.peers.values().any(|peer| peer.counts && !peer.answered);
+        if waits || !self.asks() { Standing::Asking } else { Standing::Agreed }
+    }
+
+    fn find_dispute(&self) -> Option<Mismatch> {
+        let mut conflicts = self.peers.iter().filter_map(|(node, peer)| Some((node, peer.conflict.as_ref()?)));
+        let (node, conflict) = conflicts.find(|(_, conflict)| conflict.active && self.is_active())?;
+        Some(self.mismatch(node, conflict))
+    }
+
+    /// What was answered counts no more.
+    fn begin_round(&mut self, now: Instant) {
+        self.round = self.round.wrapping_add(1);
+        self.standing = Standing::Asking;
+        for peer in self.peers.values_mut() {
+            peer.answered = false;
+            peer.ask_at = Some(now);
+        }
+    }
+
+    fn asks(&self) -> bool {
+        self.is_up && (self.hosts || self.coordinator.is_some())
+    }
+
+    fn is_active(&self) -> bool {
+        self.granted || self.has_home
+    }
+
+    fn claim(&self) -> TypeClaim {
+        TypeClaim {
+            fingerprint: self.fingerprint.clone(),
+            active: self.is_active(),
+            refused: matches!(self.standing, Standing::Refused(_)),
+        }
+    }
+
+    /// In what a claim differs; nothing does on a node that runs nothing of the type.
+    fn conflict_with(&self, claim: TypeClaim) -> Option<Conflict> {
+        let runs = self.hosts || self.coordinator.is_some();
+        let TypeClaim { fingerprint, active, refused } = claim;
+        (runs && fingerprint.role != self.fingerprint.role).then_some(Conflict {
+            role: fingerprint.role,
+            active,
+            refused,
+        })
+    }
+
+    fn mismatch(&self, node: &UniqueAddress, conflict: &Conflict) -> Mismatch {
+        let side = |role: &str, node: &UniqueAddress| format!("{role} (on {})", node.address());
+        Mismatch {
+            field: "role".to_owned(),
+            expected: side(&conflict.role, node),
+            got: side(&self.fingerprint.role, &self.own),
+        }
+    }
+}
+
+impl Peer {
+    fn note(&mut self, now: Instant, conflict: Option<Conflict>) {
+        if conflict.is_some() {
+            self.ask_at = self.ask_at.or(Some(now + CONFLICT_RETRY));
+        }
+        self.conflict = conflict;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! When entities have to be looked at for having been idle.
+//!
+//! Each live slot stands in one bucket: that of the time at which it is idle for too long unless it is touched. A touch
+//! moves nothing, it only notes the time in the slot; a slot whose bucket has come and that was touched since goes into a
+//! later bucket. So a message costs nothing here, and an entity is looked at about once for each idle time.
+//!
+//! Source: sharding §4.10 (idle).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Parts of the idle time: an entity ends between one idle time and one part more.
+const PARTS: u32 = 20;
+
+/// See the module's description. Times are ticks of the shard.
+#[derive(Debug, Default)]
+pub(super) struct IdleWheel {
+    /// `None`: no entity ends for being idle.
+    idle_ticks: Option<u32>,
+    /// Ticks that one bucket covers.
+    width: u32,
+    /// Slots by the number of the bucket; a bucket is due when its last tick has passed.
+    buckets: BTreeMap<u32, Vec<u32>>,
+    /// Slots that stand in a bucket, a bit for each.
+    watched: Vec<u64>,
+    /// Slots to be looked at now.
+    due: Vec<u32>,
+}
+
+impl IdleWheel {
+    /// For entities that may be idle for so long, in a shard whose ticks are so long.
+    pub(super) fn new(idle_after: Option<Duration>, tick: Duration) -> Self {
+        let ticks = |idle: Duration| {
+            // The tick of a touch has begun before the touch: without one more, an entity would end too early.
+            let whole = idle.as_nanos().div_ceil(tick.as_nanos()).saturating_add(1);
+            u32::try_from(whole).unwrap_or(u32::MAX / 2)
+        };
+        let idle_ticks = idle_after.map(ticks);
+        Self { idle_ticks, width: (idle_ticks.unwrap_or(0) / PARTS).max(1), ..Self::default() }
+    }
+
+    /// A slot was touched, and lives. It may be watched already.
+    pub(super) fn watch(&mut self, slot: u32, touched: u32) {
+        let Some(idle_ticks) = self.idle_ticks else { return };
+        let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
+        if self.watched.len() <= word {
+            self.watched.resize(word + 1, 0);
+        }
+        if self.watched[word] & bit == 0 {
+            self.watched[word] |= bit;
+            let bucket = touched.saturating_add(idle_ticks) / self.width;
+            self.buckets.entry(bucket).or_default().push(slot);
+        }
+    }
+
+    /// The tick from which slots are due.
+    pub(super) fn due_at(&self) -> Option<u32> {
+        self.buckets.keys().next().map(|bucket| bucket.saturating_add(1).saturating_mul(self.width))
+    }
+
+    /// Time has come to this tick.
+    pub(super) fn on_tick(&mut self, now: u32) {
+        while self.due_at().is_some_and(|due| due <= now) {
+            let (_, mut slots) = self.buckets.pop_first().expect("it is due");
+            if self.due.is_empty() { self.due = slots } else { self.due.append(&mut slots) }
+        }
+    }
+
+    /// Whether slots are to be looked at.
+    pub(super) fn has_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// The next slot to be looked at, which is watched no more.
+    pub(super) fn next_due(&mut self) -> Option<u32> {
+        let slot = self.due.pop()?;
+        self.watched[slot as usize / 64] &= !(1 << (slot % 64));
+        Some(slot)
+    }
+
+    /// Whether what was touched then is idle for too long now.
+    pub(super) fn is_idle(&self, touched: u32, now: u32) -> bool {
+        self.idle_ticks.is_some_and(|ticks| now.saturating_sub(touched) >= ticks)
+    }
+
+    /// A slot that is idle, but busy or vetoed, is looked at again in the next bucket.
+    pub(super) fn watch_again(&mut self, slot: u32, now: u32) {
+        let soon = now.saturating_sub(self.idle_ticks.unwrap_or(0)).saturating_add(1);
+        self.watch(slot, soon);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK: Duration = Duration::from_millis(10);
+
+    fn due(wheel: &mut IdleWheel) -> Vec<u32> {
+        let mut due: Vec<_> = std::iter::from_fn(|| wheel.next_due()).collect();
+        due.sort_unstable();
+        due
+    }
+
+    #[test]
+    fn a_slot_is_due_between_one_idle_time_and_a_twentieth_more() {
+        let mut wheel = IdleWheel::new(Some(Duration::from_secs(10)), TICK);
+        for touched in 0..200 {
+            wheel.watch(touched, touched);
+        }
+        for tick in 0..=1_300 {
+            wheel.on_tick(tick);
+            for slot in due(&mut wheel) {
+                assert!((slot + 1_001..=slot + 1_051).contains(&tick), "slot {slot} at {tick}");
+                assert!(wheel.is_idle(slot, tick) && !wheel.is_idle(tick - 1_000, tick));
+            }
+        }
+        assert!(wheel.buckets.is_empty() && wheel.due_at().is_none());
+    }
+
+    #[test]
+    fn a_slot_stands_in_one_bucket_and_its_deadline_moves() {
+        let mut wheel = IdleWheel::new(Some(Duration::from_secs(1)), TICK);
+        (0..5).for_each(|touched| wheel.watch(7, touched));
+        let first = wheel.due_at().unwrap();
+        wheel.on_tick(first);
+        assert!(wheel.due_at().is_none() && wheel.has_due());
+        assert_eq!(due(&mut wheel), [7]);
+        wheel.watch_again(7, first);
+        assert!(wheel.due_at().is_some_and(|next| next > first && next <= first + 2 * wheel.width));
+        let mut never = IdleWheel::new(None, TICK);
+        never.watch(7, 0);
+        assert_eq!(never.due_at(), None);
+    }
+
+    #[test]
+    fn an_idle_time_shorter_than_a_tick_is_kept() {
+        let mut wheel = IdleWheel::new(Some(Duration::from_millis(1)), TICK);
+        wheel.watch(1, 5);
+        assert_eq!(wheel.due_at(), Some(8));
+        assert!(!wheel.is_idle(5, 6) && wheel.is_idle(5, 7));
+    }
+}
