@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use greylag_persistence::{
     AdvanceError, Append, AppendError, Appended, Caps, Claim, ClaimError, CloseError, Corrupt, CorruptKind,
-    DeleteError, Head, Health, Journal, Page, PersistenceId, ReadError, ReadRange, RejectReason, Scope, SeqNr,
-    StoreFailure, StoredEvent, Stores, Timestamp, Under, WriterEpoch, WriterUuid,
+    DeleteError, Head, Health, Journal, Page, PersistenceId, ReadError, ReadRange, RejectReason, Reopenings, Scope,
+    SeqNr, StoreFailure, StoredEvent, Stores, Timestamp, Under, WriterEpoch, WriterUuid,
 };
 use greylag_postgres::Database;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -469,6 +469,10 @@ impl Journal for PostgresJournal {
 
     fn health(&self) -> Health {
         self.inner.health()
+    }
+
+    fn reopenings(&self) -> Option<&Reopenings> {
+        Some(&self.inner.link.reopenings)
     }
 
     async fn close(&self) -> Result<(), CloseError> {

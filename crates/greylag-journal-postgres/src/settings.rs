@@ -47,7 +47,8 @@ pub struct PostgresJournalSettings {
     pub migration_timeout: Duration,
     /// First wait before connecting again; doubles. Default 50 ms.
     pub min_backoff: Duration,
-    /// Longest wait before connecting again. Default 5 s.
+    /// Longest wait before connecting again: for so long entities still wait, at most, once the database is back.
+    /// Default 500 ms. Source: sharding scenario 114.
     pub max_backoff: Duration,
     /// Change queries hold back what is younger, so that a write that takes a moment to commit is not
     /// passed by. On databases of several clocks, at least what these may differ by. Default 100 ms.
@@ -83,7 +84,7 @@ impl Default for PostgresJournalSettings {
             connect_timeout: Duration::from_secs(5),
             migration_timeout: Duration::from_secs(600),
             min_backoff: Duration::from_millis(50),
-            max_backoff: Duration::from_secs(5),
+            max_backoff: Duration::from_millis(500),
             behind_current_time: Duration::from_millis(100),
             max_clock_lag: Duration::from_secs(600),
             sweep_events: 1000,
@@ -227,6 +228,7 @@ mod tests {
         let settings = PostgresJournalSettings::default;
         assert_eq!(settings().validate(), Ok(()));
         assert_eq!(PostgresJournalSettings::test().validate(), Ok(()));
+        assert!(settings().max_backoff < Duration::from_secs(1), "sharding scenario 114");
         for (settings, words) in [
             (PostgresJournalSettings { pipeline: 0, ..settings() }, "pipeline"),
             (PostgresJournalSettings { append_timeout: Duration::ZERO, ..settings() }, "append_timeout"),

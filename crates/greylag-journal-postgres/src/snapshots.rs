@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use greylag_persistence::{
-    CloseError, Corrupt, CorruptKind, Health, NewSnapshot, PersistenceId, Scope, SeqNr, Snapshot, SnapshotCaps,
-    SnapshotCriteria, SnapshotError, SnapshotStore, Timestamp,
+    CloseError, Corrupt, CorruptKind, Health, NewSnapshot, PersistenceId, Reopenings, Scope, SeqNr, Snapshot,
+    SnapshotCaps, SnapshotCriteria, SnapshotError, SnapshotStore, Timestamp,
 };
 
 use crate::driver::pool::Failed;
@@ -109,6 +109,10 @@ impl SnapshotStore for PostgresSnapshots {
 
     fn health(&self) -> Health {
         self.inner.health()
+    }
+
+    fn reopenings(&self) -> Option<&Reopenings> {
+        Some(&self.inner.link.reopenings)
     }
 
     async fn close(&self) -> Result<(), CloseError> {

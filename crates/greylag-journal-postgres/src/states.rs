@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use greylag_persistence::{
     ChangesOf, CloseError, Corrupt, CorruptKind, EncodedValue, Health, Offset, OffsetKind, PersistenceId, QueryError,
-    ReadError, Revision, Scope, SeqNr, StateCaps, StateChange, StateHead, StateRejectReason, StateStore, StateWrite,
-    StateWriteError, StoredState, Timestamp, Verdict,
+    ReadError, Reopenings, Revision, Scope, SeqNr, StateCaps, StateChange, StateHead, StateRejectReason, StateStore,
+    StateWrite, StateWriteError, StoredState, Timestamp, Verdict,
 };
 use tokio_postgres::Row;
 
@@ -279,6 +279,10 @@ impl StateStore for PostgresStates {
 
     fn health(&self) -> Health {
         self.inner.health()
+    }
+
+    fn reopenings(&self) -> Option<&Reopenings> {
+        Some(&self.inner.link.reopenings)
     }
 
     async fn close(&self) -> Result<(), CloseError> {

@@ -102,7 +102,8 @@ pub struct ClientSettings {
     /// First wait before connecting again, and before asking again after an unknown outcome;
     /// doubles. Default 50 ms.
     pub min_backoff: Duration,
-    /// Longest wait before connecting again. Default 1 s.
+    /// Longest wait before connecting again: for so long entities still wait, at most, once the server is back.
+    /// Default 500 ms. Source: sharding scenario 114.
     pub max_backoff: Duration,
     /// Most calls in progress; more wait. Default 1024.
     pub max_in_flight: usize,
@@ -120,7 +121,7 @@ impl Default for ClientSettings {
             snapshot_timeout: Duration::from_secs(20),
             unavailable_after: Duration::from_secs(3),
             min_backoff: Duration::from_millis(50),
-            max_backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_millis(500),
             max_in_flight: 1024,
             tls: Tls::default(),
         }
@@ -173,6 +174,7 @@ mod tests {
             assert_eq!(settings.check(), Ok(()));
         }
         assert_eq!((server().max_in_flight, client().max_in_flight), (1024, 1024));
+        assert!(client().max_backoff < Duration::from_secs(1), "sharding scenario 114");
         let zero = Duration::ZERO;
         for (settings, key) in [
             (ServerSettings { max_in_flight: 0, ..server() }, "max_in_flight"),

@@ -16,15 +16,22 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use common::{ServedDisk, append};
 use futures::future::join_all;
+use greylag_codec::json;
+use greylag_core::ReplyTo;
 use greylag_journal_service::{ClientSettings, JournalClient};
+use greylag_persistence::driver::{EntityHandle, RecoveryPermits, spawn};
 use greylag_persistence::tck::{self, CrashFactory, CrashStores, Flags};
-use greylag_persistence::{AppendError, Journal, PersistenceId, ReadRange, Under, WriterEpoch, WriterUuid};
+use greylag_persistence::{
+    AppendError, Backoff, BreakerSettings, Ctx, Effect, EventCodecs, EventSourced, EventSourcedSettings, Guarded,
+    Journal, OnFailure, Persisted, PersistenceId, ReadRange, Stores, Under, WriterEpoch, WriterUuid,
+};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 const DIRECTORY: &str = "GREYLAG_CRASH_DIRECTORY";
 const ADDRESS: &str = "GREYLAG_CRASH_ADDRESS";
@@ -150,7 +157,7 @@ fn kills() -> u32 {
 /// Kit cases `crash` 1 to 3: appends, deletions, claims, snapshots, states and offsets of several clients.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_served_stores_survive_kills_under_load() {
-    let began_at = std::time::Instant::now();
+    let began_at = Instant::now();
     let report = tck::crash(&Killed::new(), Flags { kills: kills(), ..Flags::default() }).await;
     report.assert_conforms();
     assert_eq!((report.cases.len(), report.skipped().count()), (3, 0), "{report}");
@@ -211,4 +218,87 @@ async fn a_killed_server_loses_no_acknowledged_append_and_repeats_none() {
         assert_eq!(stored, expected, "{id}");
     }
     assert!(*progress.borrow() >= KILLS * APPENDS_BETWEEN_KILLS);
+}
+
+/// Adds one, and answers the sum once it is stored.
+struct Add(ReplyTo<u64>);
+
+struct Sum;
+
+impl EventSourced for Sum {
+    type Command = Add;
+    type Event = u64;
+    type State = u64;
+
+    fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
+        // An answer within it shows that no back-off was waited out.
+        let hour = Duration::from_secs(3600);
+        let on_failure = OnFailure::RestartBackoff(Backoff { min: hour, max: hour, jitter: 0.0 });
+        EventSourcedSettings { on_failure, ..node.clone() }
+    }
+
+    fn on_command(&mut self, _: &mut Ctx<'_, Add>, _: &u64, Add(reply_to): Add) -> Effect<Self> {
+        Effect::<Self>::persist(1).then_reply(reply_to, |sum| *sum)
+    }
+
+    fn apply(sum: &mut u64, number: &u64) {
+        *sum += number;
+    }
+}
+
+impl Sum {
+    fn stored(id: PersistenceId) -> Persisted<Self, EventCodecs<Self>> {
+        EventCodecs::new(json("sum.added")).of(id, Self)
+    }
+}
+
+/// Far more than it takes, and far less than the back-off of `Sum`.
+const SOON: Duration = Duration::from_secs(10);
+
+/// The stores of a client behind the breakers that a node puts around them.
+fn guarded(client: &JournalClient) -> Stores {
+    let journal = Guarded::new(Arc::new(client.journal()), "the journal", BreakerSettings::default()).unwrap();
+    let snapshots = Guarded::new(Arc::new(client.snapshots()), "its snapshots", BreakerSettings::snapshots()).unwrap();
+    Stores::new(Arc::new(journal), Arc::new(snapshots))
+}
+
+/// Waits until an outage has been met, and asks five times more, in order.
+async fn meet_outage(sum: EntityHandle<Add>) -> JoinHandle<Vec<u64>> {
+    assert!(sum.ask(Add).await.is_err(), "the server is away");
+    tokio::spawn(async move {
+        let answers = join_all((0..5).map(|_| sum.ask(Add))).await;
+        answers.into_iter().map(Result::unwrap).collect()
+    })
+}
+
+/// Sharding scenario 114: after an outage what waits for the journal goes on at once, in order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_114_entities_go_on_as_soon_as_the_server_is_back() {
+    let mut process = Process::new();
+    process.start();
+    let settings = ClientSettings { append_timeout: Duration::from_secs(4), ..ClientSettings::default() };
+    let client = JournalClient::connect(&process.address.to_string(), settings).await.unwrap();
+    let start = |number, stores| spawn(Sum::stored(common::id(number)), stores, RecoveryPermits::default()).unwrap();
+    let ((behind, _end), (bare, _other_end)) = (start(1, guarded(&client)), start(2, client.stores()));
+    assert_eq!((behind.ask(Add).await, bare.ask(Add).await), (Ok(1), Ok(1)));
+
+    process.kill();
+    // By the time that a call is refused the waits between tries to connect are as long as they get.
+    let (behind, bare) = tokio::join!(meet_outage(behind), meet_outage(bare));
+    process.start();
+    while tokio::net::TcpStream::connect(process.address).await.is_err() {
+        process.assert_runs();
+        tokio::task::yield_now().await;
+    }
+    let back_at = Instant::now();
+    for waiting in [behind, bare] {
+        let sums = tokio::time::timeout(SOON, waiting).await.expect("it does not wait for an hour").unwrap();
+        // The outcome of the one that met the outage may be unknown.
+        let first = sums[0];
+        assert!(first == 2 || first == 3, "{sums:?}");
+        assert!(sums.iter().copied().eq(first..first + 5), "what waited is handled in order: {sums:?}");
+    }
+    let took = back_at.elapsed();
+    writeln!(std::io::stdout(), "answered {took:.2?} after the first accepted connection").unwrap();
+    assert!(took < SOON, "{took:?}");
 }

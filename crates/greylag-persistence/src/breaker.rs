@@ -1,16 +1,19 @@
 //! Keeps calls from a store that does not answer, so that an outage is not made worse by waiting.
 //!
 //! ```text
-//! Closed --max_failures in a row--> Open --100 ms--> HalfOpen: a probe of its own
-//!    ^                                ^                 |
-//!    |                                +---- it fails: twice as long, up to reset_timeout
-//!    +------------------------------------- it is answered; what backs off starts at once
+//! Closed --max_failures in a row--> Open --its next probe--> HalfOpen --answered--> Closed
+//!                                     ^                         | fails
+//!                                     +-------------------------+
+//! a failure --100 ms--> probe --fails--> probe, after twice as long, up to reset_timeout
+//!                         +--answered--> what backs off starts at once
 //! ```
 //! Only what shows that the store does not answer counts as a failure: time-outs and I/O errors. A
-//! refusal (rejected, fenced, a conflict, not found, a damaged record) is an answer. While the breaker is not closed
+//! refusal (rejected, fenced, a conflict, not found, a damaged record) is an answer. Probing begins with the first
+//! failure, not when the breaker opens: where few calls are made, all who made one may back off long before there are
+//! `max_failures`, and nobody would look whether the store is back. While the breaker is not closed
 //! every call of a user is refused: the driver makes the probe, a read of a reserved id, so that no user's message
 //! is spent to find out whether the store is back. Time is an argument; the driver asks before each call
-//! ([`Breaker::admit`]), tells its outcome, and ticks. Source: persistence §4.1.
+//! ([`Breaker::admit`]), tells its outcome, and ticks. Source: persistence §4.1; sharding scenario 114.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -21,18 +24,19 @@ use crate::event::WriterUuid;
 use crate::persistence_id::PersistenceId;
 use crate::settings::SettingsError;
 
-/// How long a breaker that just opened waits for its first probe, unless `reset_timeout` is shorter.
+/// How long after a failure the first probe comes, unless `reset_timeout` is shorter.
 const FIRST_PROBE: Duration = Duration::from_millis(100);
 
 /// When a breaker opens, and how often it looks whether it may close. Source: persistence §9.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BreakerSettings {
-    /// The breaker opens after so many failures in a row. Default 10; for snapshot stores 5.
+    /// The breaker opens after so many failures in a row; a probe that fails is one, too. Default 10; for snapshot
+    /// stores 5.
     pub max_failures: NonZeroU32,
     /// Longest wait for one call, and for one probe. Default 10 s; for snapshot stores 20 s.
     pub call_timeout: Duration,
-    /// Longest wait for the next probe while it is open: the first comes after 100 ms, each that fails doubles the
-    /// wait up to this. Default 500 ms.
+    /// Longest wait for the next probe while the store does not answer: the first comes 100 ms after a failure, each
+    /// that fails doubles the wait up to this. Default 500 ms.
     pub reset_timeout: Duration,
 }
 
@@ -99,7 +103,7 @@ pub struct BreakerStats {
     pub opened: u64,
     /// Calls that it refused, which the store never saw.
     pub refused: u64,
-    /// Probes that it made while it was open.
+    /// Probes that it made.
     pub probes: u64,
 }
 
@@ -137,6 +141,8 @@ pub enum BreakerInput {
     Ended(Admission, CallOutcome),
     /// The probe of [`BreakerEffect::Probe`] has ended.
     Probed(CallOutcome),
+    /// The store itself says that it was away and can be reached again: the next probe, if one is to come, comes now.
+    Reachable,
     /// [`Breaker::next_deadline`] has come. Early and repeated ticks are harmless.
     Tick,
 }
@@ -147,15 +153,18 @@ pub enum BreakerEffect {
     /// Read a reserved id from the store, wait for it no longer than [`Breaker::call_timeout`], and tell
     /// [`BreakerInput::Probed`].
     Probe,
-    /// Calls pass again: end the back-off of the entities that wait for the store.
-    Closed,
+    /// The store answers again, and calls pass: end the back-off of the entities that wait for it.
+    StoreBack,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Mode {
-    Closed,
-    Open { probe_at: Instant },
-    HalfOpen,
+/// How far the search for the store is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Probing {
+    /// Nothing has failed since the store last answered a probe.
+    Idle,
+    /// The next probe comes then.
+    At(Instant),
+    UnderWay,
 }
 
 /// A breaker for calls of one direction of one store.
@@ -164,10 +173,12 @@ pub struct Breaker {
     /// As errors call it.
     name: String,
     settings: BreakerSettings,
-    mode: Mode,
-    /// In a row, probes too.
+    /// Whether calls are refused.
+    is_open: bool,
+    probing: Probing,
+    /// Without an answered call in between, probes that failed included.
     failures: u32,
-    /// Between the last probe, or its opening, and the next probe.
+    /// Between the last probe, or the failure that began it, and the next probe.
     wait: Duration,
     last_cause: String,
     /// Raised whenever it opens or closes.
@@ -185,7 +196,8 @@ impl Breaker {
         Self {
             name: name.into(),
             settings,
-            mode: Mode::Closed,
+            is_open: false,
+            probing: Probing::Idle,
             failures: 0,
             wait: Duration::ZERO,
             last_cause: String::new(),
@@ -202,10 +214,10 @@ impl Breaker {
     /// # Errors
     /// A failure that names the breaker, the last cause and the time left. Nothing was sent then.
     pub fn admit(&mut self, now: Instant) -> Result<Admission, StoreFailure> {
-        let state = match self.mode {
-            Mode::Closed => return Ok(Admission { term: self.term }),
-            Mode::Open { probe_at } => format!("open for another {:.1?}", probe_at.saturating_duration_since(now)),
-            Mode::HalfOpen => "open, and being probed,".to_owned(),
+        let state = match self.mode(now) {
+            BreakerMode::Closed => return Ok(Admission { term: self.term }),
+            BreakerMode::Open { left, .. } => format!("open for another {left:.1?}"),
+            BreakerMode::HalfOpen { .. } => "open, and being probed,".to_owned(),
         };
         self.refused += 1;
         let Self { failures, last_cause, .. } = self;
@@ -220,15 +232,17 @@ impl Breaker {
         match input {
             BreakerInput::Ended(admission, outcome) => self.on_ended(now, admission, outcome),
             BreakerInput::Probed(outcome) => self.on_probed(now, outcome, out),
+            BreakerInput::Reachable => self.on_reachable(out),
             BreakerInput::Tick => self.on_tick(now, out),
         }
+        debug_assert!(!self.is_open || self.probing != Probing::Idle, "an open breaker is probed");
     }
 
-    /// When a [`BreakerInput::Tick`] next has work to do; none while it is closed or being probed.
+    /// When a [`BreakerInput::Tick`] next has work to do; none while the store answers, or is being probed.
     pub fn next_deadline(&self) -> Option<Instant> {
-        match self.mode {
-            Mode::Open { probe_at } => Some(probe_at),
-            Mode::Closed | Mode::HalfOpen => None,
+        match self.probing {
+            Probing::At(probe_at) => Some(probe_at),
+            Probing::Idle | Probing::UnderWay => None,
         }
     }
 
@@ -240,38 +254,52 @@ impl Breaker {
         }
         match outcome {
             CallOutcome::Abandoned => {}
+            // The probe that a failure before has called for comes all the same: what backs off hears of no call.
             CallOutcome::Answered => self.failures = 0,
             CallOutcome::Failed(cause) => {
                 self.note_failure(cause);
-                if self.failures >= self.settings.max_failures.get() {
-                    self.become_open(now);
+                if self.probing == Probing::Idle {
+                    self.wait = FIRST_PROBE.min(self.settings.reset_timeout);
+                    self.probing = Probing::At(now + self.wait);
                 }
+                self.open_if_due();
             }
+        }
+    }
+
+    fn on_reachable(&mut self, out: &mut Vec<BreakerEffect>) {
+        if matches!(self.probing, Probing::At(_)) {
+            self.begin_probe(out);
         }
     }
 
     fn on_tick(&mut self, now: Instant, out: &mut Vec<BreakerEffect>) {
         if self.next_deadline().is_some_and(|deadline| deadline <= now) {
-            self.mode = Mode::HalfOpen;
-            self.probes += 1;
-            out.push(BreakerEffect::Probe);
+            self.begin_probe(out);
         }
     }
 
+    fn begin_probe(&mut self, out: &mut Vec<BreakerEffect>) {
+        self.probing = Probing::UnderWay;
+        self.probes += 1;
+        out.push(BreakerEffect::Probe);
+    }
+
     fn on_probed(&mut self, now: Instant, outcome: CallOutcome, out: &mut Vec<BreakerEffect>) {
-        if self.mode != Mode::HalfOpen {
+        if self.probing != Probing::UnderWay {
             return;
         }
         match outcome {
-            CallOutcome::Answered => self.become_closed(out),
+            CallOutcome::Answered => self.on_store_back(out),
             CallOutcome::Failed(cause) => {
                 tracing::debug!(breaker = self.name, cause, "the store does not answer a probe");
                 self.note_failure(cause);
                 self.wait = self.wait.saturating_mul(2).min(self.settings.reset_timeout);
-                self.mode = Mode::Open { probe_at: now + self.wait };
+                self.probing = Probing::At(now + self.wait);
+                self.open_if_due();
             }
             // A probe that was dropped says nothing about the store, so the next one comes after the same wait.
-            CallOutcome::Abandoned => self.mode = Mode::Open { probe_at: now + self.wait },
+            CallOutcome::Abandoned => self.probing = Probing::At(now + self.wait),
         }
     }
 
@@ -280,31 +308,34 @@ impl Breaker {
         self.last_cause = cause;
     }
 
-    fn become_open(&mut self, now: Instant) {
+    fn open_if_due(&mut self) {
+        if self.is_open || self.failures < self.settings.max_failures.get() {
+            return;
+        }
         tracing::warn!(breaker = self.name, failures = self.failures, cause = self.last_cause, "breaker opens");
-        self.wait = FIRST_PROBE.min(self.settings.reset_timeout);
-        self.mode = Mode::Open { probe_at: now + self.wait };
+        self.is_open = true;
         self.opened += 1;
         self.term += 1;
     }
 
-    fn become_closed(&mut self, out: &mut Vec<BreakerEffect>) {
-        tracing::warn!(breaker = self.name, probes = self.probes, "breaker closes");
-        self.mode = Mode::Closed;
-        self.failures = 0;
-        self.term += 1;
-        out.push(BreakerEffect::Closed);
+    fn on_store_back(&mut self, out: &mut Vec<BreakerEffect>) {
+        self.probing = Probing::Idle;
+        // While it is closed only calls begin the count anew: a store may answer probes and no call.
+        if std::mem::take(&mut self.is_open) {
+            tracing::warn!(breaker = self.name, probes = self.probes, "breaker closes");
+            self.failures = 0;
+            self.term += 1;
+        }
+        out.push(BreakerEffect::StoreBack);
     }
 
     /// Where it stands now.
     pub fn mode(&self, now: Instant) -> BreakerMode {
         let cause = || self.last_cause.clone();
-        match self.mode {
-            Mode::Closed => BreakerMode::Closed,
-            Mode::Open { probe_at } => {
-                BreakerMode::Open { left: probe_at.saturating_duration_since(now), cause: cause() }
-            }
-            Mode::HalfOpen => BreakerMode::HalfOpen { cause: cause() },
+        match self.next_deadline() {
+            _ if !self.is_open => BreakerMode::Closed,
+            Some(probe_at) => BreakerMode::Open { left: probe_at.saturating_duration_since(now), cause: cause() },
+            None => BreakerMode::HalfOpen { cause: cause() },
         }
     }
 

@@ -13,6 +13,7 @@
 //! Source: persistence §2, §11.
 
 mod input;
+pub(crate) mod last_answers;
 pub(crate) mod machine;
 mod persisting;
 mod recovery;
@@ -44,6 +45,7 @@ use crate::snapshot::SnapshotCaps;
 use crate::tracker::TrackerInput;
 
 pub use input::{Action, DeletedBy, DroppedCommand, EntityCall, Incarnation, Input, StoreAnswer, StoreCall, Withheld};
+use last_answers::LastAnswers;
 use persisting::PendingAppend;
 use recovery::{Claiming, LoadingSnapshot, Replaying};
 use refills::Refills;
@@ -245,7 +247,7 @@ impl<B: EventSourced> EntityCore<B> {
             }
             Input::Worked { .. } => {}
             Input::Tick => self.on_tick(now, out),
-            Input::StoreBack => self.end_back_off(now, out),
+            Input::StoreBack => self.on_store_back(now, out),
             Input::Stop => self.on_stop(now, out),
             Input::StopNow => self.stop_now(out),
         }
@@ -296,9 +298,8 @@ impl<B: EventSourced> EntityCore<B> {
     /// make all of an entity anew: delivers [`Signal::PreRestart`], answers an append on its way
     /// [`EntityError::OutcomeUnknown`], and gives the commands that wait, oldest first.
     pub fn give_way(&mut self, out: &mut Vec<Action<B::Command>>) -> Vec<B::Command> {
-        let owned = EntityError::Failed("the entity starts anew".to_owned());
         let last = self.last_state();
-        self.end_phase(EntityError::OutcomeUnknown, owned, out);
+        self.end_phase(LastAnswers::stopped(), out);
         self.phase = Phase::Stopped;
         self.signal_end(Signal::PreRestart, last, out);
         self.take_waiting()
@@ -643,7 +644,7 @@ impl<B: EventSourced> EntityCore<B> {
             return;
         }
         let last = self.last_state();
-        self.end_phase(EntityError::OutcomeUnknown, EntityError::Stopped, out);
+        self.end_phase(LastAnswers::stopped(), out);
         self.phase = Phase::Stopped;
         for command in self.take_waiting() {
             out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
@@ -672,9 +673,8 @@ impl<B: EventSourced> EntityCore<B> {
     /// Ends for good, because another writer owns the history. Waiting commands are left for
     /// [`EntityCore::take_waiting`].
     fn become_fenced(&mut self, by: FencedBy, out: &mut Vec<Action<B::Command>>) {
-        let fenced = || EntityError::NotStored(greylag_core::NotStoredReason::Fenced);
         let queued = std::mem::take(&mut self.queued_signals);
-        self.end_phase(fenced(), fenced(), out);
+        self.end_phase(LastAnswers::fenced(), out);
         self.phase = Phase::Stopped;
         self.signal(Signal::Fenced, out);
         queued.into_iter().for_each(|signal| self.signal(signal, out));
@@ -684,7 +684,7 @@ impl<B: EventSourced> EntityCore<B> {
 
     /// Ends this incarnation by a failure that only the host can judge.
     fn fail(&mut self, _now: Instant, failure: Failure, out: &mut Vec<Action<B::Command>>) {
-        self.end_phase(EntityError::OutcomeUnknown, EntityError::Failed(failure.to_string()), out);
+        self.end_phase(LastAnswers::failed(&failure), out);
         if matches!(failure, Failure::Handler { .. } | Failure::StashFull) {
             // Commands that the behaviour put aside rest on the state that is lost; those that merely wait do not.
             for command in self.stash.take_aside() {
@@ -708,11 +708,21 @@ impl<B: EventSourced> EntityCore<B> {
     }
 
     fn back_off(&mut self, until: Instant, failure: Failure, out: &mut Vec<Action<B::Command>>) {
-        self.end_phase(EntityError::OutcomeUnknown, EntityError::Failed(failure.to_string()), out);
+        self.end_phase(LastAnswers::failed(&failure), out);
         self.phase = Phase::BackingOff { until };
         out.push(Action::Restarting(failure));
         if self.stop_requested && self.stash.is_idle() {
             self.stop_now(out);
+        }
+    }
+
+    /// The store is there again, so the entity does not wait out its back-off.
+    fn on_store_back(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
+        if let Phase::BackingOff { until } = &mut self.phase {
+            *until = self.restarts.hurry(now, *until);
+            if *until <= now {
+                self.end_back_off(now, out);
+            }
         }
     }
 
@@ -724,17 +734,16 @@ impl<B: EventSourced> EntityCore<B> {
     }
 
     /// Lets go of everything that belongs to the incarnation that ends: the permit, the state, side
-    /// effects that will not run. `pending` answers the tokens of an append on its way, `owned`
-    /// those of chains that wait for proof.
-    fn end_phase(&mut self, pending: EntityError, owned: EntityError, out: &mut Vec<Action<B::Command>>) {
+    /// effects that will not run.
+    fn end_phase(&mut self, answers: LastAnswers, out: &mut Vec<Action<B::Command>>) {
         match std::mem::replace(&mut self.phase, Phase::Failed) {
             Phase::AwaitingPermit | Phase::Claiming(_) | Phase::LoadingSnapshot(_) | Phase::Replaying(_) => {
                 out.push(Action::ReturnPermit(self.incarnation));
             }
-            Phase::Persisting(append) => append.chain.refuse(pending),
+            Phase::Persisting(append) => append.chain.refuse(answers.pending),
             Phase::Running | Phase::BackingOff { .. } | Phase::Failed | Phase::Stopped => {}
         }
-        self.owned.refuse(&owned);
+        self.owned.refuse(&answers.held);
         self.state = B::State::default();
         self.step_deadline = None;
         self.drain_at = None;
@@ -743,7 +752,7 @@ impl<B: EventSourced> EntityCore<B> {
         self.queued_signals.clear();
         self.redeliver_at = None;
         self.stop_after_chain = false;
-        answer_dropped(owned, || {
+        answer_dropped(answers.begun, || {
             self.errands.end();
             self.stash.drop_own();
         });

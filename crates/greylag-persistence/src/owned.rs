@@ -12,7 +12,7 @@ use greylag_core::EntityError;
 use crate::effect::Chain;
 
 /// How long a look that failed waits for its next try.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY: Duration = Duration::from_millis(500);
 
 /// How far the proof is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

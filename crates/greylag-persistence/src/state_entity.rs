@@ -27,6 +27,7 @@ use crate::codec::{EncodedValue, StoredCodec, UnreadableRecord};
 use crate::ctx::SharedHost;
 use crate::durable_state::{DurableState, DurableStateSettings, StateSignal};
 use crate::effect::{Asked, Chain, guard};
+use crate::entity::last_answers::LastAnswers;
 use crate::entity::machine::Machine;
 use crate::entity::restarts::Restarts;
 use crate::entity::stash::{Stash, Waiting};
@@ -241,11 +242,7 @@ impl<B: DurableState> StateEntityCore<B> {
             }
             Input::Worked { .. } => {}
             Input::Tick => self.on_tick(now, out),
-            Input::StoreBack => {
-                if matches!(self.phase, Phase::BackingOff { .. }) {
-                    self.restart_now(now, out);
-                }
-            }
+            Input::StoreBack => self.on_store_back(now, out),
             Input::Stop => self.on_stop(now, out),
             Input::StopNow => self.stop_now(out),
         }
@@ -288,7 +285,7 @@ impl<B: DurableState> StateEntityCore<B> {
     /// [`EntityCore::give_way`](crate::EntityCore::give_way).
     pub fn give_way(&mut self, out: &mut Vec<Action<B::Command, StateCall>>) -> Vec<B::Command> {
         let last = self.last_state();
-        self.end_phase(EntityError::OutcomeUnknown, EntityError::Failed("the entity starts anew".to_owned()), out);
+        self.end_phase(LastAnswers::stopped(), out);
         self.phase = Phase::Stopped;
         self.signal_end(StateSignal::PreRestart, last, out);
         self.take_waiting()
@@ -584,6 +581,7 @@ impl<B: DurableState> StateEntityCore<B> {
             Ok(()) => {
                 self.state = state;
                 self.set_revision(revision);
+                self.restarts.note_stored();
                 if let Err(error) = self.run_owned(u64::MAX, out) {
                     return chain.refuse(error);
                 }

@@ -10,15 +10,20 @@ use greylag_core::{EntityError, NotStoredReason, ReplyTo};
 use greylag_persistence::driver::{self, Ended, EntityHandle};
 use greylag_persistence::{
     AdvanceError, Append, AppendError, Appended, Caps, Claim, ClaimError, CloseError, Ctx, DeleteError, Effect,
-    EventCodecs, EventSourced, EventSourcedSettings, Failure, FaultyJournal, Head, Health, InMemoryJournal, Journal,
-    JournalOp, Page, Persisted, PersistenceId, ReadError, ReadRange, RecoveryPermits, SeqNr, SettingsError, StoreFault,
-    Stores, Under, WriterEpoch, WriterUuid,
+    EventCodecs, EventSourced, EventSourcedSettings, Failure, FaultyJournal, Head, Health, InMemoryJournal,
+    InMemorySnapshots, Journal, JournalOp, OnFailure, Page, Persisted, PersistenceId, ReadError, ReadRange,
+    RecoveryPermits, SeqNr, SettingsError, StoreFault, Stores, Under, WriterEpoch, WriterUuid,
 };
 use tokio::sync::oneshot;
+
+const LOST: StoreFault = StoreFault::AnswerLost { done: false };
 
 enum Command {
     Add(u32, ReplyTo<u32>),
     Forget(ReplyTo<u32>),
+    Read(ReplyTo<u32>),
+    /// As `Read`, once ownership is proved.
+    ReadOwned(ReplyTo<u32>),
     End,
 }
 
@@ -27,6 +32,8 @@ struct Sum {
     journal: &'static str,
     /// How many commands may wait; the default if none.
     stash: Option<NonZeroUsize>,
+    /// Whether it ends when an append fails.
+    ends: bool,
 }
 
 impl EventSourced for Sum {
@@ -41,14 +48,17 @@ impl EventSourced for Sum {
     fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
         EventSourcedSettings {
             stash_capacity: self.stash.unwrap_or(node.stash_capacity),
+            on_failure: if self.ends { OnFailure::Stop } else { EventSourcedSettings::test().on_failure },
             ..EventSourcedSettings::test()
         }
     }
 
-    fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, _: &u32, command: Command) -> Effect<Self> {
+    fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, sum: &u32, command: Command) -> Effect<Self> {
         match command {
             Command::Add(number, reply_to) => Effect::<Self>::persist(number).then_reply(reply_to, |sum| *sum),
             Command::Forget(reply_to) => Effect::none().then_run(move |_| drop(reply_to)),
+            Command::Read(reply_to) => Effect::reply(reply_to, *sum),
+            Command::ReadOwned(reply_to) => Effect::<Self>::none().when_owned().then_reply(reply_to, |sum| *sum),
             Command::End => Effect::stop(),
         }
     }
@@ -96,6 +106,39 @@ async fn an_ask_hears_what_became_of_its_command() {
     assert_eq!(sum.ask(add(1)).await, Err(EntityError::Stopped), "the entity has ended");
 }
 
+/// Sharding scenario 113: what waited behind an append that failed has had no effect, and is worth another try, whether
+/// the entity goes on or ends.
+#[tokio::test]
+async fn scenario_113_what_waited_behind_an_append_that_failed_is_not_stored() {
+    for (ends, fault) in [(false, StoreFault::Unavailable), (true, StoreFault::Unavailable), (true, LOST)] {
+        let faulty = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
+        let stores = Stores::new(faulty.clone(), Arc::new(InMemorySnapshots::default()));
+        let (sum, end) =
+            driver::spawn(Sum { ends, ..Sum::default() }.stored(), stores, RecoveryPermits::default()).unwrap();
+        assert_eq!(sum.ask(add(1)).await, Ok(1));
+        // Its look at the head is on its way when the append begins, and its answer comes too late.
+        faulty.plan(None, JournalOp::Head, 0, StoreFault::Hang { done: false });
+        faulty.plan(None, JournalOp::Append, 0, fault);
+        // One thread: all of them are in the inbox when the entity takes the first.
+        let (owned, added, read, another) =
+            futures::join!(sum.ask(Command::ReadOwned), sum.ask(add(1)), sum.ask(Command::Read), sum.ask(add(1)));
+        assert!(added.is_err());
+        let is_not_stored = |answer: &Result<u32, EntityError>| match answer {
+            Err(error @ EntityError::NotStored(NotStoredReason::Unavailable(_))) => {
+                !error.may_have_run() && error.is_retryable()
+            }
+            _ => false,
+        };
+        assert!(is_not_stored(&owned), "ends: {ends}, {fault:?}: {owned:?}");
+        if ends {
+            assert!(is_not_stored(&read) && is_not_stored(&another), "{fault:?}: {read:?}, {another:?}");
+            assert!(matches!(end.await, Ok(Ended::Failed(Failure::Persist(_)))));
+        } else {
+            assert_eq!((read, another), (Ok(1), Ok(2)), "the entity goes on, in order");
+        }
+    }
+}
+
 #[tokio::test]
 async fn an_ask_that_meets_a_newer_owner_hears_that_nothing_is_stored() {
     let stores = Stores::in_memory();
@@ -115,7 +158,7 @@ async fn scenario_09_an_unknown_journal_is_refused_at_the_start() {
     let (archive, default) = (Stores::in_memory(), Stores::in_memory());
     let stores = default.clone().with_plugin("archive", archive.clone());
     let spawn =
-        |journal| driver::spawn(Sum { journal, stash: None }.stored(), stores.clone(), RecoveryPermits::default());
+        |journal| driver::spawn(Sum { journal, ..Sum::default() }.stored(), stores.clone(), RecoveryPermits::default());
     let refused = spawn("attic").map(|_| ()).unwrap_err();
     let known = "\"archive\"".to_owned();
     let expected = SettingsError::UnknownPlugin { key: "journal_plugin_id", plugin: "attic".to_owned(), known };

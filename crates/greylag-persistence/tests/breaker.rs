@@ -45,6 +45,7 @@ impl World {
                 self.tell(BreakerInput::Ended(admission, outcome(case.positional(1).unwrap())));
             }
             "probe" => self.tell(BreakerInput::Probed(outcome(case.positional(0).unwrap()))),
+            "reachable" => self.tell(BreakerInput::Reachable),
             "tick" => self.tell(BreakerInput::Tick),
             "advance" => self.advance(transcript::duration(case.positional(0).unwrap()).unwrap()),
             "stats" => {
@@ -97,7 +98,7 @@ impl World {
         let at = self.now.duration_since(self.begun);
         self.log.extend(out.into_iter().map(|effect| match effect {
             BreakerEffect::Probe => format!("{at:.2?} probe"),
-            BreakerEffect::Closed => format!("{at:.2?} calls pass again"),
+            BreakerEffect::StoreBack => format!("{at:.2?} the store is back"),
         }));
     }
 }

@@ -4,14 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use greylag_core::CodecId;
 use greylag_persistence::tck::{self, Flags};
 use greylag_persistence::{
-    Append, AppendError, BreakerMode, BreakerSettings, ClaimError, EncodedValue, EventKind, FaultyJournal,
-    FaultyOffsets, FaultySnapshots, FaultyStates, Guarded, Head, Health, InMemoryJournal, InMemoryOffsets,
-    InMemorySnapshots, InMemoryStates, Journal, JournalOp, NewEvent, OffsetError, OffsetOp, OffsetStore, PersistenceId,
-    ReadRange, RejectReason, Revision, SeqNr, SnapshotCriteria, SnapshotError, SnapshotOp, SnapshotStore, StateOp,
-    StateStore, StateWrite, StateWriteError, StoreFault, Under, WriterEpoch, WriterUuid,
+    AdvanceError, Append, AppendError, Appended, BreakerMode, BreakerSettings, Caps, Claim, ClaimError, CloseError,
+    DeleteError, EncodedValue, EventKind, FaultyJournal, FaultyOffsets, FaultySnapshots, FaultyStates, Guarded, Head,
+    Health, InMemoryJournal, InMemoryOffsets, InMemorySnapshots, InMemoryStates, Journal, JournalOp, NewEvent,
+    OffsetError, OffsetOp, OffsetStore, Page, PersistenceId, ReadError, ReadRange, RejectReason, Reopenings, Revision,
+    SeqNr, SnapshotCriteria, SnapshotError, SnapshotOp, SnapshotStore, StateOp, StateStore, StateWrite,
+    StateWriteError, StoreFault, Under, WriterEpoch, WriterUuid,
 };
 
 type GuardedJournal = Guarded<FaultyJournal>;
@@ -140,6 +142,79 @@ async fn an_open_breaker_is_probed_without_any_call_of_a_user() {
     assert!(journal.append(append(epoch, 1)).await.is_ok(), "no call of a user was needed to close it");
     let stats = journal.breakers().writes;
     assert_eq!((stats.opened, stats.probes, stats.failures), (1, 5, 10));
+}
+
+/// A journal that keeps a connection, and says when it has one again.
+struct Linked {
+    journal: FaultyJournal,
+    reached: Reopenings,
+}
+
+#[async_trait]
+impl Journal for Linked {
+    fn caps(&self) -> Caps {
+        self.journal.caps()
+    }
+
+    async fn claim(&self, id: &PersistenceId, writer_uuid: WriterUuid, under: Under) -> Result<Claim, ClaimError> {
+        self.journal.claim(id, writer_uuid, under).await
+    }
+
+    async fn advance(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<(), AdvanceError> {
+        self.journal.advance(id, epoch, to).await
+    }
+
+    async fn append(&self, append: Append) -> Result<Appended, AppendError> {
+        self.journal.append(append).await
+    }
+
+    async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
+        self.journal.read(id, range).await
+    }
+
+    async fn head(&self, id: &PersistenceId) -> Result<Head, ReadError> {
+        self.journal.head(id).await
+    }
+
+    async fn delete_to(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<SeqNr, DeleteError> {
+        self.journal.delete_to(id, epoch, to).await
+    }
+
+    fn health(&self) -> Health {
+        self.journal.health()
+    }
+
+    fn reopenings(&self) -> Option<&Reopenings> {
+        Some(&self.reached)
+    }
+
+    async fn close(&self) -> Result<(), CloseError> {
+        self.journal.close().await
+    }
+}
+
+/// Sharding scenario 114: a store that says itself that it is back is probed at once, not when the next probe is due.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_says_that_it_is_back_is_probed_at_once() {
+    let journal = FaultyJournal::new(Arc::new(InMemoryJournal::default()));
+    let linked = Arc::new(Linked { journal, reached: Reopenings::of_one() });
+    let guarded = Guarded::new(linked.clone(), "journal", BreakerSettings::default()).unwrap();
+    let back = Journal::reopenings(&guarded).unwrap().clone();
+    linked.journal.set_away(true);
+    assert!(guarded.head(&id()).await.is_err());
+    // Probes follow 0.1, 0.3, 0.7 and 1.2 s after the failure, and then every half second.
+    tokio::time::sleep(Duration::from_millis(1250)).await;
+    let begun = tokio::time::Instant::now();
+    // While it is still away, word of its return brings on one probe, and no more.
+    let probes = guarded.breakers().reads.probes;
+    linked.reached.note();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(guarded.breakers().reads.probes, probes + 1);
+    linked.journal.set_away(false);
+    assert_eq!(back.count(), 0);
+    linked.reached.note();
+    back.beyond(0).await;
+    assert!(begun.elapsed() < Duration::from_millis(60), "{:?}", begun.elapsed());
 }
 
 /// A store that is closed, or whose last handle was dropped, is not probed.
@@ -399,7 +474,7 @@ async fn a_state_write_that_may_be_stored_is_not_denied() {
 async fn snapshots_and_offsets_have_their_breakers_too() {
     let faulty = Arc::new(FaultySnapshots::new(Arc::new(InMemorySnapshots::default())));
     let snapshots = Guarded::new(faulty.clone(), "snapshots", BreakerSettings::snapshots()).unwrap();
-    (0..5).for_each(|_| faulty.plan(None, SnapshotOp::Load, 0, StoreFault::Hang { done: false }));
+    (0..5).for_each(|_| faulty.plan(Some(id()), SnapshotOp::Load, 0, StoreFault::Hang { done: false }));
     let begun = tokio::time::Instant::now();
     for _ in 0..6 {
         let answer = snapshots.load(&id(), SnapshotCriteria::LATEST).await;

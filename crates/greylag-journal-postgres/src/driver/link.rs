@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use greylag_persistence::Reopenings;
 use greylag_postgres::Database;
 use tokio::task::AbortHandle;
 use tokio_postgres::{Client, Statement};
@@ -97,6 +98,8 @@ pub(crate) struct Link {
     sessions: AtomicU64,
     backoff: (Duration, Duration),
     reach: Mutex<Reach>,
+    /// Counts when the database is back after tries to connect have failed.
+    pub(crate) reopenings: Reopenings,
     /// Lanes that have a connection.
     lanes_up: AtomicUsize,
     /// One tries while it fails. Holds whether the schema was looked after.
@@ -129,6 +132,7 @@ impl Link {
             sessions: AtomicU64::new(0),
             backoff: (settings.min_backoff, settings.max_backoff),
             reach: Mutex::default(),
+            reopenings: Reopenings::of_one(),
             lanes_up: AtomicUsize::new(0),
             gate: tokio::sync::Mutex::new(false),
         })
@@ -263,10 +267,13 @@ impl Link {
     fn take_note(&self, trouble: Option<&String>) {
         let mut reach = lock(&self.reach);
         let Some(trouble) = trouble else {
-            if reach.failures > 0 {
-                tracing::info!(journal = self.name, failures = reach.failures, "the journal database is back");
-            }
+            let failures = reach.failures;
             *reach = Reach { closed: reach.closed, ..Reach::default() };
+            drop(reach);
+            if failures > 0 {
+                tracing::info!(journal = self.name, failures, "the journal database is back");
+                self.reopenings.note();
+            }
             return;
         };
         if reach.failures == 0 {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use greylag_persistence::Health;
+use greylag_persistence::{Health, Reopenings};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
@@ -28,19 +28,23 @@ pub(crate) type Inbox = mpsc::Receiver<Submitted<Reply>>;
 
 /// What the handles see of the link.
 #[derive(Debug)]
-pub(crate) struct LinkState(Mutex<Health>);
+pub(crate) struct LinkState {
+    health: Mutex<Health>,
+    /// Counts when there is a session again.
+    pub(crate) reopenings: Reopenings,
+}
 
 impl LinkState {
     pub(crate) fn new(health: Health) -> Self {
-        Self(Mutex::new(health))
+        Self { health: Mutex::new(health), reopenings: Reopenings::of_one() }
     }
 
     pub(crate) fn health(&self) -> Health {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn set(&self, health: Health) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = health;
+        *self.health.lock().unwrap_or_else(PoisonError::into_inner) = health;
     }
 }
 
@@ -187,6 +191,7 @@ impl Link {
                     tracing::info!(client = self.client.name, "journal service is back");
                     self.state.set(session.welcome.health.clone().map_or(Health::Up, wire::health));
                     outbox.connected();
+                    self.state.reopenings.note();
                     backoff = self.settings.min_backoff;
                     connection = Connection::Open(session);
                 }

@@ -9,6 +9,7 @@ mod snapshots;
 mod states;
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -62,19 +63,28 @@ struct Planned<Op> {
 struct Plans<Op> {
     store: &'static str,
     planned: Mutex<Vec<Planned<Op>>>,
+    /// Until it is back, every call meets `Unavailable`.
+    away: AtomicBool,
 }
 
 impl<Op: Copy + PartialEq + Send> Plans<Op> {
     fn new(store: &'static str) -> Self {
-        Self { store, planned: Mutex::default() }
+        Self { store, planned: Mutex::default(), away: AtomicBool::new(false) }
     }
 
     fn add(&self, key: Option<String>, op: Op, passing: u32, fault: StoreFault) {
         self.planned.lock().unwrap_or_else(PoisonError::into_inner).push(Planned { key, op, passing, fault });
     }
 
+    fn set_away(&self, is_away: bool) {
+        self.away.store(is_away, Ordering::Relaxed);
+    }
+
     /// The fault that this call meets, if any.
     fn next(&self, key: &str, op: Op) -> Option<StoreFault> {
+        if self.away.load(Ordering::Relaxed) {
+            return Some(StoreFault::Unavailable);
+        }
         let mut planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
         let meant = |plan: &Planned<Op>| plan.op == op && plan.key.as_ref().is_none_or(|meant| meant == key);
         let due = planned.iter().position(|plan| meant(plan) && plan.passing == 0);

@@ -3,7 +3,7 @@
 //! [`Guarded`] wraps a journal, a snapshot, state or offset store: each call has `call_timeout`, writes
 //! and reads have a breaker each, and while one is open its calls are answered at once. A call that
 //! was never sent is not stored, unless the same write went out before and was not answered: then it
-//! is unknown. An open breaker is probed by a read of a reserved id, `gl.probe|breaker`.
+//! is unknown. A store that did not answer is probed by a read of a reserved id, `gl.probe|breaker`, until it does.
 //! Source: persistence §4.1 (timeouts and breaker), J10.
 
 mod journal;
@@ -77,16 +77,22 @@ impl<S: ?Sized> Guarded<S> {
 }
 
 impl<S: ?Sized + Send + Sync + 'static> Guarded<S> {
-    /// The guard, once it knows how to probe the store: by `call` of the reserved id, whose failure it answers.
-    fn probed_by(&self, call: fn(Arc<S>) -> BoxFuture<'static, Option<StoreFailure>>) -> &Guard {
+    /// The guard, once it knows how to probe the store: by `call` of the reserved id, whose failure it answers, and at
+    /// once when the store itself says that it is `reached` again.
+    fn probed_by(
+        &self,
+        call: fn(Arc<S>) -> BoxFuture<'static, Option<StoreFailure>>,
+        reached: fn(&S) -> Option<&Reopenings>,
+    ) -> &Guard {
         self.guard.probe.get_or_init(|| {
             // The probe holds no strong reference, so that it does not keep the store alive.
             let store = Arc::downgrade(&self.inner);
-            Arc::new(move || {
+            let call = Arc::new(move || {
                 let answer = call(store.upgrade()?);
                 let outcome: BoxFuture<'static, _> = Box::pin(async move { outcome_of(answer.await) });
                 Some(outcome)
-            })
+            });
+            Probe { call, reached: Reopenings::of_all([reached(&self.inner)]) }
         });
         &self.guard
     }

@@ -23,8 +23,9 @@ use crate::driver::permits::{RecoveryPermit, RecoveryPermits};
 use crate::driver::reopenings::Reopenings;
 use crate::driver::stores::{StatesInUse, Stores};
 use crate::durable_state::DurableState;
+use crate::entity::last_answers::LastAnswers;
 use crate::entity::machine::Machine;
-use crate::entity::{Action, EntityCore, EntityInit, Incarnation, Input};
+use crate::entity::{Action, DroppedCommand, EntityCore, EntityInit, Incarnation, Input};
 use crate::errands::{Work, WorkNo};
 use crate::persisted::{EventCodecs, Persisted, StateCodec};
 use crate::persistence_id::PersistenceId;
@@ -310,7 +311,7 @@ impl<C> Mailbox<C> {
     }
 }
 
-/// Tells an entity that backs off when a breaker of its stores closes.
+/// Tells an entity that backs off when one of its stores comes back.
 struct StoreWatch {
     reopenings: Reopenings,
     /// As the incarnation began.
@@ -432,18 +433,19 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
 
     /// Tells the callers that still wait why the entity ended, since it is not started again.
     fn clean_up(&mut self, ended: &Ended) {
+        let error = match ended {
+            Ended::Fenced(_) => EntityError::NotStored(NotStoredReason::Fenced),
+            Ended::Stopped => EntityError::Stopped,
+            Ended::Failed(failure) => LastAnswers::failed(failure).held,
+        };
         let mut out = Vec::new();
         self.turn(Input::StopNow, &mut out);
         for action in out {
             if let Action::DeadLetter(dropped) = action {
                 self.dropped.tell(self.core.persistence_id(), dropped.reason);
-                dropped.discard();
+                DroppedCommand { answer: error.clone(), ..dropped }.discard();
             }
         }
-        let error = match ended {
-            Ended::Fenced(_) => EntityError::NotStored(NotStoredReason::Fenced),
-            Ended::Stopped | Ended::Failed(_) => EntityError::Stopped,
-        };
         self.commands.commands.close();
         answer_dropped(error, || {
             drop(self.core.take_waiting());

@@ -1,7 +1,8 @@
-//! Counts how often the breakers of a store have closed, so that what backs off can start as soon as it may.
+//! Counts how often a store has come back after it did not answer, so that what backs off can start as soon as it may.
 //!
-//! An entity remembers the count as its incarnation begins; when it backs off it waits for a greater one, so a
-//! breaker that closes between its last call and its wait is not missed. Source: persistence §4.1 (breaker).
+//! A breaker counts a probe that is answered after something failed; a store that keeps a connection counts when it has
+//! one again. An entity remembers the count as its incarnation begins; when it backs off it waits for a greater one, so a
+//! return between its last call and its wait is not missed. Source: persistence §4.1 (breaker); sharding scenario 114.
 
 use std::fmt;
 use std::pin::pin;
@@ -11,7 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use futures::future::select_all;
 use tokio::sync::Notify;
 
-/// How often the breakers of a store, or of several stores, have closed. Clones count the same.
+/// How often a store, or several stores together, have come back after they did not answer. Clones count the same.
+///
+/// A store that knows when it can be reached again keeps one, counts ([`Reopenings::note`]), and gives it to entities
+/// by [`Journal::reopenings`](crate::Journal::reopenings) and its like: they end their back-off then.
 #[derive(Clone, Default)]
 pub struct Reopenings {
     stores: Vec<Arc<Counted>>,
@@ -25,7 +29,8 @@ struct Counted {
 
 impl Reopenings {
     /// Of one store, none yet.
-    pub(crate) fn of_one() -> Self {
+    #[must_use]
+    pub fn of_one() -> Self {
         Self { stores: vec![Arc::default()] }
     }
 
@@ -35,8 +40,8 @@ impl Reopenings {
         Self { stores }
     }
 
-    /// A breaker has closed.
-    pub(crate) fn note(&self) {
+    /// The store has come back.
+    pub fn note(&self) {
         for store in &self.stores {
             store.count.fetch_add(1, Ordering::AcqRel);
             store.raised.notify_waiters();
@@ -48,7 +53,7 @@ impl Reopenings {
         self.stores.iter().map(|store| store.count.load(Ordering::Acquire)).sum()
     }
 
-    /// Waits until the count is above `seen`; for ever where no store has a breaker.
+    /// Waits until the count is above `seen`; for ever where no store counts.
     pub async fn beyond(self, seen: u64) {
         loop {
             // Made before the look: what is raised in between is heard.

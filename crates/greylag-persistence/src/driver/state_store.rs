@@ -75,7 +75,8 @@ pub trait StateStore: Send + Sync + 'static {
         None
     }
 
-    /// Counts when one of its breakers closes; none by default, since only [`Guarded`](crate::Guarded) has some.
+    /// Counts when it comes back after it did not answer. Default: none, and entities that back off because of it wait
+    /// until their back-off has passed.
     fn reopenings(&self) -> Option<&Reopenings> {
         None
     }

@@ -85,7 +85,8 @@ pub trait Journal: Send + Sync + 'static {
         None
     }
 
-    /// Counts when one of its breakers closes; none by default, since only [`Guarded`](crate::Guarded) has some.
+    /// Counts when it comes back after it did not answer. Default: none, and entities that back off because of it wait
+    /// until their back-off has passed.
     fn reopenings(&self) -> Option<&Reopenings> {
         None
     }
@@ -140,7 +141,8 @@ pub trait SnapshotStore: Send + Sync + 'static {
         None
     }
 
-    /// Counts when one of its breakers closes; none by default, since only [`Guarded`](crate::Guarded) has some.
+    /// Counts when it comes back after it did not answer. Default: none, and entities that back off because of it wait
+    /// until their back-off has passed.
     fn reopenings(&self) -> Option<&Reopenings> {
         None
     }
@@ -200,7 +202,7 @@ impl fmt::Debug for StatesInUse {
 }
 
 impl StatesInUse {
-    /// How often breakers of the store have closed; an entity that backs off waits for the next time.
+    /// How often the store has come back; an entity that backs off waits for the next time.
     pub fn reopenings(&self) -> Reopenings {
         Reopenings::of_all([self.states.reopenings()])
     }
@@ -344,8 +346,7 @@ impl Stores {
         breakers
     }
 
-    /// How often breakers of the journal and of the snapshots have closed; an entity that backs off waits for the next
-    /// time.
+    /// How often the journal and the snapshots have come back; an entity that backs off waits for the next time.
     pub fn reopenings(&self) -> Reopenings {
         Reopenings::of_all([self.journal.reopenings(), self.snapshots.reopenings()])
     }

@@ -61,8 +61,8 @@ pub enum Input<C, Answer = StoreAnswer> {
     /// [`EntityCore::next_deadline`](crate::EntityCore::next_deadline) has come. Early and repeated
     /// ticks are harmless.
     Tick,
-    /// A breaker of the stores has closed: an entity that backs off starts anew at once, any other goes on as it
-    /// was.
+    /// The stores answer again after they did not: an entity that backs off starts anew, at once unless that came to
+    /// nothing before; any other goes on as it was.
     StoreBack,
     /// End after the commands that arrived before.
     Stop,
@@ -123,7 +123,7 @@ pub enum Action<C, Call = StoreCall> {
     /// A command was dropped; count and report it, then [`DroppedCommand::discard`] it.
     DeadLetter(DroppedCommand<C>),
     /// The machine starts anew by itself, after a failure that left nothing in doubt but the state. Tell it
-    /// [`Input::StoreBack`] should a breaker of its stores close before it asks for its permit.
+    /// [`Input::StoreBack`] should one of its stores come back before it asks for its permit.
     Restarting(Failure),
     /// The entity has ended; have its home confirmed before it is started again, and hand the
     /// commands of [`EntityCore::take_waiting`](crate::EntityCore::take_waiting) to its successor.

@@ -196,6 +196,7 @@ impl<B: EventSourced> EntityCore<B> {
     ) {
         let PendingAppend { last, mark, chain, snapshot, .. } = pending;
         self.seq_nr = last;
+        self.restarts.note_stored();
         if let Some(mark) = mark {
             self.marks.advance(mark.stream_id, mark.total_seq_nr, appended.timestamp);
         }

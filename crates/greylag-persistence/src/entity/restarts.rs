@@ -1,15 +1,20 @@
-//! When an entity that failed may start anew by itself. Source: persistence §2.6.
+//! When an entity that failed may start anew by itself. Source: persistence §2.6; sharding scenario 114.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::settings::Backoff;
 
+/// The first wait of an entity that starts because its store is back, after such a start has come to nothing; doubles.
+const SECOND_LOOK: Duration = Duration::from_millis(100);
+
 /// What the machine remembers of its failures, across its incarnations.
 #[derive(Default)]
 pub(crate) struct Restarts {
     failures: u32,
     failed_at: Option<Instant>,
+    /// Back-offs cut short because the store is back, since something was stored.
+    hurried: u32,
     rejected: VecDeque<Instant>,
 }
 
@@ -17,11 +22,30 @@ impl Restarts {
     /// How long to wait after a failure now, with `draw` in `0.0..1.0`.
     pub(crate) fn wait(&mut self, now: Instant, backoff: Backoff, draw: f64) -> Duration {
         if self.failed_at.is_some_and(|at| now.saturating_duration_since(at) >= backoff.reset_after()) {
-            self.failures = 0;
+            (self.failures, self.hurried) = (0, 0);
         }
         self.failures = self.failures.saturating_add(1);
         self.failed_at = Some(now);
         backoff.wait(self.failures, draw)
+    }
+
+    /// When a back-off `until` then is to end now that the store is back: at once. But where the store answers others
+    /// and fails this entity, so that one such start after the other comes to nothing, later each time.
+    pub(crate) fn hurry(&mut self, now: Instant, until: Instant) -> Instant {
+        let wait = match self.hurried.checked_sub(1) {
+            None => Duration::ZERO,
+            Some(futile) => SECOND_LOOK.saturating_mul(1 << futile.min(20)),
+        };
+        if now + wait >= until {
+            return until;
+        }
+        self.hurried = self.hurried.saturating_add(1);
+        now + wait
+    }
+
+    /// The entity has stored something.
+    pub(crate) fn note_stored(&mut self) {
+        self.hurried = 0;
     }
 
     /// Whether one more restart by a rejected append is within `max` a minute; if so, it counts.
@@ -33,5 +57,38 @@ impl Restarts {
             self.rejected.push_back(now);
         }
         allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// Sharding scenario 114: a store that answers others and fails this entity must not be asked by it without a pause.
+    #[test]
+    fn starts_that_come_to_nothing_come_later_and_later_until_something_is_stored() {
+        let (now, mut restarts) = (Instant::now(), Restarts::default());
+        let backoff = Backoff { min: ms(1000), max: ms(30_000), jitter: 0.0 };
+        let hurried = |restarts: &mut Restarts| {
+            let until = now + restarts.wait(now, backoff, 0.0);
+            restarts.hurry(now, until).duration_since(now)
+        };
+        let waits: Vec<_> = (0..11).map(|_| hurried(&mut restarts).as_millis()).collect();
+        assert_eq!(
+            waits,
+            [0, 100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 30_000],
+            "at most its own back-off"
+        );
+        restarts.note_stored();
+        assert_eq!(hurried(&mut restarts), Duration::ZERO);
+        assert_eq!(hurried(&mut restarts), ms(100));
+        // A minute without a failure is another outage.
+        let later = now + backoff.reset_after();
+        let until = later + restarts.wait(later, backoff, 0.0);
+        assert_eq!(restarts.hurry(later, until), later);
     }
 }

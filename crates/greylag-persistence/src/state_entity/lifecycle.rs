@@ -5,11 +5,12 @@ use std::time::Instant;
 use greylag_core::{DeadLetterReason, EntityError, answer_dropped};
 use rand::RngExt;
 
-use super::{DurableState, LastState, Out, Phase, StateEntityCore, fenced};
+use super::{DurableState, LastState, Out, Phase, StateEntityCore};
 use crate::behavior::{Failure, FencedBy};
 use crate::ctx::{Ctx, Kept, KeptAs};
 use crate::durable_state::StateSignal;
 use crate::effect::guard;
+use crate::entity::last_answers::LastAnswers;
 use crate::entity::stash::Waiting;
 use crate::entity::{Action, dead_letter};
 use crate::settings::OnFailure;
@@ -108,7 +109,7 @@ impl<B: DurableState> StateEntityCore<B> {
             return;
         }
         let last = self.last_state();
-        self.end_phase(EntityError::OutcomeUnknown, EntityError::Stopped, out);
+        self.end_phase(LastAnswers::stopped(), out);
         self.phase = Phase::Stopped;
         for command in self.take_waiting() {
             out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
@@ -120,7 +121,7 @@ impl<B: DurableState> StateEntityCore<B> {
     /// Ends for good, because another writer writes the state. Waiting commands are left for
     /// [`StateEntityCore::take_waiting`].
     pub(super) fn become_fenced(&mut self, by: FencedBy, out: &mut Out<B>) {
-        self.end_phase(fenced(), fenced(), out);
+        self.end_phase(LastAnswers::fenced(), out);
         self.phase = Phase::Stopped;
         self.signal(StateSignal::Fenced, out);
         self.signal_end(StateSignal::PostStop, LastState::none(), out);
@@ -129,7 +130,7 @@ impl<B: DurableState> StateEntityCore<B> {
 
     /// Ends this incarnation by a failure that only the host can judge.
     pub(super) fn fail(&mut self, failure: Failure, out: &mut Out<B>) {
-        self.end_phase(EntityError::OutcomeUnknown, EntityError::Failed(failure.to_string()), out);
+        self.end_phase(LastAnswers::failed(&failure), out);
         if matches!(failure, Failure::Handler { .. } | Failure::StashFull) {
             // Commands that the behaviour put aside rest on what it knew; those that merely wait do not.
             for command in self.stash.take_aside() {
@@ -151,10 +152,20 @@ impl<B: DurableState> StateEntityCore<B> {
     }
 
     pub(super) fn back_off(&mut self, until: Instant, failure: Failure, out: &mut Out<B>) {
-        self.end_phase(EntityError::OutcomeUnknown, EntityError::Failed(failure.to_string()), out);
+        self.end_phase(LastAnswers::failed(&failure), out);
         self.phase = Phase::BackingOff { until };
         out.push(Action::Restarting(failure));
         self.stop_if_asked(out);
+    }
+
+    /// The store is there again, so the entity does not wait out its back-off.
+    pub(super) fn on_store_back(&mut self, now: Instant, out: &mut Out<B>) {
+        if let Phase::BackingOff { until } = &mut self.phase {
+            *until = self.restarts.hurry(now, *until);
+            if *until <= now {
+                self.restart_now(now, out);
+            }
+        }
     }
 
     pub(super) fn restart_now(&mut self, now: Instant, out: &mut Out<B>) {
@@ -163,19 +174,18 @@ impl<B: DurableState> StateEntityCore<B> {
     }
 
     /// Lets go of everything that belongs to the incarnation that ends: the permit, the state, side
-    /// effects that will not run. `pending` answers the tokens of a write on its way, `owned` those of
-    /// chains that wait for a look at the store.
-    pub(super) fn end_phase(&mut self, pending: EntityError, owned: EntityError, out: &mut Out<B>) {
+    /// effects that will not run.
+    pub(super) fn end_phase(&mut self, answers: LastAnswers, out: &mut Out<B>) {
         match std::mem::replace(&mut self.phase, Phase::Failed) {
             Phase::AwaitingPermit | Phase::Loading { .. } => out.push(Action::ReturnPermit(self.incarnation)),
-            Phase::Persisting(write) => write.chain.refuse(pending),
+            Phase::Persisting(write) => write.chain.refuse(answers.pending),
             Phase::Running | Phase::BackingOff { .. } | Phase::Failed | Phase::Stopped => {}
         }
-        self.owned.refuse(&owned);
+        self.owned.refuse(&answers.held);
         self.state = B::State::default();
         self.drain_at = None;
         self.stop_after_chain = false;
-        answer_dropped(owned, || {
+        answer_dropped(answers.begun, || {
             self.errands.end();
             self.stash.drop_own();
         });

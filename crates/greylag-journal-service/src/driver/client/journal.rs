@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use greylag_persistence::{
     AdvanceError, Append, AppendError, Appended, Caps, Claim, ClaimError, CloseError, DeleteError, Head, Health,
-    Journal, Page, PersistenceId, ReadError, ReadRange, RejectReason, SeqNr, StoreFailure, Timestamp, Under,
-    WriterEpoch, WriterUuid,
+    Journal, Page, PersistenceId, ReadError, ReadRange, RejectReason, Reopenings, SeqNr, StoreFailure, Timestamp,
+    Under, WriterEpoch, WriterUuid,
 };
 
 use super::{Answered, Inner};
@@ -137,6 +137,10 @@ impl Journal for ServiceJournal {
 
     fn health(&self) -> Health {
         self.inner.state.health()
+    }
+
+    fn reopenings(&self) -> Option<&Reopenings> {
+        Some(&self.inner.state.reopenings)
     }
 
     /// Ends this client, for all its stores; the served journal goes on.

@@ -6,8 +6,8 @@ use std::time::Instant;
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use greylag_persistence::{
-    CloseError, Health, NewSnapshot, PersistenceId, SeqNr, Snapshot, SnapshotCaps, SnapshotCriteria, SnapshotError,
-    SnapshotStore, Timestamp,
+    CloseError, Health, NewSnapshot, PersistenceId, Reopenings, SeqNr, Snapshot, SnapshotCaps, SnapshotCriteria,
+    SnapshotError, SnapshotStore, Timestamp,
 };
 use prost::Message;
 use tonic::transport::Channel;
@@ -127,6 +127,10 @@ impl SnapshotStore for ServiceSnapshots {
 
     fn health(&self) -> Health {
         self.inner.state.health()
+    }
+
+    fn reopenings(&self) -> Option<&Reopenings> {
+        Some(&self.inner.state.reopenings)
     }
 
     /// Ends this client, for all its stores; the served store goes on.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use greylag_persistence::{
-    ChangesOf, CloseError, EncodedValue, Health, Offset, PersistenceId, QueryError, ReadError, Revision, StateCaps,
-    StateChange, StateRejectReason, StateStore, StateWrite, StateWriteError, StoreFailure, StoredState,
+    ChangesOf, CloseError, EncodedValue, Health, Offset, PersistenceId, QueryError, ReadError, Reopenings, Revision,
+    StateCaps, StateChange, StateRejectReason, StateStore, StateWrite, StateWriteError, StoreFailure, StoredState,
 };
 
 use super::{Answered, Inner};
@@ -124,6 +124,10 @@ impl StateStore for ServiceStates {
 
     fn health(&self) -> Health {
         self.inner.state.health()
+    }
+
+    fn reopenings(&self) -> Option<&Reopenings> {
+        Some(&self.inner.state.reopenings)
     }
 
     /// Ends this client, for all its stores; the served store goes on.

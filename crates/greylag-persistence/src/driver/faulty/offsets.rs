@@ -42,6 +42,11 @@ impl FaultyOffsets {
     pub fn plan(&self, projection: Option<&str>, op: OffsetOp, passing: u32, fault: StoreFault) {
         self.plans.add(projection.map(str::to_owned), op, passing, fault);
     }
+
+    /// An outage: every call meets [`StoreFault::Unavailable`] while the store `is_away`. What is planned waits.
+    pub fn set_away(&self, is_away: bool) {
+        self.plans.set_away(is_away);
+    }
 }
 
 #[async_trait]

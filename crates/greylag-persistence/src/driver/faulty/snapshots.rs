@@ -41,6 +41,11 @@ impl FaultySnapshots {
     pub fn plan(&self, id: Option<PersistenceId>, op: SnapshotOp, passing: u32, fault: StoreFault) {
         self.plans.add(id.map(|id| id.to_string()), op, passing, fault);
     }
+
+    /// An outage: every call meets [`StoreFault::Unavailable`] while the store `is_away`. What is planned waits.
+    pub fn set_away(&self, is_away: bool) {
+        self.plans.set_away(is_away);
+    }
 }
 
 #[async_trait]

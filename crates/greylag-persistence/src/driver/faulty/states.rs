@@ -45,6 +45,11 @@ impl FaultyStates {
     pub fn plan(&self, id: Option<PersistenceId>, op: StateOp, passing: u32, fault: StoreFault) {
         self.plans.add(id.map(|id| id.to_string()), op, passing, fault);
     }
+
+    /// An outage: every call meets [`StoreFault::Unavailable`] while the store `is_away`. What is planned waits.
+    pub fn set_away(&self, is_away: bool) {
+        self.plans.set_away(is_away);
+    }
 }
 
 fn refuse_write(fault: StoreFault, failure: StoreFailure) -> StateWriteError {

@@ -13,9 +13,10 @@ use crate::persistence_id::PersistenceId;
 
 impl<J: Journal + ?Sized> Guarded<J> {
     fn of_journal(&self) -> &Guard {
-        self.probed_by(|journal| {
-            Box::pin(async move { journal.head(&reserved_id()).await.err().as_ref().and_then(of_read) })
-        })
+        self.probed_by(
+            |journal| Box::pin(async move { journal.head(&reserved_id()).await.err().as_ref().and_then(of_read) }),
+            J::reopenings,
+        )
     }
 }
 

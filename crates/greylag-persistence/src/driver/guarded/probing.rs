@@ -1,9 +1,10 @@
 //! The calls of one direction of a store: their breaker, and the task that probes while it is open.
 //!
-//! The task lives while the breaker is not closed, on the runtime of the call that opened it. Where that runtime
-//! ends first, the next call that is refused begins another task.
+//! The task lives from a failure until the store answers a probe, on the runtime of the call that failed. Where that
+//! runtime ends first, the next call that fails or is refused begins another task.
 
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
 
 use futures::future::BoxFuture;
 use tokio::runtime::Handle;
@@ -13,8 +14,14 @@ use super::{lock, now};
 use crate::breaker::{Breaker, BreakerEffect, BreakerInput, CallOutcome};
 use crate::driver::reopenings::Reopenings;
 
-/// Makes the call by which a store shows that it is there: a read of a reserved id. None once the store is gone.
-pub(super) type Probe = Arc<dyn Fn() -> Option<BoxFuture<'static, CallOutcome>> + Send + Sync>;
+/// How a store shows that it is there.
+#[derive(Clone)]
+pub(super) struct Probe {
+    /// Reads a reserved id. None once the store is gone.
+    pub(super) call: Arc<dyn Fn() -> Option<BoxFuture<'static, CallOutcome>> + Send + Sync>,
+    /// What the store counts itself, if it knows when it can be reached again.
+    pub(super) reached: Reopenings,
+}
 
 /// One breaker, and the task that probes for it.
 pub(super) struct Side {
@@ -24,7 +31,7 @@ pub(super) struct Side {
 }
 
 enum ProbeTask {
-    /// The breaker is closed, or no call has met it open yet.
+    /// The store answers, or no call has failed or been refused since a task ended.
     Absent,
     Runs(AbortHandle),
     /// The store is closed: nothing is to be asked of it any more.
@@ -40,13 +47,13 @@ impl Side {
     pub(super) fn tell(&self, input: BreakerInput) -> bool {
         let mut effects = Vec::new();
         lock(&self.breaker).handle(now(), input, &mut effects);
-        if effects.contains(&BreakerEffect::Closed) {
+        if effects.contains(&BreakerEffect::StoreBack) {
             self.reopenings.note();
         }
         effects.contains(&BreakerEffect::Probe)
     }
 
-    /// Sees to it that a task probes the store while the breaker is open.
+    /// Sees to it that a task probes the store while probes are due.
     pub(super) fn see_to_probes(self: &Arc<Self>, probe: &Probe) {
         let mut task = lock(&self.task);
         let runs = match &*task {
@@ -78,35 +85,39 @@ impl Drop for Side {
 }
 
 async fn run(side: Weak<Side>, probe: Probe) {
-    loop {
-        let deadline = {
-            let Some(side) = side.upgrade() else { return };
-            // The task's end and the next one's begin exclude each other, so an open breaker always has one.
-            let mut task = lock(&side.task);
-            let deadline = lock(&side.breaker).next_deadline();
-            match deadline {
-                Some(deadline) => deadline,
-                None => {
-                    if matches!(*task, ProbeTask::Runs(_)) {
-                        *task = ProbeTask::Absent;
-                    }
-                    return;
-                }
+    let mut seen = probe.reached.count();
+    while let Some(deadline) = next_probe(&side) {
+        let input = tokio::select! {
+            () = tokio::time::sleep_until(deadline.into()) => BreakerInput::Tick,
+            () = probe.reached.clone().beyond(seen) => {
+                seen = probe.reached.count();
+                BreakerInput::Reachable
             }
         };
-        tokio::time::sleep_until(deadline.into()).await;
         let Some(call_timeout) = side.upgrade().and_then(|side| {
             let timeout = lock(&side.breaker).call_timeout();
-            side.tell(BreakerInput::Tick).then_some(timeout)
+            side.tell(input).then_some(timeout)
         }) else {
             continue;
         };
         let mut under_way = UnderWay { side: side.clone(), outcome: CallOutcome::Abandoned };
-        let Some(call) = probe() else { return };
+        let Some(call) = (probe.call)() else { return };
         under_way.outcome = tokio::time::timeout(call_timeout, call)
             .await
             .unwrap_or_else(|_| CallOutcome::Failed(format!("no answer within {call_timeout:?}")));
     }
+}
+
+/// When the next probe is due. With none the task ends, as its `Side` then knows.
+fn next_probe(side: &Weak<Side>) -> Option<Instant> {
+    let side = side.upgrade()?;
+    // The task's end and the next one's begin exclude each other, so a store that is looked for always has one.
+    let mut task = lock(&side.task);
+    let deadline = lock(&side.breaker).next_deadline();
+    if deadline.is_none() && matches!(*task, ProbeTask::Runs(_)) {
+        *task = ProbeTask::Absent;
+    }
+    deadline
 }
 
 /// A probe on its way; tells the breaker how it ended, one whose task was ended included.

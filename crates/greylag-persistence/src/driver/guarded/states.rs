@@ -15,9 +15,10 @@ use crate::state::{ChangesOf, StateCaps, StateChange, StateWrite, StoredState};
 
 impl<S: StateStore + ?Sized> Guarded<S> {
     fn of_states(&self) -> &Guard {
-        self.probed_by(|states| {
-            Box::pin(async move { states.get(&reserved_id()).await.err().as_ref().and_then(of_read) })
-        })
+        self.probed_by(
+            |states| Box::pin(async move { states.get(&reserved_id()).await.err().as_ref().and_then(of_read) }),
+            S::reopenings,
+        )
     }
 
     async fn write(

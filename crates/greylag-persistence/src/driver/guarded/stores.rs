@@ -35,20 +35,28 @@ fn of_offset(error: &OffsetError) -> Option<StoreFailure> {
 
 impl<S: SnapshotStore + ?Sized> Guarded<S> {
     fn of_snapshots(&self) -> &Guard {
-        self.probed_by(|snapshots| {
-            Box::pin(async move {
-                let answer = snapshots.load(&reserved_id(), SnapshotCriteria::LATEST).await;
-                answer.err().as_ref().and_then(of_snapshot)
-            })
-        })
+        self.probed_by(
+            |snapshots| {
+                Box::pin(async move {
+                    let answer = snapshots.load(&reserved_id(), SnapshotCriteria::LATEST).await;
+                    answer.err().as_ref().and_then(of_snapshot)
+                })
+            },
+            S::reopenings,
+        )
     }
 }
 
 impl<S: OffsetStore + ?Sized> Guarded<S> {
     fn of_offsets(&self) -> &Guard {
-        self.probed_by(|offsets| {
-            Box::pin(async move { offsets.load(RESERVED_PROJECTION, 0..=0).await.err().as_ref().and_then(of_offset) })
-        })
+        self.probed_by(
+            |offsets| {
+                Box::pin(
+                    async move { offsets.load(RESERVED_PROJECTION, 0..=0).await.err().as_ref().and_then(of_offset) },
+                )
+            },
+            |_| None,
+        )
     }
 }
 

@@ -1,0 +1,108 @@
+//! After an outage of the database what waits for it goes on at once, in order. Sharding scenario 114.
+
+mod common;
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::{id, schema, with_server};
+use futures::future::join_all;
+use greylag_codec::json;
+use greylag_core::ReplyTo;
+use greylag_journal_postgres::{PostgresJournal, PostgresJournalSettings};
+use greylag_persistence::driver::{EntityHandle, RecoveryPermits, spawn};
+use greylag_persistence::{
+    Backoff, BreakerSettings, Ctx, Effect, EventCodecs, EventSourced, EventSourcedSettings, Guarded, Journal,
+    OnFailure, Persisted, Stores,
+};
+use tokio::task::{JoinHandle, block_in_place};
+
+/// Far more than it takes, and far less than the entity's back-off.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Adds one, and answers the sum once it is stored.
+struct Add(ReplyTo<u64>);
+
+struct Sum;
+
+impl EventSourced for Sum {
+    type Command = Add;
+    type Event = u64;
+    type State = u64;
+
+    fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
+        // An answer within it shows that no back-off was waited out.
+        let hour = Duration::from_secs(3600);
+        let on_failure = OnFailure::RestartBackoff(Backoff { min: hour, max: hour, jitter: 0.0 });
+        EventSourcedSettings { on_failure, ..node.clone() }
+    }
+
+    fn on_command(&mut self, _: &mut Ctx<'_, Add>, _: &u64, Add(reply_to): Add) -> Effect<Self> {
+        Effect::<Self>::persist(1).then_reply(reply_to, |sum| *sum)
+    }
+
+    fn apply(sum: &mut u64, number: &u64) {
+        *sum += number;
+    }
+}
+
+impl Sum {
+    fn stored(name: &str) -> Persisted<Self, EventCodecs<Self>> {
+        EventCodecs::new(json("sum.added")).of(id(name), Self)
+    }
+}
+
+/// The stores of a journal, with the breakers that a node puts around them and without.
+fn stores(journal: &PostgresJournal, guarded: bool) -> Stores {
+    if !guarded {
+        return journal.stores();
+    }
+    let behind = Guarded::new(Arc::new(journal.clone()), "the journal", BreakerSettings::default()).unwrap();
+    let snapshots = Guarded::new(Arc::new(journal.snapshots()), "its snapshots", BreakerSettings::snapshots()).unwrap();
+    Stores::new(Arc::new(behind), Arc::new(snapshots))
+}
+
+/// Waits until an outage has been met, and asks five times more, in order.
+async fn meet_outage(sum: EntityHandle<Add>) -> JoinHandle<Vec<u64>> {
+    assert!(sum.ask(Add).await.is_err(), "the database is away");
+    tokio::spawn(async move {
+        let answers = join_all((0..5).map(|_| sum.ask(Add))).await;
+        answers.into_iter().map(Result::unwrap).collect()
+    })
+}
+
+#[test]
+fn scenario_114_entities_go_on_as_soon_as_the_database_is_back() {
+    with_server(async |mut server| {
+        let soon = Duration::from_secs(1);
+        let schema = schema();
+        let settings =
+            PostgresJournalSettings { schema, append_timeout: soon, call_timeout: soon, ..Default::default() };
+        let journal = PostgresJournal::open(&server.config(), settings).await.unwrap();
+        let start = |name, guarded| spawn(Sum::stored(name), stores(&journal, guarded), RecoveryPermits::default());
+        let (guarded, _end) = start("guarded", true).unwrap();
+        let (bare, _end) = start("bare", false).unwrap();
+        assert_eq!((guarded.ask(Add).await, bare.ask(Add).await), (Ok(1), Ok(1)));
+
+        block_in_place(|| server.stop());
+        let (guarded, bare) = tokio::join!(meet_outage(guarded), meet_outage(bare));
+        // By now every wait is as long as it gets.
+        for _ in 0..4 {
+            assert!(journal.head(&id("nobody")).await.is_err());
+        }
+        block_in_place(|| server.restart().unwrap());
+        let back_at = Instant::now();
+        for waiting in [guarded, bare] {
+            let sums = tokio::time::timeout(PATIENCE, waiting).await.expect("it does not wait for an hour").unwrap();
+            // The outcome of the one that met the outage is unknown.
+            let first = sums[0];
+            assert!(first == 2 || first == 3, "{sums:?}");
+            assert!(sums.iter().copied().eq(first..first + 5), "what waited is handled in order: {sums:?}");
+        }
+        let took = back_at.elapsed();
+        writeln!(std::io::stdout(), "answered {took:.2?} after the database was back").unwrap();
+        assert!(took < PATIENCE, "{took:?}");
+        journal.close().await.unwrap();
+    });
+}
