@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_core::{Registry, ReplyTo};
+use greylag_sharding::settings::PassivationSettings;
 use greylag_sharding::{Ctx, Entity, EntityKey, EntityRef, EntityType, Failure, Region, Sharding, ShardingSettings};
 use greylag_transport::memory::MemoryNetwork;
 use tokio::runtime::Runtime;
@@ -85,7 +86,7 @@ async fn counters(shards: u32) -> Region<Message> {
     let settings = ShardingSettings {
         number_of_shards: shards,
         buffer_size: IDLE_ENTITIES,
-        passivate_idle_after: None,
+        passivation: PassivationSettings::none(),
         ..ShardingSettings::default()
     };
     let sharding = Sharding::alone(remoting, None, settings).await.expect("valid settings");
@@ -190,7 +191,7 @@ async fn counters_in_a_cluster(shards: u32) -> (Cluster, Region<Message>) {
     let settings = ShardingSettings {
         number_of_shards: shards,
         buffer_size: IDLE_ENTITIES,
-        passivate_idle_after: None,
+        passivation: PassivationSettings::none(),
         ..ShardingSettings::default()
     };
     let sharding = Sharding::start(cluster.clone(), None, settings).await.expect("valid settings");

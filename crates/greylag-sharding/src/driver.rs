@@ -7,6 +7,7 @@ mod durable_state;
 mod event;
 mod event_sourced;
 mod handle;
+mod limit;
 mod members;
 mod node;
 mod persistent;

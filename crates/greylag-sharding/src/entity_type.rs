@@ -22,6 +22,7 @@ use crate::entity::{Entity, EntityInit, Failure, Supervision};
 use crate::extractor::Extractor;
 use crate::host::HostedEntity;
 use crate::key::EntityKey;
+use crate::passivation::Passivation;
 
 /// An entity whose own type is forgotten: shards hold these.
 pub(crate) type BoxedEntity<M> = Box<dyn HostedEntity<Message = M>>;
@@ -51,25 +52,6 @@ pub(crate) enum Persisted {
     Nothing,
     Events,
     State,
-}
-
-/// When a shard ends entities by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Passivation {
-    /// `None`: never.
-    pub(crate) idle_after: Option<Duration>,
-}
-
-impl Passivation {
-    /// Ends an entity that no message reached for this long.
-    pub const fn idle_after(idle: Duration) -> Self {
-        Self { idle_after: if idle.is_zero() { None } else { Some(idle) } }
-    }
-
-    /// Ends no entity.
-    pub const fn none() -> Self {
-        Self { idle_after: None }
-    }
 }
 
 /// An entity type: a key, a way to make its entities, and how they are placed and kept.

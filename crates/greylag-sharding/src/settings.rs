@@ -1,10 +1,13 @@
 //! Settings of one entity type. Keys are those of `sharding.*`. Source: sharding §7.
 
 mod allocation;
+mod passivation;
 
 use std::time::Duration;
 
 pub use allocation::{ClassicalLeastShardSettings, ConsistentHashingSettings, ExternalSettings, LeastShardSettings};
+
+pub use passivation::{PassivationSettings, PassivationStrategy};
 
 use crate::error::InvalidSetting;
 use crate::fingerprint::StateStoreMode;
@@ -93,8 +96,8 @@ pub struct ShardingSettings {
     pub no_host_timeout: Duration,
     /// How long an ask waits that does not say it, of a type that does not either. Default 5 s.
     pub ask_timeout: Duration,
-    /// Idle time after which an entity is passivated; `None` disables. Default 120 s.
-    pub passivate_idle_after: Option<Duration>,
+    /// When shards end entities by themselves, of types that do not say it. Default: after 120 s without use.
+    pub passivation: PassivationSettings,
     /// How long a passivating entity may take before it is stopped by force. Default 60 s.
     pub passivation_stop_timeout: Duration,
     /// Messages one entity handles in a row while others wait. Default 16.
@@ -147,7 +150,7 @@ impl Default for ShardingSettings {
             min_regions: 1,
             no_host_timeout: seconds(10),
             ask_timeout: seconds(5),
-            passivate_idle_after: Some(seconds(120)),
+            passivation: PassivationSettings::default(),
             passivation_stop_timeout: seconds(60),
             entity_throughput: 16,
             shard_run_budget: 128,
@@ -229,6 +232,7 @@ impl ShardingSettings {
             let reason = "coordinators of this release keep homes in replicated data only; write \"ddata\", or leave the key out";
             return fail("state_store_mode", self.state_store_mode.to_string(), reason);
         }
+        self.passivation.chosen().validate()?;
         let relative = self.least_shard.rebalance_relative_limit;
         if !(0.0..=1.0).contains(&relative) {
             return fail(

@@ -36,6 +36,7 @@ pub(crate) use repeats::Repeats;
 use crate::entity::{Directive, FailureCause, Supervision};
 use crate::host::Suspension;
 use crate::ids::EntityId;
+use crate::passivation::{Passivation, Strategy};
 use crate::settings::ShardingSettings;
 use idle::IdleWheel;
 use index::Index;
@@ -83,6 +84,9 @@ pub struct Shard<E, P> {
     /// Now, in ticks since the start.
     tick: u32,
     idle: IdleWheel,
+    active: Strategy,
+    /// Slots that the strategy has chosen, to be asked to stop when the input has been handled.
+    victims: Vec<u32>,
     life: Life,
     leftovers: Vec<(EntityId, P)>,
 }
@@ -93,6 +97,7 @@ impl<E, P> Shard<E, P> {
     pub fn new(
         settings: ShardingSettings,
         supervision: Supervision,
+        passivation: &Passivation,
         hash_seed: u64,
         serial: u32,
         now: Instant,
@@ -100,7 +105,10 @@ impl<E, P> Shard<E, P> {
         let supervision =
             Supervision { max_restarts: settings.max_restarts, restart_window: settings.restart_window, ..supervision };
         Self {
-            idle: IdleWheel::new(settings.passivate_idle_after, TOUCH_TICK),
+            idle: IdleWheel::new(passivation, TOUCH_TICK),
+            // Its part of the limit follows once the region has counted its shards.
+            active: Strategy::new(passivation, passivation.active_entity_limit().unwrap_or(usize::MAX)),
+            victims: Vec::new(),
             settings,
             supervision,
             slots: Slab::default(),
@@ -136,8 +144,19 @@ impl<E, P> Shard<E, P> {
             Input::GivenBack { slot, payloads } => self.on_given_back(slot.0, payloads),
             Input::Failed { slot, cause, payload } => self.on_failed(now, slot.0, &cause, payload, out),
             Input::Stop { deadline } => self.on_stop(now, deadline, out),
+            Input::Limit { entities } => self.active.set_limit(entities, &mut self.victims),
             Input::Kill => self.on_kill(out),
             Input::Tick => self.on_tick(now, out),
+        }
+        if !self.victims.is_empty() {
+            self.passivate_victims(now, out);
+        }
+    }
+
+    /// Asks the entities that the strategy has chosen to stop.
+    fn passivate_victims(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
+        for at in std::mem::take(&mut self.victims) {
+            self.request_stop(now, at, out);
         }
     }
 
@@ -200,10 +219,6 @@ impl<E, P> Shard<E, P> {
         XxHash3_64::oneshot_with_seed(self.hash_seed, id.as_str().as_bytes())
     }
 
-    fn find(&self, id: &EntityId) -> Option<u32> {
-        self.index.find(self.hash(id), |slot| self.slots.get(slot).id.as_ref() == Some(id))
-    }
-
     // --- messages ---
 
     fn on_deliver(&mut self, now: Instant, id: EntityId, payload: P, activity: bool, out: &mut Vec<Effect<E, P>>) {
@@ -211,13 +226,18 @@ impl<E, P> Shard<E, P> {
             self.leftovers.push((id, payload));
             return;
         }
-        let Some(at) = self.find(&id) else {
-            return self.on_first_message(id, payload, out);
+        let hash = self.hash(&id);
+        let Some(at) = self.index.find(hash, |slot| self.slots.get(slot).id.as_ref() == Some(&id)) else {
+            return self.on_first_message(id, hash, payload, out);
         };
         let tick = self.tick;
         let slot = self.slots.get_mut(at);
         if activity {
             slot.touched = tick;
+            // What waits behind a stop request is for the next incarnation, which counts when it starts.
+            if !slot.stop_requested {
+                self.active.touched(at, hash, &mut self.victims);
+            }
         }
         let idle = slot.phase == Phase::Active && !slot.stop_requested && !slot.has_queue();
         if idle && self.may_run_at_once(at) {
@@ -227,12 +247,11 @@ impl<E, P> Shard<E, P> {
         }
     }
 
-    fn on_first_message(&mut self, id: EntityId, payload: P, out: &mut Vec<Effect<E, P>>) {
+    fn on_first_message(&mut self, id: EntityId, hash: u64, payload: P, out: &mut Vec<Effect<E, P>>) {
         if self.life != Life::Serving {
             self.leftovers.push((id, payload));
             return;
         }
-        let hash = self.hash(&id);
         let at = self.slots.insert(id);
         self.index.insert(hash, at);
         self.begin_start(at, Some(payload), out);
@@ -340,6 +359,14 @@ impl<E, P> Shard<E, P> {
         self.slots.get_mut(at).tidy();
     }
 
+    /// The entity is used: others may have to end for it.
+    fn touch(&mut self, at: u32) {
+        if let Some(id) = &self.slots.get(at).id {
+            let hash = self.hash(id);
+            self.active.touched(at, hash, &mut self.victims);
+        }
+    }
+
     // --- starting ---
 
     fn begin_start(&mut self, at: u32, payload: Option<P>, out: &mut Vec<Effect<E, P>>) {
@@ -350,6 +377,7 @@ impl<E, P> Shard<E, P> {
         slot.phase = Phase::Starting;
         slot.touched = tick;
         self.idle.watch(at, tick);
+        self.touch(at);
         out.push(Effect::Start { slot: SlotId(at), payload });
     }
 
@@ -403,12 +431,17 @@ impl<E, P> Shard<E, P> {
         if !matches!(slot.phase, Phase::Active | Phase::Suspended(_)) {
             return;
         }
-        if outcome.touch {
-            slot.touched = tick;
-        }
         if let Some(veto) = outcome.veto {
             slot.veto = veto;
+            self.active.set_veto(at, veto, &mut self.victims);
         }
+        if outcome.touch {
+            slot.touched = tick;
+            if !slot.stop_requested {
+                self.touch(at);
+            }
+        }
+        let slot = self.slots.get_mut(at);
         if outcome.direct && !slot.direct {
             slot.direct = true;
             self.direct.insert(slot.incarnation, at);
@@ -477,10 +510,12 @@ impl<E, P> Shard<E, P> {
     /// Queues the stop request behind the messages that wait by now.
     fn request_stop(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
         let slot = self.slots.get_mut(at);
-        if slot.stop_requested || slot.entity.is_none() {
+        let lives = slot.entity.is_some() || slot.phase == Phase::Starting;
+        if slot.stop_requested || !lives {
             return;
         }
         slot.stop_requested = true;
+        self.active.terminated(at);
         self.enqueue_internal(at, Item::Stop);
         self.stop_suspended(now, at, out);
     }
@@ -530,6 +565,7 @@ impl<E, P> Shard<E, P> {
     /// Ends an incarnation and keeps waiting messages for the next one.
     fn bury(&mut self, at: u32, why: Ended, out: &mut Vec<Effect<E, P>>) {
         let incarnations = self.incarnations;
+        self.active.terminated(at);
         let slot = self.slots.get_mut(at);
         let id = slot.id.clone().expect("a live slot has an id");
         let incarnation = slot.incarnation;

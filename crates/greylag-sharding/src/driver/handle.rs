@@ -90,6 +90,12 @@ impl<M: Send + 'static> Region<M> {
         }
     }
 
+    /// Keeps so many entities of this region active from now on; what is beyond it ends at once, by the type's policy. Does
+    /// nothing for a type that has no limit: see [`Passivation`](crate::Passivation). Source: sharding §4.10.
+    pub fn set_active_entity_limit(&self, limit: usize) {
+        self.0.set_limit(limit.max(1));
+    }
+
     /// What happens from now on.
     pub fn subscribe(&self) -> RegionEvents {
         RegionEvents(self.0.events.subscribe())

@@ -138,6 +138,7 @@ pub(crate) async fn run<M: Send + 'static>(shared: Arc<Shared<M>>, _listed: Arc<
                         coordination.stand(incarnation, standing);
                     }
                 }
+                Deferred::Divide => shared.divide_limit(),
                 Deferred::Rearm => {}
             }
         }

@@ -51,6 +51,8 @@ pub(crate) enum Control<M> {
     Stop,
     /// End everything now.
     Kill,
+    /// Keep so many entities active.
+    Limit(usize),
     /// No handler runs until `Release`.
     Hold,
     /// Handlers run again.
@@ -115,7 +117,8 @@ impl<M: Send + 'static> ShardTask<M> {
         let now = Instant::now();
         let serial = shared.node.next_shard_serial();
         let supervision = shared.entity_type.common.supervision.clone();
-        let shard = Shard::new(shared.settings.clone(), supervision, shared.node.hash_seed, serial, now);
+        let passivation = shared.limit.passivation();
+        let shard = Shard::new(shared.settings.clone(), supervision, passivation, shared.node.hash_seed, serial, now);
         let (entity_type, node) = (shared.name.clone(), shared.node.clone());
         let scope = Arc::new(CtxScope { entity_type, shard: id, generation, node });
         Self {
@@ -308,6 +311,7 @@ impl<M: Send + 'static> ShardTask<M> {
                     leftovers.extend(unhandled);
                 }
             }
+            Control::Limit(entities) => self.input(Input::Limit { entities }),
             Control::Hold => self.held = true,
             Control::Release => {
                 self.held = false;

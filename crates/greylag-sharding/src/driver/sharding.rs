@@ -29,6 +29,7 @@ use crate::frame;
 use crate::ids::EntityTypeName;
 use crate::key::EntityKey;
 use crate::membership::{self, MemberFacts, Members};
+use crate::passivation::Passivation;
 use crate::region::{Input, RegionState};
 use crate::settings::ShardingSettings;
 
@@ -354,9 +355,7 @@ impl Inner {
         // A node that stands alone has every role: no other could host.
         let role = common.role.clone().filter(|_| self.cluster.is_some()).unwrap_or_default();
         let mut settings = self.settings.clone();
-        if let Some(passivation) = common.passivation {
-            settings.passivate_idle_after = passivation.idle_after;
-        }
+        common.passivation.as_ref().map_or(Ok(()), Passivation::validate)?;
         if let Some(timeout) = common.ask_timeout {
             settings.ask_timeout = timeout;
         }
@@ -602,7 +601,6 @@ mod tests {
     use super::*;
     use crate::entity::{Entity, Failure, Supervision};
     use crate::entity_ref::{AskError, SendError};
-    use crate::entity_type::Passivation;
     use greylag_codec::json;
     use greylag_core::{Registry, ReplyTo};
     use greylag_persistence::Ctx;

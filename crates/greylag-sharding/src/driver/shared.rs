@@ -24,6 +24,7 @@ use tokio::sync::{broadcast, watch};
 
 use super::control::ControlLane;
 use super::event::Event;
+use super::limit::EntityLimit;
 use super::node::Node;
 use super::shard::{Control, ShardTask};
 use crate::entity_ref::{AskError, SendError};
@@ -53,6 +54,8 @@ pub(crate) enum Deferred {
     Coordinate(RegionMessage),
     /// For the coordinator incarnation on this very node; never told under the machine's lock.
     Standing(Option<u64>, Standing),
+    /// The limit of active entities is to be divided anew among the shards.
+    Divide,
     /// The machine's next deadline moved forward.
     Rearm,
 }
@@ -74,6 +77,7 @@ pub(crate) struct Shared<M> {
     pub(crate) entity_type: Described<M>,
     pub(crate) extractor: Arc<dyn Extractor>,
     pub(crate) settings: ShardingSettings,
+    pub(crate) limit: EntityLimit,
     pub(crate) routes: RouteTable<Parcel<M>>,
     pub(crate) node: Arc<Node>,
     pub(crate) events: broadcast::Sender<Event>,
@@ -153,6 +157,7 @@ impl<M: Send + 'static> Shared<M> {
         node: Arc<Node>,
     ) -> Self {
         let count = extractor.number_of_shards().expect("checked by init");
+        let passivation = entity_type.common.passivation.clone().unwrap_or_else(|| settings.passivation.chosen());
         Self {
             id: machine.id().clone(),
             digest,
@@ -166,6 +171,7 @@ impl<M: Send + 'static> Shared<M> {
             name,
             extractor,
             settings,
+            limit: EntityLimit::new(passivation),
             node,
             events: broadcast::channel(4096).0,
             stopped: watch::channel(false).0,
@@ -671,11 +677,38 @@ impl<M: Send + 'static> Shared<M> {
         let control = Arc::new(Inbox::new(usize::MAX));
         let task = ShardTask::new(self.clone(), shard.clone(), generation, inbox.clone(), control.clone());
         guarded.hosted.insert(shard, Hosted { generation, inbox, control });
+        self.limit_changed();
         let runs = self.node.running.begin();
         self.node.runtime.spawn(async move {
             let _until_it_has_stopped = runs;
             task.run().await;
         });
+    }
+
+    /// Another limit of active entities holds from now on, if the type has one.
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.limit.set(limit);
+        self.limit_changed();
+    }
+
+    /// The limit, or the number of shards that share it, is another one. Many shards start at a time, so the region's task
+    /// divides it once for all of them.
+    fn limit_changed(&self) {
+        if self.limit.begin_change() {
+            self.deferred.push_anyway(Deferred::Divide);
+        }
+    }
+
+    /// Tells each shard its part of the limit. A region that hands its shards over keeps the parts as they are, for its
+    /// shards are gone soon.
+    pub(crate) fn divide_limit(&self) {
+        self.limit.end_change();
+        let guarded = self.lock();
+        if guarded.machine.state() == RegionState::ShuttingDown {
+            return;
+        }
+        let part = self.limit.part(guarded.hosted.len());
+        guarded.hosted.values().for_each(|shard| shard.control.push_anyway(Control::Limit(part)));
     }
 
     fn control(guarded: &Guarded<M>, shard: &ShardId, control: Control<M>) {
@@ -710,6 +743,7 @@ impl<M: Send + 'static> Shared<M> {
                 hosted.inbox.take(&mut last);
                 rest.extend(last);
                 guarded.hosted.remove(shard);
+                self.limit_changed();
             }
             let all = unhandled.into_iter().chain(rest);
             let returned: Vec<_> = all.map(|parcel| guarded.give_back(parcel)).collect();

@@ -23,6 +23,7 @@ use greylag_transport::memory::MemoryNetwork;
 use super::*;
 use crate::entity::{Entity, EntityCtx, Failure};
 use crate::host::DirectRef;
+use crate::settings::PassivationSettings;
 use crate::{AskError, ByEvents, ByState, EntityKey, EntityType, SendError, ShardingSettings};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -188,8 +189,10 @@ async fn a_passivated_entity_comes_back_as_another_incarnation() {
 
 #[tokio::test]
 async fn an_idle_entity_is_passivated() {
-    let settings =
-        ShardingSettings { passivate_idle_after: Some(Duration::from_millis(50)), ..ShardingSettings::test() };
+    let settings = ShardingSettings {
+        passivation: PassivationSettings::idle_after(Duration::from_millis(50)),
+        ..ShardingSettings::test()
+    };
     let sharding = alone(settings).await;
     let counters = sharding.init(counters()).unwrap();
     let (first, _) = who(&counters, "one").await;
@@ -552,7 +555,8 @@ impl EventSourced for Sender {
 async fn scenario_54_a_sharded_entity_delivers_until_it_is_confirmed() {
     let (wire, mut received) = tokio::sync::mpsc::unbounded_channel();
     let idle = Some(Duration::from_millis(20));
-    let settings = ShardingSettings { passivate_idle_after: idle, ..ShardingSettings::test() };
+    let passivation = PassivationSettings { idle_timeout: idle, ..PassivationSettings::default() };
+    let settings = ShardingSettings { passivation, ..ShardingSettings::test() };
     let sharding = alone_over(Some(Stores::in_memory()), settings).await;
     let sender = EntityType::event_sourced(EntityKey::new("Sender"), move |_| Ok(Sender { wire: wire.clone() }))
         .events(json("sender.event"));

@@ -8,7 +8,7 @@ use super::most_recent::MostRecent;
 use super::policy::{Aging, ReplacementPolicy};
 use super::recency::Recency;
 
-/// A set of slots in the order in which they would go. Whoever holds it keeps the limit.
+/// A set of slots in the order in which they would go. Its holder keeps the limit.
 pub(super) trait Order: Debug + Send {
     /// Slots in it.
     fn len(&self) -> usize;

@@ -74,7 +74,7 @@ impl Recency {
         entry.level
     }
 
-    /// Moves the least recent slots of a level down until its limit holds. A veto does not matter: nobody goes.
+    /// Moves the least recent slots of a level down until its limit holds. A veto does not matter, since no slot leaves the shard.
     fn trim(&mut self, entries: &mut Entries, level: u16) {
         while self.levels[usize::from(level)].len() > self.levels[usize::from(level)].limit {
             let aside = [first(&self.parked, level), first(&self.returned, level)];

@@ -139,7 +139,7 @@ impl Passivation {
         self
     }
 
-    /// How often idle entities are looked for. Default: half the time after which they end.
+    /// How often idle entities are looked for. Default: a twentieth of the time after which they end.
     pub fn idle_interval(mut self, interval: Duration) -> Self {
         self.idle_interval = Some(interval);
         self
@@ -218,7 +218,7 @@ impl Passivation {
     pub fn idle_check_interval(&self) -> Option<Duration> {
         let timeout = self.idle_timeout?;
         // A check without pause would keep a shard busy for ever.
-        Some(self.idle_interval.unwrap_or(timeout / 2).max(Duration::from_millis(1)))
+        Some(self.idle_interval.unwrap_or(timeout / 20).max(Duration::from_millis(1)))
     }
 
     /// The most active entities of a region; `None`: no limit.

@@ -20,7 +20,7 @@ struct Limited {
 }
 
 /// Chooses the entities that a shard passivates to keep to a limit. Without a limit it holds nothing and chooses
-/// nobody.
+/// none.
 ///
 /// Entities are the shard's slots. A slot is *live* here from its first touch until it ends or is chosen; only live
 /// slots count. Victims are appended to `out`; they are no longer live, so that a touch makes one of them live again as
@@ -73,7 +73,7 @@ impl Strategy {
         }
     }
 
-    /// The shard's part of the limit has changed: the region's limit has, or the number of its shards. Chooses whoever
+    /// The shard's part of the limit has changed: the region's limit has, or the number of its shards. Chooses what
     /// is beyond it at once.
     pub fn set_limit(&mut self, limit: usize, out: &mut Vec<u32>) {
         let Some(limited) = &mut self.limited else { return };
@@ -90,7 +90,7 @@ impl Strategy {
     }
 
     /// An entity vetoes its passivation, or no longer does. Until its veto falls it is not chosen: the next one is, or
-    /// the limit is exceeded. The fall of a veto chooses whoever is beyond the limit.
+    /// the limit is exceeded. The fall of a veto chooses what is beyond the limit.
     pub fn set_veto(&mut self, slot: u32, veto: bool, out: &mut Vec<u32>) {
         let Some(limited) = &mut self.limited else { return };
         let entry = limited.entries.get(slot);

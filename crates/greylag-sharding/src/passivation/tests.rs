@@ -12,6 +12,9 @@ use std::time::Duration;
 
 use super::{Passivation, Strategy};
 
+/// No slot is chosen.
+const NONE: [u32; 0] = [];
+
 /// A hash of an id, as good as that of a shard.
 fn hash(id: u32) -> u64 {
     let mixed = (u64::from(id) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -105,9 +108,9 @@ impl Region {
     }
 }
 
-/// Scenario sharding 69, the part of the settings: `none` and a timeout of 0 passivate nobody.
+/// Scenario sharding 69, the part of the settings: `none` and a timeout of 0 passivate no entity.
 #[test]
-fn nobody_is_passivated_where_nothing_is_set() {
+fn no_entity_is_passivated_where_nothing_is_set() {
     for settings in [Passivation::none(), Passivation::idle_after(Duration::ZERO)] {
         assert!(settings.is_none() && settings.idle_check_interval().is_none());
         let mut shard = Watched::new(&settings, 1);
@@ -123,10 +126,10 @@ fn nobody_is_passivated_where_nothing_is_set() {
 }
 
 #[test]
-fn idle_entities_are_looked_for_twice_in_their_time() {
+fn idle_entities_are_looked_for_twenty_times_in_their_time() {
     let second = Duration::from_secs(1);
     let settings = Passivation::least_recently_used(3).with_idle(second);
-    assert_eq!((settings.idle_timeout(), settings.idle_check_interval()), (Some(second), Some(second / 2)));
+    assert_eq!((settings.idle_timeout(), settings.idle_check_interval()), (Some(second), Some(second / 20)));
     assert_eq!(settings.idle_interval(second / 4).idle_check_interval(), Some(second / 4));
     assert_eq!(Passivation::default().idle_timeout(), Some(second * 120));
     assert_eq!(Passivation::recommended().idle_timeout(), None);

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use super::policy::{AdmissionWindow, FrequencySketch, HillClimbing, ReplacementPolicy, Segments};
 use super::settings::Passivation;
 use super::sketch::width;
+use crate::error::InvalidSetting;
 
 /// What a proportion may be too much by, for sums of decimal fractions.
 const ROUNDING: f64 = 1e-9;
@@ -16,8 +17,12 @@ impl Passivation {
     /// Checks the values that could be wrong, alone or together.
     ///
     /// # Errors
-    /// The key below `sharding`, the value and the reason of the first setting found wrong.
-    pub fn validate(&self) -> Result<(), Fault> {
+    /// [`InvalidSetting`] names the first one found wrong.
+    pub fn validate(&self) -> Result<(), InvalidSetting> {
+        self.first_fault().map_err(|(key, value, reason)| InvalidSetting { key, value, reason })
+    }
+
+    pub(super) fn first_fault(&self) -> Result<(), Fault> {
         if let Some((key, value, reason)) = self.misplaced {
             return Err((key, value.to_owned(), reason));
         }
@@ -206,7 +211,7 @@ mod tests {
             (sketched(|it| it.reset_multiplier = f64::INFINITY), "admission.frequency_sketch.reset_multiplier"),
         ];
         for (settings, key) in wrong {
-            let (found, _, _) = settings.validate().unwrap_err();
+            let found = settings.validate().unwrap_err().key;
             assert_eq!(found.strip_prefix("passivation.<s>."), Some(key), "{settings:?}");
         }
     }

@@ -9,8 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Parts of the idle time: an entity ends between one idle time and one part more.
-const PARTS: u32 = 20;
+use crate::passivation::Passivation;
 
 /// See the module's description. Times are ticks of the shard.
 #[derive(Debug, Default)]
@@ -28,15 +27,16 @@ pub(super) struct IdleWheel {
 }
 
 impl IdleWheel {
-    /// For entities that may be idle for so long, in a shard whose ticks are so long.
-    pub(super) fn new(idle_after: Option<Duration>, tick: Duration) -> Self {
-        let ticks = |idle: Duration| {
-            // The tick of a touch has begun before the touch: without one more, an entity would end too early.
-            let whole = idle.as_nanos().div_ceil(tick.as_nanos()).saturating_add(1);
+    /// For a shard whose ticks are so long.
+    pub(super) fn new(passivation: &Passivation, tick: Duration) -> Self {
+        let ticks = |time: Duration| {
+            let whole = time.as_nanos().div_ceil(tick.as_nanos());
             u32::try_from(whole).unwrap_or(u32::MAX / 2)
         };
-        let idle_ticks = idle_after.map(ticks);
-        Self { idle_ticks, width: (idle_ticks.unwrap_or(0) / PARTS).max(1), ..Self::default() }
+        // The tick of a touch has begun before the touch: without one more, an entity would end too early.
+        let idle_ticks = passivation.idle_timeout().map(|idle| ticks(idle) + 1);
+        let width = passivation.idle_check_interval().map_or(1, ticks).max(1);
+        Self { idle_ticks, width, ..Self::default() }
     }
 
     /// A slot was touched, and lives. It may be watched already.
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_due_between_one_idle_time_and_a_twentieth_more() {
-        let mut wheel = IdleWheel::new(Some(Duration::from_secs(10)), TICK);
+        let mut wheel = IdleWheel::new(&Passivation::idle_after(Duration::from_secs(10)), TICK);
         for touched in 0..200 {
             wheel.watch(touched, touched);
         }
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_slot_stands_in_one_bucket_and_its_deadline_moves() {
-        let mut wheel = IdleWheel::new(Some(Duration::from_secs(1)), TICK);
+        let mut wheel = IdleWheel::new(&Passivation::idle_after(Duration::from_secs(1)), TICK);
         (0..5).for_each(|touched| wheel.watch(7, touched));
         let first = wheel.due_at().unwrap();
         wheel.on_tick(first);
@@ -128,14 +128,14 @@ mod tests {
         assert_eq!(due(&mut wheel), [7]);
         wheel.watch_again(7, first);
         assert!(wheel.due_at().is_some_and(|next| next > first && next <= first + 2 * wheel.width));
-        let mut never = IdleWheel::new(None, TICK);
+        let mut never = IdleWheel::new(&Passivation::none(), TICK);
         never.watch(7, 0);
         assert_eq!(never.due_at(), None);
     }
 
     #[test]
     fn an_idle_time_shorter_than_a_tick_is_kept() {
-        let mut wheel = IdleWheel::new(Some(Duration::from_millis(1)), TICK);
+        let mut wheel = IdleWheel::new(&Passivation::idle_after(Duration::from_millis(1)), TICK);
         wheel.watch(1, 5);
         assert_eq!(wheel.due_at(), Some(8));
         assert!(!wheel.is_idle(5, 6) && wheel.is_idle(5, 7));

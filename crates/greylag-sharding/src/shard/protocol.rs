@@ -155,6 +155,11 @@ pub enum Input<P> {
         /// How long entities may take.
         deadline: Duration,
     },
+    /// So many entities may be active: others end by the type's policy.
+    Limit {
+        /// This shard's part of the region's limit.
+        entities: usize,
+    },
     /// End everything at once, without stop requests.
     Kill,
     /// A deadline has come; early and repeated ticks are harmless.

@@ -4,6 +4,8 @@
 //! `wake` make the entity do so, `self:x` sends itself `x`, `timer:x` sets a timer for `x`. With
 //! `suspend:stoppable` a stop request may end the suspension, with `fence:x` the entity gives `x` back.
 
+mod limits;
+
 use super::*;
 
 type Log = Vec<String>;
@@ -24,10 +26,14 @@ struct World {
 
 impl World {
     fn new(change: impl FnOnce(&mut ShardingSettings)) -> Self {
-        let mut settings = ShardingSettings { passivate_idle_after: None, ..ShardingSettings::default() };
+        Self::with(Passivation::none(), change)
+    }
+
+    fn with(passivation: Passivation, change: impl FnOnce(&mut ShardingSettings)) -> Self {
+        let mut settings = ShardingSettings::default();
         change(&mut settings);
         let now = Instant::now();
-        let shard = Shard::new(settings, Supervision::default(), 7, 1, now);
+        let shard = Shard::new(settings, Supervision::default(), &passivation, 7, 1, now);
         let (broken, stubborn) = (Vec::new(), Vec::new());
         Self {
             shard,
@@ -128,6 +134,7 @@ impl World {
             ("stop", _) => outcome.stop = true,
             ("passivate", _) => outcome.passivate = true,
             ("veto", _) => outcome.veto = Some(true),
+            ("allow", _) => outcome.veto = Some(false),
             ("direct", _) => outcome.direct = true,
             ("fence", "") => outcome.fenced = true,
             ("fence", back) => {
@@ -363,7 +370,7 @@ fn an_entity_that_ignores_its_stop_request_is_forced() {
 #[test]
 fn idle_entities_are_passivated() {
     let idle = Duration::from_secs(1);
-    let mut world = World::new(|settings| settings.passivate_idle_after = Some(idle));
+    let mut world = World::with(Passivation::idle_after(idle), |_| {});
     world.send("idle", "a");
     world.send("busy", "a");
     world.send("vetoed", "veto");

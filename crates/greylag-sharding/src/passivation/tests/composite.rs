@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::super::{FrequencySketch, HillClimbing, ReplacementPolicy};
-use super::{Passivation, Region, ids};
+use super::{NONE, Passivation, Region, ids};
 
 /// A sketch so wide that no two ids share all their counters, since the scenarios count on exact estimates.
 fn exact_sketch() -> FrequencySketch {
@@ -29,7 +29,7 @@ fn a_candidate_must_have_more_uses_than_the_one_it_would_displace() {
         assert_eq!(region.touch(1, id), if id > 16 { vec![id + 20] } else { vec![] });
     }
     for id in (17..=20).flat_map(|id| [id; 5]) {
-        assert_eq!(region.touch(1, id), []);
+        assert_eq!(region.touch(1, id), NONE);
     }
     // 17 to 20 have more uses than 1 to 4 in the lower level, and 21 to 24 have fewer than any.
     for id in 21..=24 {
@@ -82,7 +82,7 @@ fn both_areas_follow_the_limit() {
         assert_eq!(region.touch(1, id), [victim.unwrap_or(id - 1)]);
     }
     assert_eq!(region.active(1), [ids(1..=4), vec![10]].concat());
-    assert_eq!(region.set_limit(30), []);
+    assert_eq!(region.set_limit(30), NONE);
     for id in 1..=20 {
         assert_eq!(region.touch(1, id), if id > 15 { vec![id - 3] } else { vec![] });
     }
@@ -94,7 +94,7 @@ fn both_areas_follow_the_limit() {
 fn the_same_limit_again_keeps_the_counts() {
     let mut region = Region::new(Passivation::least_recently_used(2).frequency_sketch(exact_sketch()));
     for id in [1, 1, 2, 2] {
-        assert_eq!(region.touch(1, id), []);
+        assert_eq!(region.touch(1, id), NONE);
     }
     assert_eq!((region.set_limit(2), region.touch(1, 3)), (vec![], vec![3]));
     // One use after a change is more than none.
@@ -115,15 +115,15 @@ fn adaptive() -> Region {
 fn displace(region: &mut Region, ids: RangeInclusive<u32>, times: u32, victim: impl Fn(u32) -> u32) {
     for id in ids {
         assert_eq!(region.touch(1, id), [victim(id)], "{id}");
-        (1..times).for_each(|_| assert_eq!(region.touch(1, id), [], "{id}"));
+        (1..times).for_each(|_| assert_eq!(region.touch(1, id), NONE, "{id}"));
     }
 }
 
-/// Scenario sharding 68: the window grows and shrinks by the optimizer's steps, and nobody goes for it.
+/// Scenario sharding 68: the window grows and shrinks by the optimizer's steps, and no entity goes for it.
 #[test]
 fn the_window_follows_the_rate_of_hits() {
     let mut region = adaptive();
-    (1..=10).flat_map(|id| [id; 10]).for_each(|id| assert_eq!(region.touch(1, id), []));
+    (1..=10).flat_map(|id| [id; 10]).for_each(|id| assert_eq!(region.touch(1, id), NONE));
     // A window of 1. The rate falls, so that after these the window grows by 0.4.
     for round in 1..=4 {
         displace(&mut region, 11..=20, 1, |id| if id == 11 && round > 1 { 20 } else { id - 1 });

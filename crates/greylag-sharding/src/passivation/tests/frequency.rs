@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::{Passivation, Region, ids};
+use super::{NONE, Passivation, Region, ids};
 
 /// Touches an id so many times and returns the victims.
 fn touch(region: &mut Region, shard: u32, id: u32, times: u32) -> Vec<u32> {
@@ -23,7 +23,7 @@ fn the_least_frequent_go_but_never_a_new_one() {
     }
     assert_eq!(region.active(1), [4, 8, 12, 16, 20]);
     for id in 21..=24 {
-        assert_eq!(region.touch(2, id), []);
+        assert_eq!(region.touch(2, id), NONE);
     }
     assert_eq!(region.touch(3, 31), [4, 8, 22]);
     let victims: Vec<_> = (21..=30).flat_map(|id| touch(&mut region, 2, id, (id - 1) % 4 + 1)).collect();
@@ -50,8 +50,8 @@ fn the_least_frequent_go_but_never_a_new_one() {
 #[test]
 fn with_dynamic_aging_a_formerly_popular_set_is_displaced() {
     let mut region = Region::new(Passivation::least_frequently_used(10).dynamic_aging());
-    (1..=2).for_each(|id| assert_eq!(touch(&mut region, 1, id, 5), []));
-    (3..=5).for_each(|id| assert_eq!(touch(&mut region, 1, id, 10), []));
+    (1..=2).for_each(|id| assert_eq!(touch(&mut region, 1, id, 5), NONE));
+    (3..=5).for_each(|id| assert_eq!(touch(&mut region, 1, id, 10), NONE));
     for id in 6..=20 {
         assert_eq!(region.touch(1, id), if id > 10 { vec![id - 5] } else { vec![] });
     }
@@ -77,7 +77,7 @@ fn the_least_frequent_go_at_once_when_the_limit_falls() {
     for id in 1..=10 {
         assert_eq!(region.touch(1, id), [if id < 4 { id + 17 } else { id - 3 }]);
     }
-    assert_eq!(region.set_limit(12), []);
+    assert_eq!(region.set_limit(12), NONE);
     for id in 11..=20 {
         assert_eq!(region.touch(1, id), if id > 13 { vec![id - 6] } else { vec![] });
     }

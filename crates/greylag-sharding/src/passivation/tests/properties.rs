@@ -195,7 +195,7 @@ prop_compose! {
     }
 }
 
-/// Takes steps and checks what holds for every strategy. That victims were active, and that nobody is both, the shard's
+/// Takes steps and checks what holds for every strategy. That victims were active, and that no slot is both, the shard's
 /// watch checks.
 fn check(settings: &Passivation, steps: &[Step]) -> Result<(), TestCaseError> {
     prop_assert_eq!(settings.validate(), Ok(()));
@@ -212,7 +212,7 @@ fn check(settings: &Passivation, steps: &[Step]) -> Result<(), TestCaseError> {
         let victims = take(&mut shard, step);
         prop_assert!(victims.iter().all(|victim| !vetoes.contains(victim)), "{:?} of {:?}", victims, vetoes);
         let free = shard.active.difference(&vetoes).count();
-        // Only vetoes excuse more than the limit, and then nobody is free but the one that came last.
+        // Only vetoes excuse more than the limit, and then no slot is free but the one that came last.
         prop_assert!(shard.active.len() <= limit || free <= usize::from(!vetoes.is_empty()), "{:?}", shard.active);
         let grows = matches!(step, Step::Touch(_));
         prop_assert!(shard.active.len() <= before + usize::from(grows));
@@ -240,7 +240,7 @@ proptest! {
     }
 
     #[test]
-    fn a_composite_strategy_passivates_nobody_under_a_veto(settings in composite(), steps in steps(true)) {
+    fn a_composite_strategy_passivates_no_entity_under_a_veto(settings in composite(), steps in steps(true)) {
         check(&settings, &steps)?;
     }
 }

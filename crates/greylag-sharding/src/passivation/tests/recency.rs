@@ -1,6 +1,6 @@
 //! Least and most recently used first. Source: sharding scenarios 65 and 66; the upstream suites they name.
 
-use super::{Passivation, Region, ids};
+use super::{NONE, Passivation, Region, ids};
 
 /// Scenario sharding 65: from one shard to three, and entities that end by themselves.
 #[test]
@@ -15,7 +15,7 @@ fn the_least_recent_go_when_a_limit_is_reached_or_divided() {
         assert_eq!(region.touch(1, id), [if id <= 5 { id + 15 } else { id - 5 }]);
     }
     for id in 22..=24 {
-        assert_eq!(region.touch(2, id), []);
+        assert_eq!(region.touch(2, id), NONE);
     }
     assert_eq!((region.active(1), region.active(2)), (ids(16..=20), ids(21..=24)));
     assert_eq!(region.touch(3, 31), [16, 17, 21]);
@@ -45,7 +45,7 @@ fn entities_used_once_do_not_displace_those_of_the_upper_level() {
         assert_eq!(region.touch(1, id), if id > 10 { vec![id - 10] } else { vec![] });
     }
     for id in 11..=20 {
-        assert_eq!(region.touch(1, id), []);
+        assert_eq!(region.touch(1, id), NONE);
     }
     // 11 and 12 have come down again.
     for id in 1..=5 {
@@ -70,7 +70,7 @@ fn the_least_recent_go_at_once_when_the_limit_falls() {
     for id in 1..=10 {
         assert_eq!(region.touch(1, id), [if id < 4 { id + 17 } else { id - 3 }]);
     }
-    assert_eq!(region.set_limit(12), []);
+    assert_eq!(region.set_limit(12), NONE);
     for id in 11..=20 {
         assert_eq!(region.touch(1, id), if id > 13 { vec![id - 6] } else { vec![] });
     }
@@ -89,7 +89,7 @@ fn levels_follow_the_limit() {
     for id in 1..=10 {
         assert_eq!(region.touch(1, id), [if id < 6 { id + 25 } else { id - 5 }]);
     }
-    assert_eq!(region.set_limit(30), []);
+    assert_eq!(region.set_limit(30), NONE);
     for id in 11..=30 {
         assert_eq!(region.touch(1, id), if id > 20 { vec![id - 15] } else { vec![] });
     }
@@ -101,7 +101,7 @@ fn levels_follow_the_limit() {
 fn a_new_entity_displaces_the_least_recent_of_the_lowest_level_that_has_one() {
     let mut region = Region::new(Passivation::least_recently_used(2).segmented(2, &[0.0, 1.0]));
     for id in [1, 1, 2, 2] {
-        assert_eq!(region.touch(1, id), []);
+        assert_eq!(region.touch(1, id), NONE);
     }
     assert_eq!((region.touch(1, 3), region.touch(1, 4)), (vec![1], vec![3]));
 }
@@ -119,7 +119,7 @@ fn the_most_recent_go_but_not_the_one_just_touched() {
         assert_eq!(region.touch(1, id), if id > 5 { vec![id - 1] } else { vec![] });
     }
     for id in 21..=24 {
-        assert_eq!(region.touch(2, id), []);
+        assert_eq!(region.touch(2, id), NONE);
     }
     assert_eq!((region.active(1), region.active(2)), (vec![1, 2, 3, 4, 20], ids(21..=24)));
     assert_eq!(region.touch(3, 31), [20, 4, 24]);
@@ -153,7 +153,7 @@ fn the_most_recent_go_first_when_the_limit_falls() {
         assert_eq!(region.touch(1, id), if id > 3 { vec![id - 1] } else { vec![] });
     }
     assert_eq!(region.active(1), [1, 2, 10]);
-    assert_eq!(region.set_limit(12), []);
+    assert_eq!(region.set_limit(12), NONE);
     for id in 11..=20 {
         assert_eq!(region.touch(1, id), if id > 13 { vec![id - 1] } else { vec![] });
     }

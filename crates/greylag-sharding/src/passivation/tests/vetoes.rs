@@ -1,12 +1,12 @@
 //! Vetoes: who goes instead, and what happens when they fall. Source: sharding §4.10.
 
 use super::super::{FrequencySketch, ReplacementPolicy};
-use super::{Passivation, Watched};
+use super::{NONE, Passivation, Watched};
 
 /// A shard with a limit of 4 and ids 1 to 4, touched in this order.
 fn filled(settings: &Passivation) -> Watched {
     let mut shard = Watched::new(settings, 4);
-    (1..=4).for_each(|id| assert_eq!(shard.touch(id), []));
+    (1..=4).for_each(|id| assert_eq!(shard.touch(id), NONE));
     shard
 }
 
@@ -24,7 +24,7 @@ fn the_next_candidate_goes_instead() {
         for under_veto in 0..4 {
             let mut shard = filled(&settings);
             for id in &order[..under_veto] {
-                assert_eq!(shard.veto(*id, true), []);
+                assert_eq!(shard.veto(*id, true), NONE);
             }
             assert_eq!(shard.touch(5), [order[under_veto]], "{settings:?}");
         }
@@ -42,7 +42,7 @@ fn the_limit_is_exceeded_until_a_veto_falls() {
     ];
     for settings in policies {
         let mut shard = filled(&settings);
-        (1..=4).for_each(|id| assert_eq!(shard.veto(id, true), []));
+        (1..=4).for_each(|id| assert_eq!(shard.veto(id, true), NONE));
         // The newcomer stays while it is under a veto, too.
         assert_eq!((shard.veto(5, true), shard.touch(5)), (vec![], vec![]), "{settings:?}");
         assert_eq!((shard.limit(2), shard.active.len()), (vec![], 5), "{settings:?}");
@@ -97,7 +97,7 @@ fn an_end_lifts_the_veto() {
 fn a_victim_that_is_touched_is_new() {
     let mut shard = Watched::new(&Passivation::least_frequently_used(2), 2);
     for id in [1, 1, 1, 2, 2, 2, 2] {
-        assert_eq!(shard.touch(id), []);
+        assert_eq!(shard.touch(id), NONE);
     }
     assert_eq!(shard.touch(3), [1]);
     assert_eq!(shard.touch(1), [3]);
@@ -121,8 +121,8 @@ fn a_new_entity_under_a_veto_is_admitted() {
 fn a_window_of_vetoes_displaces_from_the_main_area() {
     let settings = Passivation::least_recently_used(4).admission_window(ReplacementPolicy::least_recently_used(), 0.5);
     let mut shard = filled(&settings);
-    (3..=4).for_each(|id| assert_eq!(shard.veto(id, true), []));
+    (3..=4).for_each(|id| assert_eq!(shard.veto(id, true), NONE));
     assert_eq!((shard.touch(5), shard.touch(6)), (vec![1], vec![2]));
-    assert_eq!(shard.veto(3, false), []);
+    assert_eq!(shard.veto(3, false), NONE);
     assert_eq!(shard.active.len(), 4);
 }

@@ -1,13 +1,18 @@
 //! `sharding.*`. Source: sharding §7.
 
 use greylag_sharding::fingerprint::StateStoreMode;
-use greylag_sharding::settings::{BufferOverflow, HandoffStraggler, MajorityPlus};
+use greylag_sharding::settings::{BufferOverflow, HandoffStraggler, MajorityPlus, PassivationStrategy};
 
 use super::Key;
 use crate::config::given::{Given, Value, words};
 
 words!(BufferOverflow { "drop_new" => Self::DropNew, "drop_old" => Self::DropOld });
 words!(HandoffStraggler { "drop" => Self::Drop, "forward" => Self::Forward });
+words!(PassivationStrategy {
+    "none" => Self::None,
+    "default_idle_strategy" => Self::DefaultIdle,
+    "default_strategy" => Self::Default
+});
 words!(StateStoreMode { "ddata" => Self::Ddata, "persistence" => Self::Persistence });
 
 impl Value for MajorityPlus {
@@ -172,10 +177,29 @@ pub(super) fn keys() -> Vec<Key> {
             |draft| &mut draft.settings.sharding.ask_timeout,
         ),
         Key::new(
+            "sharding.passivation.strategy",
+            "sharding §4.10",
+            "When shards end entities by themselves, of types that do not say it.",
+            |draft| &mut draft.settings.sharding.passivation.strategy,
+        ),
+        Key::new(
             "sharding.passivation.default_idle_strategy.idle_entity.timeout",
-            "sharding §4.5",
+            "sharding §4.10",
             "Idle time after which an entity is passivated.",
-            |draft| &mut draft.settings.sharding.passivate_idle_after,
+            |draft| &mut draft.settings.sharding.passivation.idle_timeout,
+        ),
+        Key::some(
+            "sharding.passivation.default_idle_strategy.idle_entity.interval",
+            "sharding §4.10",
+            "How often idle entities are looked for.",
+            |draft| &mut draft.settings.sharding.passivation.idle_interval,
+        )
+        .default_is("a twentieth of the timeout"),
+        Key::new(
+            "sharding.passivation.default_strategy.active_entity_limit",
+            "sharding §4.10",
+            "Most active entities of a region under the strategy with a limit.",
+            |draft| &mut draft.settings.sharding.passivation.active_entity_limit,
         ),
         Key::new(
             "sharding.passivation_stop_timeout",

@@ -1,0 +1,88 @@
+//! Settings of automatic passivation, for types that do not bring their own. Source: sharding §4.10, §7.
+
+use std::time::Duration;
+
+use crate::passivation::Passivation;
+
+/// Which of the prepared strategies holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PassivationStrategy {
+    /// No entity is passivated by itself.
+    None,
+    /// An entity that no message reached for some time. The default.
+    #[default]
+    DefaultIdle,
+    /// A limit of active entities: [`Passivation::recommended`].
+    Default,
+}
+
+/// Keys: `sharding.passivation.*`. A type says more with [`EntityType::passivation`](crate::EntityType::passivation).
+#[derive(Debug, Clone, PartialEq)]
+pub struct PassivationSettings {
+    /// Which strategy holds. Default: the idle one. Key: `strategy`.
+    pub strategy: PassivationStrategy,
+    /// Of the idle strategy: time without use after which an entity ends; `None` ends none. Default 120 s.
+    /// Key: `default_idle_strategy.idle_entity.timeout`.
+    pub idle_timeout: Option<Duration>,
+    /// Of the idle strategy: how often entities are looked for that are idle. Default: often enough that one ends within a
+    /// twentieth of its idle time. Key: `default_idle_strategy.idle_entity.interval`.
+    pub idle_interval: Option<Duration>,
+    /// Of the strategy with a limit: most active entities of a region. Default 100,000.
+    /// Key: `default_strategy.active_entity_limit`.
+    pub active_entity_limit: usize,
+}
+
+impl Default for PassivationSettings {
+    fn default() -> Self {
+        Self {
+            strategy: PassivationStrategy::default(),
+            idle_timeout: Some(Duration::from_secs(120)),
+            idle_interval: None,
+            active_entity_limit: 100_000,
+        }
+    }
+}
+
+impl PassivationSettings {
+    /// Ends no entity.
+    pub fn none() -> Self {
+        Self { strategy: PassivationStrategy::None, ..Self::default() }
+    }
+
+    /// Ends an entity that no message reached for this long.
+    pub fn idle_after(idle: Duration) -> Self {
+        Self { idle_timeout: Some(idle), ..Self::default() }
+    }
+
+    /// What the settings say, as a type would say it.
+    pub fn chosen(&self) -> Passivation {
+        match (self.strategy, self.idle_timeout) {
+            (PassivationStrategy::None, _) | (PassivationStrategy::DefaultIdle, None) => Passivation::none(),
+            (PassivationStrategy::DefaultIdle, Some(idle)) => {
+                let passivation = Passivation::idle_after(idle);
+                match self.idle_interval {
+                    Some(interval) => passivation.idle_interval(interval),
+                    None => passivation,
+                }
+            }
+            (PassivationStrategy::Default, _) => Passivation::recommended().with_limit(self.active_entity_limit),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sharding scenario 69: `none`, and an idle time of zero or none, end no entity ever.
+    #[test]
+    fn scenario_69_no_strategy_and_no_idle_time_end_no_entity() {
+        assert!(PassivationSettings::none().chosen().is_none());
+        assert!(PassivationSettings { idle_timeout: None, ..PassivationSettings::default() }.chosen().is_none());
+        assert!(PassivationSettings::idle_after(Duration::ZERO).chosen().is_none());
+        let idle = PassivationSettings::default().chosen();
+        assert_eq!((idle.idle_timeout(), idle.active_entity_limit()), (Some(Duration::from_secs(120)), None));
+        let limited = PassivationSettings { strategy: PassivationStrategy::Default, ..PassivationSettings::default() };
+        assert_eq!((limited.chosen().idle_timeout(), limited.chosen().active_entity_limit()), (None, Some(100_000)));
+    }
+}
