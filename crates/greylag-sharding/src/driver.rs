@@ -8,6 +8,7 @@ mod event;
 mod event_sourced;
 mod handle;
 mod limit;
+mod mailbox;
 mod members;
 mod node;
 mod persistent;

@@ -20,14 +20,23 @@ pub(crate) enum Refused<T> {
     Full(T),
 }
 
+/// How much may wait in an inbox.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bound {
+    pub(crate) items: usize,
+    pub(crate) bytes: usize,
+}
+
 /// See the module's description.
 pub(crate) struct Inbox<T> {
     state: Mutex<State<T>>,
-    capacity: usize,
+    bound: Bound,
 }
 
 struct State<T> {
     queue: VecDeque<T>,
+    /// What the items of the queue count.
+    bytes: usize,
     sealed: bool,
     /// The reader, while it waits.
     reader: Option<Waker>,
@@ -40,15 +49,16 @@ struct State<T> {
 const KEPT_CAPACITY: usize = 4096;
 
 impl<T> Inbox<T> {
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(bound: Bound) -> Self {
         let state = State {
             queue: VecDeque::new(),
+            bytes: 0,
             sealed: false,
             reader: None,
             #[cfg(test)]
             pushed: 0,
         };
-        Self { state: Mutex::new(state), capacity }
+        Self { state: Mutex::new(state), bound }
     }
 
     /// How many items were ever pushed.
@@ -61,26 +71,38 @@ impl<T> Inbox<T> {
         self.state.lock().expect("nothing panics while it holds an inbox")
     }
 
-    /// Appends one item and wakes the reader if it waits.
-    pub(crate) fn push(&self, item: T) -> Result<(), Refused<T>> {
+    /// Appends one item that counts so many bytes, and wakes the reader if it waits.
+    pub(crate) fn push(&self, item: T, bytes: u32) -> Result<(), Refused<T>> {
         let state = self.lock();
         if state.sealed {
             return Err(Refused::Sealed(item));
         }
-        if state.queue.len() >= self.capacity {
-            return Err(Refused::Full(item));
+        self.add_within(state, item, bytes).map_err(Refused::Full)
+    }
+
+    /// As [`Inbox::push`], also if the inbox is sealed: for the task that seals it. Gives the item back if the inbox is full.
+    pub(crate) fn push_sealed(&self, item: T, bytes: u32) -> Result<(), T> {
+        self.add_within(self.lock(), item, bytes)
+    }
+
+    /// Appends one item, also if the inbox is full or sealed: for what must not be lost.
+    pub(crate) fn push_anyway(&self, item: T) {
+        Self::add(self.lock(), item, 0);
+    }
+
+    /// An item that is larger than all of the bound waits alone.
+    fn add_within(&self, state: MutexGuard<'_, State<T>>, item: T, bytes: u32) -> Result<(), T> {
+        let is_beyond = state.bytes.saturating_add(bytes as usize) > self.bound.bytes && !state.queue.is_empty();
+        if state.queue.len() >= self.bound.items || is_beyond {
+            return Err(item);
         }
-        Self::add(state, item);
+        Self::add(state, item, bytes);
         Ok(())
     }
 
-    /// Appends one item, also if the inbox is full or sealed: for the task that seals it.
-    pub(crate) fn push_anyway(&self, item: T) {
-        Self::add(self.lock(), item);
-    }
-
-    fn add(mut state: MutexGuard<'_, State<T>>, item: T) {
+    fn add(mut state: MutexGuard<'_, State<T>>, item: T, bytes: u32) {
         state.queue.push_back(item);
+        state.bytes = state.bytes.saturating_add(bytes as usize);
         #[cfg(test)]
         {
             state.pushed += 1;
@@ -108,6 +130,7 @@ impl<T> Inbox<T> {
         debug_assert!(batch.is_empty());
         Self::give_back(batch);
         let mut state = self.lock();
+        state.bytes = 0;
         std::mem::swap(&mut state.queue, batch);
         !batch.is_empty()
     }
@@ -118,6 +141,7 @@ impl<T> Inbox<T> {
         Self::give_back(batch);
         let mut state = self.lock();
         if !state.queue.is_empty() {
+            state.bytes = 0;
             std::mem::swap(&mut state.queue, batch);
             return Poll::Ready(());
         }
@@ -140,18 +164,37 @@ mod tests {
 
     #[test]
     fn a_push_is_before_the_seal_or_refused() {
-        let inbox = Inbox::new(2);
-        inbox.push(1).unwrap();
-        inbox.push(2).unwrap();
-        assert!(matches!(inbox.push(3), Err(Refused::Full(3))));
+        let inbox = Inbox::new(Bound { items: 2, bytes: 100 });
+        inbox.push(1, 1).unwrap();
+        inbox.push(2, 1).unwrap();
+        assert!(matches!(inbox.push(3, 1), Err(Refused::Full(3))));
         inbox.seal();
-        assert!(matches!(inbox.push(4), Err(Refused::Sealed(4))));
+        assert!(matches!(inbox.push(4, 1), Err(Refused::Sealed(4))));
         inbox.push_anyway(5);
         let mut batch = VecDeque::new();
         assert!(inbox.take(&mut batch));
         assert_eq!(batch, [1, 2, 5]);
         inbox.unseal();
-        inbox.push(6).unwrap();
+        inbox.push(6, 1).unwrap();
+    }
+
+    #[test]
+    fn bytes_are_bounded_and_one_large_item_waits_alone() {
+        let inbox = Inbox::new(Bound { items: 9, bytes: 100 });
+        inbox.push(1, 1_000).unwrap();
+        assert!(matches!(inbox.push(2, 1), Err(Refused::Full(2))));
+        let mut batch = VecDeque::new();
+        inbox.take(&mut batch);
+        batch.clear();
+        inbox.push(3, 60).unwrap();
+        inbox.push(4, 40).unwrap();
+        assert!(matches!(inbox.push(5, 1), Err(Refused::Full(5))));
+        inbox.seal();
+        assert_eq!(inbox.push_sealed(6, 1), Err(6));
+        assert!(matches!(inbox.push(7, 0), Err(Refused::Sealed(7))));
+        inbox.push_anyway(8);
+        assert!(inbox.take(&mut batch));
+        assert_eq!(batch, [3, 4, 8]);
     }
 
     #[test]
@@ -165,11 +208,11 @@ mod tests {
         let count = std::sync::Arc::new(Count(0.into()));
         let waker = Waker::from(count.clone());
         let cx = Context::from_waker(&waker);
-        let inbox = Inbox::new(9);
+        let inbox = Inbox::new(Bound { items: 9, bytes: 100 });
         let mut batch = VecDeque::new();
         assert!(inbox.poll_take(&cx, &mut batch).is_pending());
-        inbox.push('a').unwrap();
-        inbox.push('b').unwrap();
+        inbox.push('a', 1).unwrap();
+        inbox.push('b', 1).unwrap();
         assert_eq!(count.0.load(std::sync::atomic::Ordering::Relaxed), 1, "the second push finds no task waiting");
         assert!(inbox.poll_take(&cx, &mut batch).is_ready());
         assert_eq!(batch, ['a', 'b']);

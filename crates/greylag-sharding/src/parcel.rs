@@ -73,12 +73,26 @@ pub(crate) struct Parcel<M> {
     pub(crate) ask: Option<Box<AskTag>>,
     /// `None` if it was submitted to this node's region.
     pub(crate) origin: Option<Arc<Origin>>,
+    /// Bytes that it counts in the limits of buffers and queues: as it was on the wire, or as the value is in memory
+    /// without what that points to, which only the program knows.
+    pub(crate) size: u32,
 }
 
 impl<M> Parcel<M> {
     pub(crate) fn local(id: EntityId, message: M, ask: Option<Box<AskTag>>) -> Self {
-        Self { id, content: Content::value(message), ask, origin: None }
+        let size = size_of::<M>().saturating_add(id.as_str().len());
+        Self { size: bounded(size), id, content: Content::value(message), ask, origin: None }
     }
+
+    /// A message of another node.
+    pub(crate) fn of_wire(id: EntityId, content: Content<M>, ask: Option<Box<AskTag>>, bytes: usize) -> Self {
+        let size = bounded(bytes.saturating_add(id.as_str().len()));
+        Self { id, content, ask, origin: None, size }
+    }
+}
+
+fn bounded(size: usize) -> u32 {
+    u32::try_from(size).unwrap_or(u32::MAX)
 }
 
 impl<M> fmt::Debug for Parcel<M> {

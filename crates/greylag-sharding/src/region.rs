@@ -34,7 +34,7 @@ use greylag_transport::Lane;
 use self::agreement::Agreement;
 use self::buffer::{Content, Rank, Waiting};
 use self::host_watch::HostWatch;
-pub use self::protocol::{Counters, Effect, Input, Provenance, RegionEvent, Returned, Route, Token};
+pub use self::protocol::{Counters, Effect, Input, MessageInfo, Provenance, RegionEvent, Returned, Route, Token};
 use self::registration::Registration;
 pub use self::registration::answer_without_region;
 use self::slot::{Slot, State};
@@ -126,6 +126,8 @@ pub struct Region {
     /// Probes sent so far.
     nonce: u64,
     counters: Counters,
+    /// Of the messages that wait.
+    buffered_bytes: u64,
     /// The tenth of the buffer last reported.
     fill_reported: usize,
     sabotage: Option<Sabotage>,
@@ -149,6 +151,7 @@ impl Region {
             dead_ends: BTreeSet::new(),
             nonce: 0,
             counters: Counters::default(),
+            buffered_bytes: 0,
             fill_reported: 0,
             sabotage: None,
         }
@@ -163,9 +166,9 @@ impl Region {
     /// Takes one input. Infallible: what makes no sense is dropped.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {
         match input {
-            Input::LocalSend { shard, token, expires_at } => self.on_local_send(now, shard, token, expires_at, out),
-            Input::Frame { node, shard, stamp, token, expires_at } => {
-                let content = Content::Message { token, expires_at };
+            Input::LocalSend { shard, message } => self.on_local_send(now, shard, message, out),
+            Input::Frame { node, shard, stamp, message } => {
+                let content = Content::Message(message);
                 self.counters.submitted += 1;
                 self.on_frame(now, node, &shard, stamp, content, out);
             }
@@ -248,7 +251,7 @@ impl Region {
         for shard in due.shards {
             self.with_slot(&shard, |region, slot| {
                 for waiting in slot.buffer.take_older(cutoff) {
-                    region.counters.buffered -= 1;
+                    region.count_out(&waiting.content);
                     region.drop_waiting(&shard, &waiting, DeadLetterReason::NoHost, out);
                 }
                 if let Some(since) = slot.buffer.oldest() {
@@ -330,13 +333,13 @@ impl Region {
 
     /// Keeps an entry until its shard has a route.
     fn keep(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, waiting: Waiting, out: &mut Vec<Effect>) {
-        let is_message = matches!(waiting.content, Content::Message { .. });
+        let is_message = matches!(waiting.content, Content::Message(_));
         if is_message && !self.make_room(shard, slot, &waiting, out) {
             return;
         }
         self.host_watch.kept(now, shard);
         let waiting = Waiting { kept_at: Some(now), ..waiting };
-        self.counters.buffered += u64::from(is_message);
+        self.count_in(&waiting.content);
         slot.buffer.insert(waiting);
         Self::hasten_restart(now, slot);
         self.ask_home(now, shard, slot);
@@ -344,41 +347,66 @@ impl Region {
 
     /// Whether one message more may wait. Marks, and messages accepted once already, always may.
     fn make_room(&mut self, shard: &ShardId, slot: &mut Slot, waiting: &Waiting, out: &mut Vec<Effect>) -> bool {
-        let full = self.counters.buffered >= self.config.settings.buffer_size as u64;
-        if !full || waiting.rank != Rank::Plain {
+        let size = waiting.content.size();
+        if waiting.rank != Rank::Plain {
             return true;
         }
-        if self.config.settings.buffer_overflow == BufferOverflow::DropOld
-            && let Some(dropped) = slot.buffer.take_oldest_plain()
-        {
-            self.counters.buffered -= 1;
+        let drops_old = self.config.settings.buffer_overflow == BufferOverflow::DropOld;
+        while self.is_full(size) {
+            let Some(dropped) = drops_old.then(|| slot.buffer.take_oldest_plain()).flatten() else {
+                self.drop_waiting(shard, waiting, DeadLetterReason::BufferFull, out);
+                return false;
+            };
+            self.count_out(&dropped.content);
             self.drop_waiting(shard, &dropped, DeadLetterReason::BufferFull, out);
-            return true;
         }
-        self.drop_waiting(shard, waiting, DeadLetterReason::BufferFull, out);
-        false
+        true
+    }
+
+    /// Whether a message of that size is one too many. One that is larger than all of the buffer waits alone.
+    fn is_full(&self, size: u64) -> bool {
+        let settings = &self.config.settings;
+        let is_beyond = self.buffered_bytes + size > settings.buffer_bytes as u64;
+        self.counters.buffered >= settings.buffer_size as u64 || (is_beyond && self.counters.buffered > 0)
+    }
+
+    fn count_in(&mut self, content: &Content) {
+        if let Content::Message(message) = content {
+            self.counters.buffered += 1;
+            self.buffered_bytes += u64::from(message.size);
+        }
+    }
+
+    fn count_out(&mut self, content: &Content) {
+        if let Content::Message(message) = content {
+            self.counters.buffered -= 1;
+            self.buffered_bytes -= u64::from(message.size);
+        }
     }
 
     /// Ends the wait of an entry that is in no buffer any more. A probe vanishes silently: the region
     /// that sent it has a timeout.
     fn drop_waiting(&mut self, shard: &ShardId, waiting: &Waiting, reason: DeadLetterReason, out: &mut Vec<Effect>) {
-        if let Content::Message { token, .. } = waiting.content {
+        if let Content::Message(message) = waiting.content {
             self.counters.dead_lettered += 1;
-            out.push(Effect::DeadLetter { shard: shard.clone(), token, reason });
+            out.push(Effect::DeadLetter { shard: shard.clone(), token: message.token, reason });
         }
     }
 
     /// Empties one shard's buffer into dead letters.
     fn drop_buffer(&mut self, shard: &ShardId, slot: &mut Slot, reason: DeadLetterReason, out: &mut Vec<Effect>) {
         for waiting in slot.buffer.take() {
-            self.counters.buffered -= u64::from(matches!(waiting.content, Content::Message { .. }));
+            self.count_out(&waiting.content);
             self.drop_waiting(shard, &waiting, reason, out);
         }
         slot.owes_leftover_mark = false;
     }
 
     fn report_fill(&mut self, out: &mut Vec<Effect>) {
-        let tenth = (self.counters.buffered as usize).saturating_mul(10) / self.config.settings.buffer_size;
+        let settings = &self.config.settings;
+        let messages = (self.counters.buffered as usize).saturating_mul(10) / settings.buffer_size;
+        let bytes = (self.buffered_bytes as usize).saturating_mul(10) / settings.buffer_bytes;
+        let tenth = messages.max(bytes);
         if tenth > self.fill_reported {
             out.push(Effect::Event(RegionEvent::BufferFill { percent: (tenth.min(10) * 10) as u8 }));
         }
@@ -419,6 +447,7 @@ impl Region {
             }
             let messages: usize = self.slots.values().map(|slot| slot.buffer.messages()).sum();
             assert_eq!(messages as u64, c.buffered, "what is counted as buffered is in a buffer");
+            assert!(c.buffered > 0 || self.buffered_bytes == 0, "what is not there takes no room");
             for (shard, slot) in &self.slots {
                 match &slot.published {
                     Route::Closed => {}

@@ -138,7 +138,7 @@ impl<T> RouteTable<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inbox::Refused;
+    use crate::inbox::{Bound, Refused};
 
     fn generation(seq: u64) -> Generation {
         Generation::new(1, seq).unwrap()
@@ -152,12 +152,12 @@ mod tests {
     fn leaving_a_local_route_refuses_whoever_still_holds_it() {
         let table = RouteTable::new(NonZeroU32::MIN);
         let cell = table.cell(0).unwrap();
-        let inbox = Arc::new(Inbox::new(9));
+        let inbox = Arc::new(Inbox::new(Bound { items: 9, bytes: 100 }));
         cell.publish(Some(Open::Local(LocalRoute::new(generation(1), inbox.clone()))));
         let held = cell.load();
         cell.publish(None);
         let Some(Open::Local(local)) = held.as_deref() else { panic!("the guard keeps the old route") };
-        assert!(matches!(local.inbox.push('x'), Err(Refused::Sealed('x'))));
+        assert!(matches!(local.inbox.push('x', 1), Err(Refused::Sealed('x'))));
         assert!(!cell.is_open());
     }
 
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn admission_belongs_to_one_generation() {
-        let local = LocalRoute::<()>::new(generation(3), Arc::new(Inbox::new(9)));
+        let local = LocalRoute::<()>::new(generation(3), Arc::new(Inbox::new(Bound { items: 9, bytes: 100 })));
         assert_eq!(local.admitted(&region()), None);
         local.admit(region());
         local.admit(region());

@@ -52,6 +52,9 @@ pub struct ShardingSettings {
     pub retry_interval: Duration,
     /// Messages buffered per region over all shards. Default 100,000.
     pub buffer_size: usize,
+    /// Bytes of the messages buffered per region: as they were on the wire, or the size of the value in memory. Default
+    /// 256 MiB.
+    pub buffer_bytes: usize,
     /// What a full buffer does. Default: drop the new message.
     pub buffer_overflow: BufferOverflow,
     /// One shard's handoff; entities get 5 s less to stop (at least 1 s). Default 60 s.
@@ -106,8 +109,12 @@ pub struct ShardingSettings {
     pub shard_run_budget: usize,
     /// Messages waiting for one entity. Default 10,000.
     pub entity_mailbox_capacity: usize,
+    /// Bytes of the messages waiting for one entity. Default 16 MiB.
+    pub entity_mailbox_bytes: usize,
     /// Messages waiting in one shard's inbox. Default 1,000,000.
     pub shard_inbox_capacity: usize,
+    /// Bytes of the messages waiting in one shard's inbox. Default 64 MiB.
+    pub shard_inbox_bytes: usize,
     /// Restarts of an entity within `restart_window` before it is stopped instead. Default 10.
     pub max_restarts: u32,
     /// See `max_restarts`. Default 1 min.
@@ -129,6 +136,7 @@ impl Default for ShardingSettings {
             coordinator_failure_backoff: seconds(5),
             retry_interval: seconds(2),
             buffer_size: 100_000,
+            buffer_bytes: 256 << 20,
             buffer_overflow: BufferOverflow::DropNew,
             handoff_timeout: seconds(60),
             flush_timeout: seconds(2),
@@ -155,7 +163,9 @@ impl Default for ShardingSettings {
             entity_throughput: 16,
             shard_run_budget: 128,
             entity_mailbox_capacity: 10_000,
+            entity_mailbox_bytes: 16 << 20,
             shard_inbox_capacity: 1_000_000,
+            shard_inbox_bytes: 64 << 20,
             max_restarts: 10,
             restart_window: seconds(60),
             allow_local_journal: false,
@@ -223,6 +233,9 @@ impl ShardingSettings {
             ("shard_run_budget", self.shard_run_budget),
             ("entity_mailbox_capacity", self.entity_mailbox_capacity),
             ("shard_inbox_capacity", self.shard_inbox_capacity),
+            ("buffer_bytes", self.buffer_bytes),
+            ("entity_mailbox_bytes", self.entity_mailbox_bytes),
+            ("shard_inbox_bytes", self.shard_inbox_bytes),
             ("max_concurrent_recoveries", self.max_concurrent_recoveries),
         ];
         if let Some((key, value)) = sizes.into_iter().find(|(_, value)| *value == 0) {

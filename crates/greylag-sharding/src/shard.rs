@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use greylag_core::DeadLetterReason;
 use twox_hash::XxHash3_64;
 
-pub use protocol::{Effect, Ended, Input, Outcome, SlotId, TimerChange};
+pub use protocol::{Effect, Ended, Input, Outcome, SlotId, TimerChange, Weigh};
 pub(crate) use repeats::Repeats;
 
 use crate::entity::{Directive, FailureCause, Supervision};
@@ -91,7 +91,7 @@ pub struct Shard<E, P> {
     leftovers: Vec<(EntityId, P)>,
 }
 
-impl<E, P> Shard<E, P> {
+impl<E, P: Weigh> Shard<E, P> {
     /// An empty shard. `hash_seed` is drawn once per process; `serial` tells the shards that ever
     /// ran in this process apart, so that no incarnation number is used twice.
     pub fn new(
@@ -269,29 +269,34 @@ impl<E, P> Shard<E, P> {
     }
 
     fn enqueue_user(&mut self, now: Instant, at: u32, payload: P, out: &mut Vec<Effect<E, P>>) {
-        let capacity = self.settings.entity_mailbox_capacity;
+        let room = self.room();
         let slot = self.slots.get_mut(at);
         let (runs, stopping) = (slot.phase == Phase::Active, slot.stop_requested);
         let extra = slot.extra();
-        if extra.queue.len() + extra.later.len() >= capacity {
+        if !extra.has_room(&payload, room) {
             if runs && !stopping {
                 // The entity only waits for its turn: a turn now costs the others little, a drop is final.
-                extra.queue.push_back(Item::User(payload));
+                extra.push(Item::User(payload));
                 return self.run_next(now, at, out);
             }
             let id = slot.id.clone().expect("a slot found by its id has one");
             return out.push(Effect::DeadLetter { id, payload, reason: DeadLetterReason::EntityMailboxFull });
         }
         if stopping {
-            extra.later.push_back(payload);
+            extra.push_later(payload);
         } else {
-            extra.queue.push_back(Item::User(payload));
+            extra.push(Item::User(payload));
             self.make_ready(at);
         }
     }
 
+    /// What may wait for one entity: messages, and bytes.
+    fn room(&self) -> (usize, usize) {
+        (self.settings.entity_mailbox_capacity, self.settings.entity_mailbox_bytes)
+    }
+
     fn enqueue_internal(&mut self, at: u32, item: Item<P>) {
-        self.slots.get_mut(at).extra().queue.push_back(item);
+        self.slots.get_mut(at).extra().push(item);
         self.make_ready(at);
     }
 
@@ -338,7 +343,7 @@ impl<E, P> Shard<E, P> {
         }
         loop {
             let slot = self.slots.get_mut(at);
-            let Some(item) = slot.existing().and_then(|extra| extra.queue.pop_front()) else { break };
+            let Some(item) = slot.existing().and_then(Extra::pop) else { break };
             match item {
                 Item::User(payload) | Item::Internal(payload) | Item::Direct(payload) | Item::Result(payload) => {
                     out.push(Effect::Run { slot: SlotId(at), payload });
@@ -383,10 +388,10 @@ impl<E, P> Shard<E, P> {
 
     fn start_from_queue(&mut self, at: u32, out: &mut Vec<Effect<E, P>>) {
         let slot = self.slots.get_mut(at);
-        let first = slot.existing().and_then(|extra| extra.queue.pop_front());
+        let first = slot.existing().and_then(Extra::pop);
         match first {
             Some(Item::User(payload)) if self.life == Life::Serving => self.begin_start(at, Some(payload), out),
-            Some(item) => self.slots.get_mut(at).extra().queue.push_front(item),
+            Some(item) => self.slots.get_mut(at).extra().push_front(item),
             None => self.free(at),
         }
     }
@@ -415,7 +420,7 @@ impl<E, P> Shard<E, P> {
             }
             payload => {
                 if let Some(payload) = payload {
-                    slot.extra().queue.push_front(Item::User(payload));
+                    slot.extra().push_front(Item::User(payload));
                 }
                 self.on_done(now, at, outcome, out);
             }
@@ -473,7 +478,7 @@ impl<E, P> Shard<E, P> {
     fn on_given_back(&mut self, at: u32, payloads: Vec<P>) {
         let slot = self.slots.get_mut(at);
         for payload in payloads.into_iter().rev() {
-            slot.extra().queue.push_front(Item::User(payload));
+            slot.extra().push_front(Item::User(payload));
         }
     }
 
@@ -500,8 +505,15 @@ impl<E, P> Shard<E, P> {
         let own = incarnation & !u64::from(u32::MAX) == self.incarnations;
         let found = own.then(|| self.direct.get(&((incarnation & u64::from(u32::MAX)) as u32))).flatten();
         match found.copied() {
-            Some(at) => self.enqueue_internal(at, Item::Direct(payload)),
-            None => out.push(Effect::Stale(payload)),
+            Some(at) => {
+                let room = self.room();
+                if self.slots.get_mut(at).extra().has_room(&payload, room) {
+                    return self.enqueue_internal(at, Item::Direct(payload));
+                }
+                let reason = DeadLetterReason::EntityMailboxFull;
+                out.push(Effect::DropDirect { payload, reason });
+            }
+            None => out.push(Effect::DropDirect { payload, reason: DeadLetterReason::StaleRecipient }),
         }
     }
 
@@ -582,9 +594,8 @@ impl<E, P> Shard<E, P> {
             for timer in extra.timers.drain(..) {
                 self.timers.remove(&(timer.at, timer.serial));
             }
-            extra.end_incarnation(out);
-            let later = std::mem::take(&mut extra.later);
-            extra.queue.extend(later.into_iter().map(Item::User));
+            out.extend(extra.end_incarnation().into_iter().map(stale));
+            extra.keep_later();
         }
         for at_time in deadlines.into_iter().flatten() {
             self.deadlines.remove(&(at_time, at));
@@ -603,13 +614,8 @@ impl<E, P> Shard<E, P> {
         let slot = self.slots.get_mut(at);
         let Some(id) = slot.id.clone() else { return };
         if let Some(extra) = slot.existing() {
-            let queue = std::mem::take(&mut extra.queue);
-            let later = std::mem::take(&mut extra.later);
-            let users = queue.into_iter().filter_map(|item| match item {
-                Item::User(payload) => Some(payload),
-                _ => None,
-            });
-            self.leftovers.extend(users.chain(later).map(|payload| (id.clone(), payload)));
+            let users = extra.take_users();
+            self.leftovers.extend(users.into_iter().map(|payload| (id.clone(), payload)));
         }
         self.free(at);
     }
@@ -683,7 +689,7 @@ impl<E, P> Shard<E, P> {
             for timer in extra.timers.drain(..) {
                 self.timers.remove(&(timer.at, timer.serial));
             }
-            extra.end_incarnation(out);
+            out.extend(extra.end_incarnation().into_iter().map(stale));
         }
         out.push(Effect::Restart { slot: SlotId(at) });
     }
@@ -853,17 +859,9 @@ impl<E, P> Shard<E, P> {
     }
 }
 
-impl<P> Extra<P> {
-    /// Keeps what is meant for the entity, whichever incarnation handles it.
-    fn end_incarnation<E>(&mut self, out: &mut Vec<Effect<E, P>>) {
-        for item in std::mem::take(&mut self.queue) {
-            match item {
-                Item::User(payload) => self.queue.push_back(Item::User(payload)),
-                Item::Direct(payload) => out.push(Effect::Stale(payload)),
-                Item::Internal(_) | Item::Result(_) | Item::Timer(_) | Item::Stop => {}
-            }
-        }
-    }
+/// A direct message whose incarnation ends.
+fn stale<E, P>(payload: P) -> Effect<E, P> {
+    Effect::DropDirect { payload, reason: DeadLetterReason::StaleRecipient }
 }
 
 fn take_timer<E, P>(slot: &mut Slot<E, P>, serial: u64) -> Option<P> {

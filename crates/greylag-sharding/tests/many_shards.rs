@@ -24,7 +24,7 @@ use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::membership::{MemberFacts, Members, Phase, Removal};
 use greylag_sharding::message::{CoordinatorId, CoordinatorMessage, FromCoordinator, Home};
 use greylag_sharding::parts::{Cutter, Joiner, PART_MANIFEST};
-use greylag_sharding::region::{Effect, Input, Region, RegionConfig, Route, Token};
+use greylag_sharding::region::{Effect, Input, MessageInfo, Region, RegionConfig, Route, Token};
 use greylag_sharding::settings::ShardingSettings;
 use greylag_sharding::wire::{self, Control};
 use greylag_transport::Lane;
@@ -284,7 +284,7 @@ impl World {
     fn fail_over(&mut self) {
         for shard in (0..SHARDS).filter(|shard| owner(*shard) == B || *shard >= SHARDS - HOMELESS) {
             let (shard, token) = (ShardId::from_index(shard), Token(u64::from(shard) + 1));
-            self.tell(C, Input::LocalSend { shard, token, expires_at: None });
+            self.tell(C, Input::LocalSend { shard, message: MessageInfo::of(token) });
         }
         self.frames.clear();
         for index in [B, C] {

@@ -16,7 +16,7 @@ use greylag_sharding::membership::{MemberFacts, Members, Phase, Removal};
 use greylag_sharding::message::{
     Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, Mark, PeerMessage, RegionMessage, Stamp,
 };
-use greylag_sharding::region::{Effect, Input, Provenance, Region, RegionConfig, Returned, Route, Token};
+use greylag_sharding::region::{Effect, Input, MessageInfo, Provenance, Region, RegionConfig, Returned, Route, Token};
 use greylag_sharding::settings::ShardingSettings;
 use greylag_testkit::deadlines::assert_moved;
 use greylag_transport::Lane;
@@ -224,7 +224,7 @@ impl Lab {
             }
             Route::Closed => {
                 let token = self.token(node, message);
-                self.tell(node, Input::LocalSend { shard: shard(), token, expires_at: None });
+                self.tell(node, Input::LocalSend { shard: shard(), message: MessageInfo::of(token) });
             }
         }
     }
@@ -244,7 +244,7 @@ impl Lab {
                 Item::Frame(meant, stamp, message) => {
                     assert_eq!(meant, region(to));
                     let token = self.token(to, message);
-                    self.tell(to, Input::Frame { node, shard: shard(), stamp, token, expires_at: None });
+                    self.tell(to, Input::Frame { node, shard: shard(), stamp, message: MessageInfo::of(token) });
                 }
                 Item::Mark(meant, mark) => {
                     assert_eq!(meant, region(to));
@@ -291,7 +291,7 @@ impl Lab {
         let inbox = std::mem::take(&mut self.nodes[node].inbox);
         let mut leftovers = Vec::new();
         for (message, provenance) in inbox {
-            leftovers.push(Returned { token: self.token(node, message), provenance, expires_at: None });
+            leftovers.push(Returned { message: MessageInfo::of(self.token(node, message)), provenance });
         }
         self.tell(node, Input::ShardStopped { shard: shard(), generation, leftovers });
     }
@@ -342,7 +342,7 @@ impl Lab {
         let mut frames = Vec::new();
         for item in std::mem::take(self.lanes.entry((node, peer)).or_default()) {
             if let Item::Frame(_, stamp, message) = item {
-                frames.push((shard(), stamp, self.token(node, message), None));
+                frames.push((shard(), stamp, MessageInfo::of(self.token(node, message))));
             }
         }
         self.tell(node, Input::HandedBack { node: address(peer), frames });
@@ -623,7 +623,7 @@ fn scenario_94_a_leftover_after_its_time_is_dead() {
     let inbox = std::mem::take(&mut lab.nodes[N].inbox);
     let mut unprocessed = Vec::new();
     for (message, provenance) in inbox {
-        unprocessed.push(Returned { token: lab.token(N, message), provenance, expires_at: None });
+        unprocessed.push(Returned { message: MessageInfo::of(lab.token(N, message)), provenance });
     }
     lab.tell(N, Input::ShardFailed { shard: shard(), generation: generation(2), unprocessed });
     lab.lanes.entry((O, N)).or_default().push_back(second);
@@ -742,7 +742,7 @@ fn scenario_111_a_hand_back_adds_no_hop() {
     let mut lab = Lab::owned_by_o();
     let stamp = Stamp { generation: generation(1), origin: region(N), first: generation(1), hops: 3, leftover: false };
     let token = lab.token(P, "forwarded");
-    let frame = Input::Frame { node: address(N), shard: shard(), stamp, token, expires_at: None };
+    let frame = Input::Frame { node: address(N), shard: shard(), stamp, message: MessageInfo::of(token) };
     lab.tell(P, frame);
     lab.hand_back(P, O);
     lab.remove_o();

@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use greylag_cluster::{Cluster, Singleton, SingletonSettings, StopToken};
-use greylag_core::UniqueAddress;
+use greylag_core::{DeadLetterReason, UniqueAddress};
 use greylag_ddata::Replicator;
 use greylag_transport::{AskError, AskHeader, Inbound, Receiver, Remoting};
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::control::{ControlLane, control_path};
+use super::mailbox::{Mailbox, mailbox};
 use super::region::AnyRegion;
 use super::shared::Coordination;
 use super::store::Store;
@@ -57,7 +57,7 @@ struct Now {
     members: Arc<Members>,
     suspect: bool,
     /// The number and the inbox of the incarnation that runs here.
-    running: Option<(u64, mpsc::UnboundedSender<Input>)>,
+    running: Option<(u64, Mailbox)>,
     /// The regions of the type in this process, as long as they are of use: the last one is the newest, the others have
     /// stopped and tell the coordinator.
     regions: Vec<Weak<dyn AnyRegion>>,
@@ -147,18 +147,18 @@ impl Host {
             _ => return,
         };
         if let Some((_, running)) = &now.running {
-            running.send(input).ok();
+            running.tell(input);
         }
     }
 
     /// An incarnation runs here from now on, or none any more.
-    fn run_here(&self, running: Option<(u64, mpsc::UnboundedSender<Input>)>) {
+    fn run_here(&self, running: Option<(u64, Mailbox)>) {
         let mut now = self.lock();
         let incarnation = running.as_ref().map(|(incarnation, _)| *incarnation);
         if let Some((_, inbox)) = &running {
-            inbox.send(Input::Membership(now.members.clone())).ok();
+            inbox.tell(Input::Membership(now.members.clone()));
             if now.suspect {
-                inbox.send(Input::SelfSuspect).ok();
+                inbox.tell(Input::SelfSuspect);
             }
         }
         now.running = running;
@@ -214,7 +214,7 @@ impl Host {
     }
 
     async fn incarnation(self: &Arc<Self>, instance: u64, stop: &mut StopToken) -> StopReason {
-        let (sender, mut inbox) = mpsc::unbounded_channel();
+        let (sender, mut inbox) = mailbox();
         let number = self.incarnations.fetch_add(1, Ordering::Relaxed);
         // Singleton instances are drawn at random; incarnations of one instance follow each other.
         let incarnation = instance.wrapping_add(number);
@@ -251,7 +251,7 @@ impl Host {
                     Input::Terminate
                 }
                 () = due => Input::Tick,
-                Some(input) = inbox.recv() => input,
+                Some(input) = inbox.next() => input,
                 Some(_) = work.join_next(), if !work.is_empty() => continue,
             };
             machine.handle(Instant::now(), input, &mut effects);
@@ -259,19 +259,14 @@ impl Host {
     }
 
     /// Executes one effect; work that waits is spawned and ends with the incarnation.
-    fn execute(
-        self: &Arc<Self>,
-        effect: Effect,
-        inbox: &mpsc::UnboundedSender<Input>,
-        work: &mut JoinSet<()>,
-    ) -> Option<StopReason> {
+    fn execute(self: &Arc<Self>, effect: Effect, inbox: &Mailbox, work: &mut JoinSet<()>) -> Option<StopReason> {
         let (host, inbox) = (self.clone(), inbox.clone());
         match effect {
             Effect::Read => drop(work.spawn(async move {
                 let state = host.store().read().await;
                 let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
                 let seen_epoch = host.seen_epoch.load(Ordering::Relaxed);
-                inbox.send(Input::Read { state, wall_secs: since_1970.as_secs(), seen_epoch }).ok();
+                inbox.tell(Input::Read { state, wall_secs: since_1970.as_secs(), seen_epoch });
             })),
             Effect::Commit { batch, events } => drop(work.spawn(async move {
                 let committed = host.store().commit(events).await;
@@ -280,33 +275,28 @@ impl Host {
                 } else {
                     Input::CommitFailed { batch, retryable: false }
                 };
-                inbox.send(answer).ok();
+                inbox.tell(answer);
             })),
             Effect::Send { to, message } => self.send(to, message, &inbox, work),
             Effect::CallAllocate { call, shards, view } => drop(work.spawn(async move {
                 let homes = host.allocate(shards, view).await;
-                inbox.send(Input::Allocated { call, homes }).ok();
+                inbox.tell(Input::Allocated { call, homes });
             })),
             Effect::CallRebalance { view, in_progress } => drop(work.spawn(async move {
                 let shards = host.rebalance(view, in_progress).await;
-                inbox.send(Input::Rebalance { shards }).ok();
+                inbox.tell(Input::Rebalance { shards });
             })),
-            Effect::Continue => drop(inbox.send(Input::Continue)),
+            Effect::Continue => inbox.tell(Input::Continue),
             Effect::Stop(reason) => return Some(reason),
             Effect::Event(event) => self.log(&event),
         }
         None
     }
 
-    fn send(
-        &self,
-        to: UniqueAddress,
-        message: FromCoordinator,
-        inbox: &mpsc::UnboundedSender<Input>,
-        work: &mut JoinSet<()>,
-    ) {
+    fn send(&self, to: UniqueAddress, message: FromCoordinator, inbox: &Mailbox, work: &mut JoinSet<()>) {
         if to == *self.remoting.self_address() {
-            return self.tell_region(to, message);
+            self.tell_region(to, message, 0);
+            return;
         }
         let mut ask = None;
         if message.message == CoordinatorMessage::RegionInquiry {
@@ -317,7 +307,7 @@ impl Host {
             let (inbox, node, epoch) = (inbox.clone(), to.clone(), message.epoch);
             work.spawn(async move {
                 if let Err(AskError::NoSuchRecipient) = asked.answer.await {
-                    inbox.send(Input::FromRegion { node, message: RegionMessage::NoRegion { epoch } }).ok();
+                    inbox.tell(Input::FromRegion { node, message: RegionMessage::NoRegion { epoch } });
                 }
             });
         }
@@ -328,13 +318,20 @@ impl Host {
         }
     }
 
-    /// Passes on what a coordinator says to the region it names. A region of this process that is no more has stopped.
-    fn tell_region(&self, node: UniqueAddress, message: FromCoordinator) {
-        if let Some(region) = self.lock().region(message.to.as_ref()) {
-            return region.tell(crate::region::Input::FromCoordinator { node, message });
+    /// Passes on what a coordinator says, in so many bytes, to the region it names. A region of this process that is no more
+    /// has stopped. False if too much of that waits for the region.
+    fn tell_region(&self, node: UniqueAddress, message: FromCoordinator, bytes: usize) -> bool {
+        let region = self.lock().region(message.to.as_ref());
+        if let Some(region) = region {
+            return region.tell_of_peer(crate::region::Input::FromCoordinator { node, message }, bytes);
         }
+        self.answer_for_stopped(node, &message);
+        true
+    }
+
+    fn answer_for_stopped(&self, node: UniqueAddress, message: &FromCoordinator) {
         let is_ours = message.to.as_ref().is_some_and(|to| to.node == *self.remoting.self_address());
-        let Some(answer) = answer_without_region(&message).filter(|_| is_ours) else { return };
+        let Some(answer) = answer_without_region(message).filter(|_| is_ours) else { return };
         if node == *self.remoting.self_address() {
             return self.tell(node, answer);
         }
@@ -395,19 +392,28 @@ impl Host {
     }
 }
 
+impl Host {
+    /// Passes a region's message of so many bytes on to the coordinator that runs here. False if too much of that waits.
+    fn offer(&self, node: UniqueAddress, message: RegionMessage, bytes: usize) -> bool {
+        self.see(&node, &message);
+        match &self.lock().running {
+            Some((_, running)) => running.offer(Input::FromRegion { node, message }, bytes),
+            None => true,
+        }
+    }
+}
+
 impl Coordination for Host {
     fn tell(&self, node: UniqueAddress, message: RegionMessage) {
-        self.see(&node, &message);
-        if let Some((_, running)) = &self.lock().running {
-            running.send(Input::FromRegion { node, message }).ok();
-        }
+        // What does not fit is said again by its region.
+        self.offer(node, message, 0);
     }
 
     fn stand(&self, incarnation: Option<u64>, standing: Standing) {
         if let Some((own, running)) = &self.lock().running
             && incarnation == Some(*own)
         {
-            running.send(Input::Standing(standing)).ok();
+            running.tell(Input::Standing(standing));
         }
     }
 }
@@ -423,11 +429,12 @@ impl ControlReceiver {
         Self { host, joiner: Mutex::default() }
     }
 
-    /// The message that a frame is or completes.
-    fn read(&self, frame: &Inbound) -> Result<Option<Control>, ReadError> {
+    /// The message that a frame is or completes, and its length.
+    fn read(&self, frame: &Inbound) -> Result<Option<(Control, usize)>, ReadError> {
         let horizon = super::node::horizon();
         if frame.manifest != PART_MANIFEST {
-            return wire::decode(&frame.manifest, frame.payload.clone(), horizon).map(Some);
+            let read = wire::decode(&frame.manifest, frame.payload.clone(), horizon)?;
+            return Ok(Some((read, frame.payload.len())));
         }
         let whole = {
             let mut joiner = self.joiner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -436,7 +443,9 @@ impl ControlReceiver {
             joiner.retain(|node| *node == frame.from || members.contains(node));
             joiner.take(&frame.from, frame.payload.clone())?
         };
-        whole.map(|(manifest, bytes)| wire::decode(manifest, bytes, horizon)).transpose()
+        let Some((manifest, bytes)) = whole else { return Ok(None) };
+        let length = bytes.len();
+        Ok(Some((wire::decode(manifest, bytes, horizon)?, length)))
     }
 }
 
@@ -444,18 +453,22 @@ impl Receiver for ControlReceiver {
     fn receive(&self, frame: Inbound) {
         let host = &self.host;
         let node = frame.from.clone();
-        let input = match self.read(&frame) {
-            Ok(None) => return,
-            Ok(Some(Control::ToCoordinator(told))) => return host.tell(node, told),
-            Ok(Some(Control::FromCoordinator(message))) => return host.tell_region(node, message),
-            Ok(Some(Control::Peer(message))) => crate::region::Input::FromPeer { node, message },
+        let is_taken = match self.read(&frame) {
+            Ok(None) => true,
+            Ok(Some((Control::ToCoordinator(message), bytes))) => host.offer(node, message, bytes),
+            Ok(Some((Control::FromCoordinator(message), bytes))) => host.tell_region(node, message, bytes),
+            Ok(Some((Control::Peer(message), bytes))) => {
+                let region = host.lock().region(None);
+                let input = crate::region::Input::FromPeer { node, message };
+                region.is_none_or(|region| region.tell_of_peer(input, bytes))
+            }
             Err(error) => {
                 tracing::warn!(entity_type = %host.name, %error, "control message could not be read");
                 return host.remoting.refuse(&frame, error.reason());
             }
         };
-        if let Some(region) = host.lock().region(None) {
-            region.tell(input);
+        if !is_taken {
+            host.remoting.refuse(&frame, DeadLetterReason::QueueFull);
         }
     }
 }

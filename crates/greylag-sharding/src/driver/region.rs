@@ -27,6 +27,8 @@ use crate::settings::ShardingSettings;
 pub(crate) trait AnyRegion: Send + Sync {
     /// Tells the machine.
     fn tell(&self, input: Input);
+    /// Tells the machine what a member said in so many bytes. False if too much of that waits.
+    fn tell_of_peer(&self, input: Input, bytes: usize) -> bool;
     /// Envelopes of the region that were never written.
     fn hand_back(&self, node: UniqueAddress, envelopes: Vec<Envelope>);
     /// Tells the type's subscribers.
@@ -44,6 +46,10 @@ pub(crate) trait AnyRegion: Send + Sync {
 impl<M: Send + 'static> AnyRegion for Region<M> {
     fn tell(&self, input: Input) {
         self.0.tell_later(input);
+    }
+
+    fn tell_of_peer(&self, input: Input, bytes: usize) -> bool {
+        self.0.tell_of_peer(input, bytes)
     }
 
     fn hand_back(&self, node: UniqueAddress, envelopes: Vec<Envelope>) {

@@ -32,7 +32,7 @@ use crate::ids::{EntityId, ShardId};
 use crate::inbox::Inbox;
 use crate::parcel::{AskTag, Content, Origin, Parcel};
 use crate::region::Input as RegionInput;
-use crate::shard::{Effect, Ended, Input, Outcome, Repeats, Shard, SlotId, TimerChange};
+use crate::shard::{Effect, Ended, Input, Outcome, Repeats, Shard, SlotId, TimerChange, Weigh};
 
 /// How long a run may take before other tasks get the thread.
 const RUN_TIME: Duration = Duration::from_micros(200);
@@ -46,7 +46,7 @@ pub(crate) enum Control<M> {
     /// The future of a suspension panicked.
     Broken { slot: SlotId, incarnation: u64, reason: String },
     /// A message to one incarnation.
-    Direct { instance: u64, message: M },
+    Direct { instance: u64, message: M, size: u32 },
     /// The stop marker: it stands behind everything in the inbox.
     Stop,
     /// End everything now.
@@ -62,8 +62,10 @@ pub(crate) enum Control<M> {
 /// A message as the shard's machine carries it.
 enum Letter<M> {
     /// Came through sharding.
-    User { message: Held<M>, ask: Option<Box<AskTag>>, origin: Option<Arc<Origin>> },
-    /// From the entity itself, or direct.
+    User { message: Held<M>, ask: Option<Box<AskTag>>, origin: Option<Arc<Origin>>, size: u32 },
+    /// Came to this incarnation alone.
+    Direct { message: Held<M>, size: u32 },
+    /// From the entity itself.
     Own(Held<M>),
     /// The turn of a timer that repeats.
     Repeat(TimerKey),
@@ -72,14 +74,24 @@ enum Letter<M> {
 }
 
 impl<M> Letter<M> {
-    /// From the entity itself, or direct.
+    /// From the entity itself.
     fn own(message: M) -> Self {
         Self::Own(Held::new(message))
     }
 
     /// A message that an entity took and did not handle. Its asker, if any, waits for the reply token alone.
     fn given_back(message: M) -> Self {
-        Self::User { message: Held::new(message), ask: None, origin: None }
+        let size = u32::try_from(size_of::<M>()).unwrap_or(u32::MAX);
+        Self::User { message: Held::new(message), ask: None, origin: None, size }
+    }
+}
+
+impl<M> Weigh for Letter<M> {
+    fn weight(&self) -> usize {
+        match self {
+            Self::User { size, .. } | Self::Direct { size, .. } => *size as usize,
+            Self::Own(_) | Self::Repeat(_) | Self::Resumption(_) => 0,
+        }
     }
 }
 
@@ -261,10 +273,10 @@ impl<M: Send + 'static> ShardTask<M> {
             Ok(parcel) => parcel,
             Err(parcel) => return self.shared.dead_letter(parcel, DeadLetterReason::Undecodable),
         };
-        let Parcel { id, content: Content::Value { message, .. }, ask, origin } = parcel else { return };
+        let Parcel { id, content: Content::Value { message, .. }, ask, origin, size } = parcel else { return };
         let activity = self.is_activity(&message);
         let message = Held::new(message);
-        self.input(Input::Deliver { id, payload: Letter::User { message, ask, origin }, activity });
+        self.input(Input::Deliver { id, payload: Letter::User { message, ask, origin, size }, activity });
     }
 
     /// Whether a message counts as activity; one on which the type's own word panics does.
@@ -290,8 +302,9 @@ impl<M: Send + 'static> ShardTask<M> {
                     self.fail(slot, FailureCause::Suspension(reason), None);
                 }
             }
-            Control::Direct { instance, message } => {
-                self.input(Input::Direct { incarnation: instance, payload: Letter::own(message) });
+            Control::Direct { instance, message, size } => {
+                let payload = Letter::Direct { message: Held::new(message), size };
+                self.input(Input::Direct { incarnation: instance, payload });
             }
             Control::Stop => {
                 // The route is sealed, so the inbox now holds all messages that stand before the marker.
@@ -383,15 +396,15 @@ impl<M: Send + 'static> ShardTask<M> {
             }
             Effect::DeadLetter { id, payload, reason } => self.dead_letter(id, payload, reason),
             Effect::Late(payload) => discard(payload),
-            Effect::Stale(payload) => {
-                if let Letter::Own(message) = payload {
-                    self.shared.stale(message.into_inner());
+            Effect::DropDirect { payload, reason } => {
+                if let Letter::Direct { message, .. } = payload {
+                    self.shared.drop_direct(message.into_inner(), reason);
                 }
             }
             Effect::Stopped(leftovers) => {
                 let parcels = leftovers.into_iter().filter_map(|(id, letter)| match letter {
-                    Letter::User { message, ask, origin } => {
-                        Some(Parcel { id, content: Content::value(message.into_inner()), ask, origin })
+                    Letter::User { message, ask, origin, size } => {
+                        Some(Parcel { id, content: Content::value(message.into_inner()), ask, origin, size })
                     }
                     _ => None,
                 });
@@ -401,7 +414,7 @@ impl<M: Send + 'static> ShardTask<M> {
     }
 
     fn dead_letter(&self, id: EntityId, letter: Letter<M>, reason: DeadLetterReason) {
-        let Letter::User { message, ask, origin } = letter else { return };
+        let Letter::User { message, ask, origin, size } = letter else { return };
         if reason == DeadLetterReason::EntityStartFailed {
             // The asker hears the cause and not only the reason.
             self.shared.remoting().dead_letter(reason, id.as_str(), "");
@@ -409,7 +422,7 @@ impl<M: Send + 'static> ShardTask<M> {
             return answer_dropped(answer, || drop(message));
         }
         let content = Content::value(message.into_inner());
-        self.shared.dead_letter(Parcel { id, content, ask, origin }, reason);
+        self.shared.dead_letter(Parcel { id, content, ask, origin, size }, reason);
     }
 
     fn run_handler(&mut self, slot: SlotId, letter: Letter<M>) {
@@ -428,7 +441,9 @@ impl<M: Send + 'static> ShardTask<M> {
             letter => letter,
         };
         let result = self.with_entity(slot, |entity, cx| match letter {
-            Letter::User { message, .. } | Letter::Own(message) => entity.receive(message.into_inner(), cx),
+            Letter::User { message, .. } | Letter::Direct { message, .. } | Letter::Own(message) => {
+                entity.receive(message.into_inner(), cx)
+            }
             Letter::Resumption(resumption) => match resumption.into_inner() {
                 Resumption::Message(message) => entity.receive(message, cx),
                 Resumption::Value(value) => entity.on_resume(value, cx),

@@ -33,10 +33,12 @@ use crate::extractor::Extractor;
 use crate::frame;
 use crate::held::discard;
 use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
-use crate::inbox::{Inbox, Refused};
+use crate::inbox::{Bound, Inbox, Refused};
 use crate::message::{Mark, PeerMessage, RegionMessage, Stamp, Standing};
 use crate::parcel::{AskTag, Content, FAR, Origin, Parcel};
-use crate::region::{Effect, Input, Provenance, Region as Machine, RegionEvent, RegionState, Returned, Route, Token};
+use crate::region::{
+    Effect, Input, MessageInfo, Provenance, Region as Machine, RegionEvent, RegionState, Returned, Route, Token,
+};
 use crate::routes::{LocalRoute, Open, RemoteRoute, RouteTable};
 use crate::settings::ShardingSettings;
 
@@ -68,6 +70,9 @@ pub(crate) trait Coordination: Send + Sync {
     /// How the type stands beside what other members mean by it, for one incarnation of the coordinator.
     fn stand(&self, incarnation: Option<u64>, standing: Standing);
 }
+
+/// What members may have waiting for a region's task: all of it is said again if it is not answered.
+const OF_PEERS: Bound = Bound { items: 65_536, bytes: 64 << 20 };
 
 /// See the module's description.
 pub(crate) struct Shared<M> {
@@ -175,7 +180,7 @@ impl<M: Send + 'static> Shared<M> {
             node,
             events: broadcast::channel(4096).0,
             stopped: watch::channel(false).0,
-            deferred: Arc::new(Inbox::new(usize::MAX)),
+            deferred: Arc::new(Inbox::new(OF_PEERS)),
             coordination: OnceLock::new(),
             guarded: Mutex::new(Guarded {
                 machine,
@@ -212,7 +217,7 @@ impl<M: Send + 'static> Shared<M> {
             return Err(self.refuse(parcel, DeadLetterReason::InvalidShardId));
         };
         let parcel = match cell.load().as_deref() {
-            Some(Open::Local(local)) => match local.inbox.push(parcel) {
+            Some(Open::Local(local)) => match push(&local.inbox, parcel) {
                 Ok(()) => return Ok(()),
                 Err(Refused::Full(parcel)) => return Err(self.refuse(parcel, DeadLetterReason::ShardInboxFull)),
                 Err(Refused::Sealed(parcel)) => parcel,
@@ -251,11 +256,10 @@ impl<M: Send + 'static> Shared<M> {
 
     fn send_through_machine(self: &Arc<Self>, shard: u32, parcel: Parcel<M>) -> Result<(), SendError> {
         let shard = self.shards[shard as usize].clone();
-        let expires_at = parcel.ask.as_ref().map(|ask| ask.deadline);
         let parcel = self.named(parcel);
         let refused = self.with_machine(|guarded| {
-            let token = guarded.keep(parcel);
-            self.handle(guarded, Input::LocalSend { shard, token, expires_at }, Some(token))
+            let message = guarded.keep(parcel);
+            self.handle(guarded, Input::LocalSend { shard, message }, Some(message.token))
         });
         refused.map_or(Ok(()), |reason| Err(reason.into()))
     }
@@ -398,9 +402,10 @@ impl<M: Send + 'static> Shared<M> {
             return Err(stale);
         }
         if to.node == *self.remoting().self_address() {
-            return self.deliver_direct(shard, to.instance, message).map_err(|message| {
-                self.stale(message);
-                stale
+            let size = u32::try_from(size_of::<M>()).unwrap_or(u32::MAX);
+            return self.deliver_direct(shard, to.instance, message, size).map_err(|(message, reason)| {
+                self.drop_direct(message, reason);
+                SendError::Dropped(reason)
             });
         }
         let codec = self.entity_type.common.codec.as_ref();
@@ -424,12 +429,21 @@ impl<M: Send + 'static> Shared<M> {
     }
 
     /// Hands a direct message to a shard of this node.
-    pub(crate) fn deliver_direct(&self, shard: &str, instance: u64, message: M) -> Result<(), M> {
+    pub(crate) fn deliver_direct(
+        &self,
+        shard: &str,
+        instance: u64,
+        message: M,
+        size: u32,
+    ) -> Result<(), (M, DeadLetterReason)> {
         let shard = ShardId::new(shard).ok();
         let control = shard.and_then(|shard| self.lock().hosted.get(&shard).map(|hosted| hosted.control.clone()));
-        let Some(control) = control else { return Err(message) };
-        control.push_anyway(Control::Direct { instance, message });
-        Ok(())
+        let Some(control) = control else { return Err((message, DeadLetterReason::StaleRecipient)) };
+        control.push(Control::Direct { instance, message, size }, size).map_err(|refused| {
+            let (Refused::Full(control) | Refused::Sealed(control)) = refused;
+            let Control::Direct { message, .. } = control else { unreachable!("it comes back as it was pushed") };
+            (message, DeadLetterReason::ShardInboxFull)
+        })
     }
 
     // --- the machine ---
@@ -439,17 +453,23 @@ impl<M: Send + 'static> Shared<M> {
         self.with_machine(|guarded| self.handle(guarded, input, None));
     }
 
+    /// Has the region's task tell the machine what a member said. False if too much of that waits: it is said again.
+    pub(crate) fn tell_of_peer(&self, input: Input, bytes: usize) -> bool {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.deferred.push(Deferred::Input(input), bytes).is_ok()
+    }
+
     /// Has the region's task tell the machine something.
     pub(crate) fn tell_later(&self, input: Input) {
         self.deferred.push_anyway(Deferred::Input(input));
     }
 
-    /// As [`Shared::input`], for an input that names a message: `parcel` is kept under the token.
-    pub(crate) fn input_with(self: &Arc<Self>, parcel: Parcel<M>, input: impl FnOnce(Token) -> Input) {
+    /// As [`Shared::input`], for an input that names a message: `parcel` is kept under its token.
+    pub(crate) fn input_with(self: &Arc<Self>, parcel: Parcel<M>, input: impl FnOnce(MessageInfo) -> Input) {
         let parcel = self.named(parcel);
         self.with_machine(|guarded| {
-            let token = guarded.keep(parcel);
-            self.handle(guarded, input(token), None)
+            let message = guarded.keep(parcel);
+            self.handle(guarded, input(message), None)
         });
     }
 
@@ -592,7 +612,10 @@ impl<M: Send + 'static> Shared<M> {
             Provenance::Travelled { origin, first } => Some(Arc::new(Origin { region: origin, first })),
         };
         // Bytes are read by the shard's task, and not here: this is done under the lock of all shards of the type.
-        hosted.inbox.push_anyway(parcel);
+        let size = parcel.size;
+        if let Err(parcel) = hosted.inbox.push_sealed(parcel, size) {
+            guarded.dropped.push((parcel, DeadLetterReason::ShardInboxFull));
+        }
     }
 
     fn send_data(&self, guarded: &mut Guarded<M>, to: RegionId, shard: ShardId, token: Token, stamp: Stamp) {
@@ -601,9 +624,7 @@ impl<M: Send + 'static> Shared<M> {
         match self.put_on_lane(&to, index, stamp.clone(), parcel) {
             Ok(()) => {}
             Err((Rejection::Quarantined, parcel)) => {
-                let expires_at = parcel.ask.as_ref().map(|ask| ask.deadline);
-                let token = guarded.keep(parcel);
-                let frames = vec![(shard, stamp, token, expires_at)];
+                let frames = vec![(shard, stamp, guarded.keep(parcel))];
                 self.deferred.push_anyway(Deferred::Input(Input::HandedBack { node: to.node, frames }));
             }
             Err((refused, parcel)) => {
@@ -673,8 +694,8 @@ impl<M: Send + 'static> Shared<M> {
     // --- shards ---
 
     fn start_shard(self: &Arc<Self>, guarded: &mut Guarded<M>, shard: ShardId, generation: Generation) {
-        let inbox = Arc::new(Inbox::new(self.settings.shard_inbox_capacity));
-        let control = Arc::new(Inbox::new(usize::MAX));
+        let bound = Bound { items: self.settings.shard_inbox_capacity, bytes: self.settings.shard_inbox_bytes };
+        let (inbox, control) = (Arc::new(Inbox::new(bound)), Arc::new(Inbox::new(bound)));
         let task = ShardTask::new(self.clone(), shard.clone(), generation, inbox.clone(), control.clone());
         guarded.hosted.insert(shard, Hosted { generation, inbox, control });
         self.limit_changed();
@@ -772,14 +793,13 @@ impl<M: Send + 'static> Shared<M> {
     /// Ends an item of a shard that runs no more.
     pub(crate) fn drop_control(&self, control: Control<M>) {
         match control {
-            Control::Direct { message, .. } => self.stale(message),
+            Control::Direct { message, .. } => self.drop_direct(message, DeadLetterReason::StaleRecipient),
             control => discard(control),
         }
     }
 
-    /// Ends a message to an incarnation that is gone.
-    pub(crate) fn stale(&self, message: M) {
-        let reason = DeadLetterReason::StaleRecipient;
+    /// Ends a message to one incarnation.
+    pub(crate) fn drop_direct(&self, message: M, reason: DeadLetterReason) {
         self.remoting().dead_letter(reason, &self.direct_path, "");
         undelivered(message, reason);
     }
@@ -795,10 +815,7 @@ impl<M: Send + 'static> Shared<M> {
         });
         let envelopes: Vec<_> = envelopes.collect();
         self.with_machine(|guarded| {
-            let frames = envelopes.into_iter().map(|(shard, stamp, parcel)| {
-                let expires_at = parcel.ask.as_ref().map(|ask| ask.deadline);
-                (shard, stamp, guarded.keep(parcel), expires_at)
-            });
+            let frames = envelopes.into_iter().map(|(shard, stamp, parcel)| (shard, stamp, guarded.keep(parcel)));
             let frames = frames.collect();
             self.handle(guarded, Input::HandedBack { node, frames }, None)
         });
@@ -820,11 +837,14 @@ impl<M: Send + 'static> Shared<M> {
 }
 
 impl<M> Guarded<M> {
-    fn keep(&mut self, parcel: Parcel<M>) -> Token {
+    /// Keeps a message, and tells what the machine is to know of it.
+    fn keep(&mut self, parcel: Parcel<M>) -> MessageInfo {
         self.last_token += 1;
         let token = Token(self.last_token);
+        let expires_at = parcel.ask.as_ref().map(|ask| ask.deadline);
+        let message = MessageInfo { token, expires_at, size: parcel.size };
         self.parcels.insert(token, parcel);
-        token
+        message
     }
 
     fn give_back(&mut self, mut parcel: Parcel<M>) -> Returned {
@@ -832,9 +852,13 @@ impl<M> Guarded<M> {
             None => Provenance::Own,
             Some(origin) => Provenance::Travelled { origin: origin.region.clone(), first: origin.first },
         };
-        let expires_at = parcel.ask.as_ref().map(|ask| ask.deadline);
-        Returned { token: self.keep(parcel), provenance, expires_at }
+        Returned { message: self.keep(parcel), provenance }
     }
+}
+
+fn push<M>(inbox: &Inbox<Parcel<M>>, parcel: Parcel<M>) -> Result<(), Refused<Parcel<M>>> {
+    let size = parcel.size;
+    inbox.push(parcel, size)
 }
 
 /// Drops a message that no handler saw; its asker hears why. A panic of its destructor ends with the message.

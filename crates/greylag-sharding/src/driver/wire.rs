@@ -84,8 +84,9 @@ fn on_frame<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Re
     let stamp = header.stamp;
     let ask =
         message.ask.map(|ask| Box::new(AskTag::of_another(message.from.clone(), ask.id, Instant::now(), ask.budget)));
+    let bytes = payload.len();
     let content = Content::Bytes { codec: message.codec, manifest: message.manifest.clone(), payload };
-    let mut parcel = Parcel { id: header.id, content, ask, origin: None };
+    let mut parcel = Parcel::of_wire(header.id, content, ask, bytes);
 
     // Straight from an admitted origin: into the shard's inbox, past the machine.
     if stamp.hops == 0
@@ -96,7 +97,8 @@ fn on_frame<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Re
     {
         parcel = read(shared, parcel).map_err(|_| DeadLetterReason::Undecodable)?;
         parcel.origin = Some(origin);
-        match local.inbox.push(parcel) {
+        let size = parcel.size;
+        match local.inbox.push(parcel, size) {
             Ok(()) => return Ok(()),
             Err(Refused::Full(refused)) => {
                 shared.dead_letter(refused, DeadLetterReason::ShardInboxFull);
@@ -106,8 +108,7 @@ fn on_frame<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Re
         }
     }
     let node: UniqueAddress = message.from.clone();
-    let expires_at = parcel.ask.as_ref().map(|ask| ask.deadline);
-    shared.input_with(parcel, |token| Input::Frame { node, shard, stamp, token, expires_at });
+    shared.input_with(parcel, |message| Input::Frame { node, shard, stamp, message });
     Ok(())
 }
 
@@ -117,8 +118,8 @@ fn on_direct<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> R
     let asker = message.ask.map(|ask| (&message.from, ask.id));
     let value =
         decode(shared, message.codec, &message.manifest, payload, asker).map_err(|()| DeadLetterReason::Undecodable)?;
-    let reason = DeadLetterReason::StaleRecipient;
-    shared.deliver_direct(message.recipient.below(), instance, value).map_err(|value| {
+    let size = u32::try_from(message.payload.len()).unwrap_or(u32::MAX);
+    shared.deliver_direct(message.recipient.below(), instance, value, size).map_err(|(value, reason)| {
         undelivered(value, reason);
         reason
     })

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use greylag_core::{Generation, UniqueAddress};
 
-use super::protocol::Token;
+use super::protocol::MessageInfo;
 use crate::ids::RegionId;
 
 /// A message or probe that waits for a route.
@@ -29,14 +29,24 @@ pub(super) struct Waiting {
 
 impl Waiting {
     fn is_message(&self) -> bool {
-        matches!(self.content, Content::Message { .. })
+        matches!(self.content, Content::Message(_))
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Content {
-    Message { token: Token, expires_at: Option<Instant> },
+    Message(MessageInfo),
     Probe { nonce: u64 },
+}
+
+impl Content {
+    /// Bytes that it counts in the buffer's limit.
+    pub(super) fn size(&self) -> u64 {
+        match self {
+            Self::Message(message) => message.size.into(),
+            Self::Probe { .. } => 0,
+        }
+    }
 }
 
 /// Why something waits where it waits in the buffer, front to back.
@@ -189,6 +199,7 @@ impl Buffer {
 
 #[cfg(test)]
 mod tests {
+    use super::super::protocol::Token;
     use super::*;
 
     fn generation(seq: u64) -> Generation {
@@ -196,7 +207,7 @@ mod tests {
     }
 
     fn entry(token: u64, rank: Rank) -> Waiting {
-        let content = Content::Message { token: Token(token), expires_at: None };
+        let content = Content::Message(MessageInfo::of(Token(token)));
         let origin = RegionId { node: "a:1#1".parse().unwrap(), incarnation: 1 };
         Waiting { content, origin, first: None, stamped: None, hops: 0, rank, kept_at: None }
     }
@@ -211,7 +222,7 @@ mod tests {
 
     fn tokens(buffer: &mut Buffer) -> Vec<u64> {
         let token = |waiting: Waiting| match waiting.content {
-            Content::Message { token, .. } => token.0,
+            Content::Message(message) => message.token.0,
             Content::Probe { nonce } => 1_000 + nonce,
         };
         buffer.take().into_iter().map(token).collect()
@@ -238,7 +249,7 @@ mod tests {
             .into_iter()
             .for_each(|waiting| buffer.insert(waiting));
         let taken = buffer.take_oldest_plain().map(|waiting| waiting.content);
-        assert_eq!(taken, Some(Content::Message { token: Token(2), expires_at: None }));
+        assert_eq!(taken, Some(Content::Message(MessageInfo::of(Token(2)))));
         assert_eq!(buffer.messages(), 2);
         assert_eq!(tokens(&mut buffer), [1, 1_001, 3]);
         assert_eq!(buffer.take_oldest_plain(), None);

@@ -215,14 +215,15 @@ impl Region {
 
     /// Puts the messages that a shard gave back in front of all that wait, in the order given.
     fn take_back(&mut self, slot: &mut Slot, returned: Vec<Returned>, generation: Generation, rank: &Rank) {
-        self.counters.buffered += returned.len() as u64;
         for returned in returned.into_iter().rev() {
+            let content = Content::Message(returned.message);
+            self.count_in(&content);
             let (origin, first) = match returned.provenance {
                 Provenance::Own => (self.config.id.clone(), generation),
                 Provenance::Travelled { origin, first } => (origin, first),
             };
             slot.buffer.push_front(Waiting {
-                content: Content::Message { token: returned.token, expires_at: returned.expires_at },
+                content,
                 origin,
                 first: Some(first),
                 stamped: None,
@@ -241,7 +242,8 @@ impl Region {
         out: &mut Vec<Effect>,
     ) {
         self.counters.dead_lettered += returned.len() as u64;
-        let dead = |returned: Returned| Effect::DeadLetter { shard: shard.clone(), token: returned.token, reason };
+        let dead =
+            |returned: Returned| Effect::DeadLetter { shard: shard.clone(), token: returned.message.token, reason };
         out.extend(returned.into_iter().map(dead));
     }
 

@@ -53,6 +53,24 @@ use crate::message::{Epoch, FromCoordinator, Mark, PeerMessage, RegionMessage, S
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
+/// A message as the machine knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageInfo {
+    /// Stands for it.
+    pub token: Token,
+    /// When it is of no use any more, if it carries an ask.
+    pub expires_at: Option<Instant>,
+    /// Bytes that it counts in the limits of buffers and queues.
+    pub size: u32,
+}
+
+impl MessageInfo {
+    /// A message that no ask waits for, and that takes next to no room.
+    pub fn of(token: Token) -> Self {
+        Self { token, expires_at: None, size: 0 }
+    }
+}
+
 /// Where a message that is, or was, in a local shard came from. The shard keeps it beside the message
 /// because leftovers need it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,12 +89,10 @@ pub enum Provenance {
 /// A message that a shard gives back: never handed to a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Returned {
-    /// A new token for it.
-    pub token: Token,
+    /// It, under a new token.
+    pub message: MessageInfo,
     /// As it was delivered.
     pub provenance: Provenance,
-    /// When it is of no use any more, if it carries an ask.
-    pub expires_at: Option<Instant>,
 }
 
 /// An input to the [`Region`](super::Region) of one entity type: messages of senders and other regions, orders of the
@@ -89,9 +105,7 @@ pub enum Input {
         /// Where it belongs.
         shard: ShardId,
         /// The message.
-        token: Token,
-        /// When it is of no use any more, if it carries an ask.
-        expires_at: Option<Instant>,
+        message: MessageInfo,
     },
     /// A message of another region, or one of this region's that came back. The driver has decoded
     /// the header and compared the fingerprint's digest.
@@ -103,9 +117,7 @@ pub enum Input {
         /// The header.
         stamp: Stamp,
         /// The message.
-        token: Token,
-        /// When it is of no use any more, if it carries an ask.
-        expires_at: Option<Instant>,
+        message: MessageInfo,
     },
     /// A mark on the shard's data lane, in order with the frames.
     Mark {
@@ -185,8 +197,8 @@ pub enum Input {
     HandedBack {
         /// The node they were for.
         node: UniqueAddress,
-        /// Shard, header, message and its end of use.
-        frames: Vec<(ShardId, Stamp, Token, Option<Instant>)>,
+        /// Shard, header and message.
+        frames: Vec<(ShardId, Stamp, MessageInfo)>,
     },
     /// A coordinator incarnation runs on this node from now on (its number), or none any more.
     Coordinator(Option<u64>),

@@ -13,7 +13,7 @@ use std::time::Instant;
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 
 use super::buffer::{Content, Rank, Waiting};
-use super::protocol::{Effect, RegionEvent, Route, Token};
+use super::protocol::{Effect, MessageInfo, RegionEvent, Route};
 use super::slot::{Hosting, Next, OldPath, Slot, State, Task};
 use super::{Provenance, Region, RegionState, Sabotage};
 use crate::ids::{RegionId, ShardId};
@@ -26,17 +26,10 @@ const SUSPICIOUS_HOPS: u8 = 4;
 const MAX_HOPS: u8 = 8;
 
 impl Region {
-    pub(super) fn on_local_send(
-        &mut self,
-        now: Instant,
-        shard: ShardId,
-        token: Token,
-        expires_at: Option<Instant>,
-        out: &mut Vec<Effect>,
-    ) {
+    pub(super) fn on_local_send(&mut self, now: Instant, shard: ShardId, message: MessageInfo, out: &mut Vec<Effect>) {
         self.counters.submitted += 1;
         let waiting = Waiting {
-            content: Content::Message { token, expires_at },
+            content: Content::Message(message),
             origin: self.config.id.clone(),
             first: None,
             stamped: None,
@@ -71,7 +64,7 @@ impl Region {
     fn deliver(&mut self, shard: &ShardId, slot: &mut Slot, waiting: Waiting, out: &mut Vec<Effect>) {
         let own = waiting.origin == self.config.id;
         let State::Hosted(hosting) = &mut slot.state else { return };
-        let Content::Message { token, expires_at: _ } = waiting.content else {
+        let Content::Message(MessageInfo { token, .. }) = waiting.content else {
             if let Content::Probe { nonce } = waiting.content {
                 self.echo(shard, slot, waiting.origin, nonce, out);
             }
@@ -145,7 +138,7 @@ impl Region {
         };
         let (to, shard) = (to.clone(), shard.clone());
         match waiting.content {
-            Content::Message { token, .. } => {
+            Content::Message(MessageInfo { token, .. }) => {
                 self.counters.forwarded += 1;
                 out.push(Effect::SendData { to, shard, token, stamp });
             }
@@ -518,9 +511,9 @@ impl Region {
         out: &mut Vec<Effect>,
         pass: impl FnOnce(&mut Self, Waiting, &mut Vec<Effect>),
     ) {
-        if let Content::Message { expires_at, .. } = waiting.content {
-            self.counters.buffered -= 1;
-            if expires_at.is_some_and(|at| at <= now) {
+        if let Content::Message(message) = waiting.content {
+            self.count_out(&waiting.content);
+            if message.expires_at.is_some_and(|at| at <= now) {
                 return self.drop_waiting(shard, &waiting, DeadLetterReason::Expired, out);
             }
         }
@@ -589,16 +582,16 @@ impl Region {
         &mut self,
         now: Instant,
         node: &UniqueAddress,
-        frames: Vec<(ShardId, Stamp, Token, Option<Instant>)>,
+        frames: Vec<(ShardId, Stamp, MessageInfo)>,
         out: &mut Vec<Effect>,
     ) {
         self.leave_dead_end(now, node, out);
-        for (shard, stamp, token, expires_at) in frames {
+        for (shard, stamp, message) in frames {
             self.counters.submitted += 1;
             let has_left = stamp.hops > 0 || stamp.origin != self.config.id;
             // A frame that was a leftover stays one for the owner it was kept for, which is gone.
             let waiting = Waiting {
-                content: Content::Message { token, expires_at },
+                content: Content::Message(message),
                 origin: stamp.origin,
                 // A message that never left takes the generation of the route that it leaves by.
                 first: has_left.then_some(stamp.first),

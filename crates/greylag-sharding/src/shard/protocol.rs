@@ -13,6 +13,12 @@ use crate::ids::EntityId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId(pub u32);
 
+/// What a payload counts in the limits of queues.
+pub trait Weigh {
+    /// In bytes.
+    fn weight(&self) -> usize;
+}
+
 /// What a handler run left behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome<P> {
@@ -234,8 +240,13 @@ pub enum Effect<E, P> {
     },
     /// A result came back after its incarnation had ended.
     Late(P),
-    /// A direct message whose incarnation has ended, or never was.
-    Stale(P),
+    /// A direct message that will not be handled: its incarnation has ended or never was, or too much waits for it.
+    DropDirect {
+        /// The message.
+        payload: P,
+        /// Why.
+        reason: DeadLetterReason,
+    },
     /// No entity lives and none will. These messages were never handed to a handler.
     Stopped(Vec<(EntityId, P)>),
 }

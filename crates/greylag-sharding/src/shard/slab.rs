@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use super::protocol::Weigh;
 use crate::entity::TimerKey;
 use crate::host::Suspension;
 use crate::ids::EntityId;
@@ -59,7 +60,9 @@ pub(super) struct Extra<P> {
     /// For this incarnation, or for the start of the next one if none runs.
     pub(super) queue: VecDeque<Item<P>>,
     /// User messages behind a stop request: for the next incarnation.
-    pub(super) later: VecDeque<P>,
+    later: VecDeque<P>,
+    /// What both count in the entity's limit.
+    bytes: usize,
     pub(super) timers: Vec<Timer<P>>,
     pub(super) stop_deadline: Option<Instant>,
     /// When it may start again, while held.
@@ -73,11 +76,92 @@ impl<P> Default for Extra<P> {
         Self {
             queue: VecDeque::new(),
             later: VecDeque::new(),
+            bytes: 0,
             timers: Vec::new(),
             stop_deadline: None,
             held_until: None,
             restarts: VecDeque::new(),
         }
+    }
+}
+
+impl<P> Item<P> {
+    fn payload(&self) -> Option<&P> {
+        match self {
+            Self::User(payload) | Self::Internal(payload) | Self::Direct(payload) | Self::Result(payload) => {
+                Some(payload)
+            }
+            Self::Timer(_) | Self::Stop => None,
+        }
+    }
+}
+
+impl<P: Weigh> Extra<P> {
+    /// Whether one more may wait, by number and by bytes. One that is larger than all of it waits alone.
+    pub(super) fn has_room(&self, payload: &P, (messages, bytes): (usize, usize)) -> bool {
+        let waiting = self.queue.len() + self.later.len();
+        let is_beyond = self.bytes.saturating_add(payload.weight()) > bytes;
+        waiting < messages && (!is_beyond || waiting == 0)
+    }
+
+    /// Behind all others.
+    pub(super) fn push(&mut self, item: Item<P>) {
+        self.bytes += item.payload().map_or(0, Weigh::weight);
+        self.queue.push_back(item);
+    }
+
+    /// In front of all others.
+    pub(super) fn push_front(&mut self, item: Item<P>) {
+        self.bytes += item.payload().map_or(0, Weigh::weight);
+        self.queue.push_front(item);
+    }
+
+    /// Behind the stop request.
+    pub(super) fn push_later(&mut self, payload: P) {
+        self.bytes += payload.weight();
+        self.later.push_back(payload);
+    }
+
+    /// The first.
+    pub(super) fn pop(&mut self) -> Option<Item<P>> {
+        let item = self.queue.pop_front()?;
+        self.bytes -= item.payload().map_or(0, Weigh::weight);
+        Some(item)
+    }
+
+    /// Ends what belongs to the incarnation, and gives out the direct messages among it.
+    pub(super) fn end_incarnation(&mut self) -> Vec<P> {
+        let mut direct = Vec::new();
+        for item in std::mem::take(&mut self.queue) {
+            match item {
+                Item::User(payload) => {
+                    self.queue.push_back(Item::User(payload));
+                    continue;
+                }
+                Item::Direct(payload) => {
+                    self.bytes -= payload.weight();
+                    direct.push(payload);
+                }
+                item => self.bytes -= item.payload().map_or(0, Weigh::weight),
+            }
+        }
+        direct
+    }
+
+    /// What waited behind the stop request is for the incarnation that follows.
+    pub(super) fn keep_later(&mut self) {
+        let later = std::mem::take(&mut self.later);
+        self.queue.extend(later.into_iter().map(Item::User));
+    }
+
+    /// Gives out all user messages; nothing is left.
+    pub(super) fn take_users(&mut self) -> Vec<P> {
+        self.bytes = 0;
+        let users = std::mem::take(&mut self.queue).into_iter().filter_map(|item| match item {
+            Item::User(payload) => Some(payload),
+            _ => None,
+        });
+        users.chain(std::mem::take(&mut self.later)).collect()
     }
 }
 

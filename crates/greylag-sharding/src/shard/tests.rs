@@ -24,6 +24,12 @@ struct World {
     given_back: Vec<&'static str>,
 }
 
+impl Weigh for String {
+    fn weight(&self) -> usize {
+        self.len()
+    }
+}
+
 impl World {
     fn new(change: impl FnOnce(&mut ShardingSettings)) -> Self {
         Self::with(Passivation::none(), change)
@@ -117,7 +123,7 @@ impl World {
             }
             Effect::DeadLetter { id, payload, reason } => self.log.push(format!("{id}: {payload} dead: {reason}")),
             Effect::Late(payload) => self.log.push(format!("late {payload}")),
-            Effect::Stale(payload) => self.log.push(format!("stale {payload}")),
+            Effect::DropDirect { payload, reason } => self.log.push(format!("{payload} dead: {reason}")),
             Effect::Stopped(leftovers) => {
                 assert!(self.leftovers.is_none(), "a shard stops once");
                 self.leftovers = Some(leftovers.into_iter().map(|(id, payload)| format!("{id}: {payload}")).collect());
@@ -524,7 +530,7 @@ fn a_direct_message_reaches_one_incarnation_only() {
         "1: Stopped",
         "1: start 2",
         "1: x",
-        "stale hello again",
+        "hello again dead: StaleRecipient",
     ]);
 }
 

@@ -22,7 +22,7 @@ use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::membership::{MemberFacts, Members, Phase, Removal};
 use greylag_sharding::message::{CoordinatorId, FromCoordinator, Mark, PeerMessage, RegionMessage, Stamp};
 use greylag_sharding::region::{
-    self, Effect, Provenance, Region, RegionConfig, RegionEvent, RegionState, Returned, Route, Token,
+    self, Effect, MessageInfo, Provenance, Region, RegionConfig, RegionEvent, RegionState, Returned, Route, Token,
 };
 use greylag_sharding::settings::ShardingSettings;
 use greylag_testkit::deadlines::assert_moved;
@@ -838,7 +838,7 @@ impl<A: Application> World<A> {
             }
             Route::Closed => {
                 let token = self.keep(node, msg);
-                self.tell(node, region::Input::LocalSend { shard, token, expires_at: None });
+                self.tell(node, region::Input::LocalSend { shard, message: MessageInfo::of(token) });
             }
         }
     }
@@ -901,7 +901,7 @@ impl<A: Application> World<A> {
                     A::push(self, to, &shard, stamp.generation, msg, provenance);
                 } else {
                     let token = self.keep(to, msg);
-                    self.tell(to, region::Input::Frame { node, shard, stamp, token, expires_at: None });
+                    self.tell(to, region::Input::Frame { node, shard, stamp, message: MessageInfo::of(token) });
                 }
             }
         }
@@ -946,7 +946,7 @@ impl<A: Application> World<A> {
         let mut returned = Vec::new();
         for (msg, provenance) in inbox {
             let token = self.keep(node, msg);
-            returned.push(Returned { token, provenance, expires_at: None });
+            returned.push(Returned { message: MessageInfo::of(token), provenance });
         }
         returned
     }

@@ -58,6 +58,9 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new("sharding.buffer_size", "sharding §7", "Messages buffered per region over all shards.", |draft| {
             &mut draft.settings.sharding.buffer_size
         }),
+        Key::bytes("sharding.buffer_bytes", "sharding §7", "Bytes of the messages buffered per region.", |draft| {
+            &mut draft.settings.sharding.buffer_bytes
+        }),
         Key::new("sharding.buffer_overflow", "sharding §7", "What a full buffer does.", |draft| {
             &mut draft.settings.sharding.buffer_overflow
         }),
@@ -219,9 +222,21 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new("sharding.entity_mailbox_capacity", "sharding §7", "Messages waiting for one entity.", |draft| {
             &mut draft.settings.sharding.entity_mailbox_capacity
         }),
+        Key::bytes(
+            "sharding.entity_mailbox_bytes",
+            "sharding §7",
+            "Bytes of the messages waiting for one entity.",
+            |draft| &mut draft.settings.sharding.entity_mailbox_bytes,
+        ),
         Key::new("sharding.shard_inbox_capacity", "sharding §7", "Messages waiting in one shard's inbox.", |draft| {
             &mut draft.settings.sharding.shard_inbox_capacity
         }),
+        Key::bytes(
+            "sharding.shard_inbox_bytes",
+            "sharding §7",
+            "Bytes of the messages waiting in one shard's inbox.",
+            |draft| &mut draft.settings.sharding.shard_inbox_bytes,
+        ),
         Key::new(
             "sharding.max_restarts",
             "sharding §4.6",
