@@ -245,7 +245,8 @@ impl<B: EventSourced> EntityCore<B> {
             Input::Worked { incarnation, work, command } if incarnation == self.incarnation => {
                 self.on_worked(now, work, command, out);
             }
-            Input::Worked { .. } => {}
+            // Too late: what began it has ended, and may have stored something.
+            Input::Worked { command, .. } => answer_dropped(EntityError::OutcomeUnknown, || drop(command)),
             Input::Tick => self.on_tick(now, out),
             Input::StoreBack => self.on_store_back(now, out),
             Input::Stop => self.on_stop(now, out),
@@ -752,10 +753,8 @@ impl<B: EventSourced> EntityCore<B> {
         self.queued_signals.clear();
         self.redeliver_at = None;
         self.stop_after_chain = false;
-        answer_dropped(answers.begun, || {
-            self.errands.end();
-            self.stash.drop_own();
-        });
+        self.errands.end(&answers.begun);
+        answer_dropped(answers.begun, || self.stash.drop_own());
     }
 
     fn check_invariants(&self) {

@@ -14,10 +14,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures::future::{AbortHandle, Abortable};
-use greylag_core::{ReplyTo, TimerKey};
+use greylag_core::{EntityError, ReplyTo, TimerKey, answer_dropped};
 
 /// Names one piece of work of a machine; never used twice by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -117,7 +119,40 @@ struct Timer<C> {
 /// Work that the host took, or is about to.
 struct Begun<C> {
     work: Option<Work<C>>,
-    abort: Option<AbortHandle>,
+    end: Option<End>,
+}
+
+/// How a future that the host has is ended.
+struct End {
+    abort: AbortHandle,
+    /// What is answered to askers whose tokens the future drops by then.
+    answer: Arc<OnceLock<EntityError>>,
+}
+
+/// A future that its incarnation may end. Whoever drops it, the askers that wait for it hear why.
+struct Ending<C> {
+    /// There until the drop.
+    future: Option<Abortable<Pin<Box<dyn Future<Output = Option<C>> + Send>>>>,
+    answer: Arc<OnceLock<EntityError>>,
+}
+
+impl<C> Future for Ending<C> {
+    type Output = Option<C>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<C>> {
+        match &mut self.future {
+            Some(future) => Pin::new(future).poll(cx).map(|done| done.ok().flatten()),
+            None => Poll::Ready(None),
+        }
+    }
+}
+
+impl<C> Drop for Ending<C> {
+    fn drop(&mut self) {
+        // Without an answer the host has gone.
+        let answer = self.answer.get().cloned().unwrap_or(EntityError::Stopped);
+        answer_dropped(answer, || drop(self.future.take()));
+    }
 }
 
 /// The errands of one incarnation.
@@ -177,7 +212,11 @@ impl<C> Errands<C> {
     /// What is to be handled now that work of this incarnation has ended with `command`, if anything. If it is the turn
     /// of a command that the entity told itself, that is the oldest of them: no host can change their order.
     pub(crate) fn finish(&mut self, no: WorkNo, command: Option<C>) -> Option<C> {
-        let list = self.list.as_mut()?;
+        let Some(list) = &mut self.list else {
+            // Ended before the work was done, which may have stored something.
+            answer_dropped(EntityError::OutcomeUnknown, || drop(command));
+            return None;
+        };
         if list.begun.remove(&no).is_some() {
             return command;
         }
@@ -215,10 +254,18 @@ impl<C> Errands<C> {
         self.list.as_mut()?.fire(now, mark)
     }
 
-    /// Ends everything.
-    pub(crate) fn end(&mut self) {
-        let begun = self.list.take().into_iter().flat_map(|list| list.begun.into_values());
-        begun.filter_map(|begun| begun.abort).for_each(|abort| abort.abort());
+    /// Ends everything; reply tokens inside are answered `error`.
+    pub(crate) fn end(&mut self, error: &EntityError) {
+        let Some(mut list) = self.list.take() else { return };
+        for Begun { work, end } in std::mem::take(&mut list.begun).into_values() {
+            if let Some(End { abort, answer }) = end {
+                // Set once, here, since what is ended is forgotten.
+                answer.get_or_init(|| error.clone());
+                abort.abort();
+            }
+            answer_dropped(error.clone(), || drop(work));
+        }
+        answer_dropped(error.clone(), || drop(list));
     }
 }
 
@@ -263,11 +310,12 @@ impl<C> List<C> {
         let begun = match work {
             Work::Future(future) => {
                 let (abort, registration) = AbortHandle::new_pair();
-                let future = Abortable::new(future, registration);
-                let work = Work::Future(Box::pin(async move { future.await.ok().flatten() }));
-                Begun { work: Some(work), abort: Some(abort) }
+                let answer = Arc::new(OnceLock::new());
+                let future = Some(Abortable::new(future, registration));
+                let work = Work::Future(Box::pin(Ending { future, answer: answer.clone() }));
+                Begun { work: Some(work), end: Some(End { abort, answer }) }
             }
-            blocking @ Work::Blocking(_) => Begun { work: Some(blocking), abort: None },
+            blocking @ Work::Blocking(_) => Begun { work: Some(blocking), end: None },
         };
         self.begun.insert(no, begun);
         no
@@ -296,7 +344,7 @@ impl<C> List<C> {
 impl<C> Drop for Errands<C> {
     /// A machine that is dropped ends its work, too.
     fn drop(&mut self) {
-        self.end();
+        self.end(&EntityError::Stopped);
     }
 }
 
@@ -370,7 +418,7 @@ mod tests {
         let [Wish::Work(no)] = errands.take(vec![work])[..] else { panic!("one wish") };
         let Some(Work::Future(future)) = errands.take_work(no) else { panic!("work") };
         assert!(errands.take_work(no).is_none(), "taken once");
-        errands.end();
+        errands.end(&EntityError::Stopped);
         assert_eq!(future.now_or_never(), Some(None));
         assert_eq!(errands.finish(no, Some(1)), None);
     }

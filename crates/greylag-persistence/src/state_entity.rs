@@ -18,7 +18,7 @@ mod owning;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use greylag_core::{DeadLetterReason, EntityError, Generation, NotStoredReason};
+use greylag_core::{DeadLetterReason, EntityError, Generation, NotStoredReason, answer_dropped};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -240,7 +240,8 @@ impl<B: DurableState> StateEntityCore<B> {
             Input::Worked { incarnation, work, command } if incarnation == self.incarnation => {
                 self.on_worked(now, work, command, out);
             }
-            Input::Worked { .. } => {}
+            // Too late: what began it has ended, and may have stored something.
+            Input::Worked { command, .. } => answer_dropped(EntityError::OutcomeUnknown, || drop(command)),
             Input::Tick => self.on_tick(now, out),
             Input::StoreBack => self.on_store_back(now, out),
             Input::Stop => self.on_stop(now, out),

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
 use greylag_codec::json;
-use greylag_core::{EntityError, ReplyTo};
+use greylag_core::{EntityError, ReplyAddress, ReplyOutcome, ReplyPort, ReplyTo};
 use greylag_persistence::driver::{self, EntityHandle};
 use greylag_persistence::{
     Action, AppendError, Ctx, DurableState, DurableStateSettings, Effect, EntityCore, EntityInit, EntityTestKit,
-    EventCodecs, EventSourced, EventSourcedSettings, Incarnation, Input, Persisted, PersistenceId, PhaseName,
-    RecoveryPermits, Revision, Signal, StateAnswer, StateCall, StateCodec, StateEffect, StateEntityCore,
-    StateEntityInit, StatePhase, StateSignal, StateTestKit, StateWrite, StateWriteError, StoreAnswer, StoreCall,
-    StoreFailure, Stores, Under, Work, WorkNo, WriterUuid,
+    EventCodecs, EventSourced, EventSourcedSettings, FaultyJournal, InMemoryJournal, Incarnation, Input, JournalOp,
+    Persisted, PersistenceId, PhaseName, RecoveryPermits, Revision, Signal, StateAnswer, StateCall, StateCodec,
+    StateEffect, StateEntityCore, StateEntityInit, StatePhase, StateSignal, StateTestKit, StateWrite, StateWriteError,
+    StoreAnswer, StoreCall, StoreFailure, StoreFault, Stores, Under, Work, WorkNo, WriterUuid,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -22,7 +22,21 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
+impl ReplyPort for Log {
+    fn reply(&self, _: &ReplyAddress, outcome: ReplyOutcome) {
+        self.push(match outcome {
+            ReplyOutcome::Failed(error) => format!("answered: {error}"),
+            outcome => format!("answered: {outcome:?}"),
+        });
+    }
+}
+
 impl Log {
+    /// A question whose answer is written down.
+    fn ask(&self) -> ReplyTo<u64> {
+        ReplyTo::new(ReplyAddress { node: "node:1#1".parse().unwrap(), ask_id: 1 }, Arc::new(self.clone()))
+    }
+
     fn push(&self, line: impl Into<String>) {
         self.0.lock().unwrap().push(line.into());
     }
@@ -48,6 +62,10 @@ enum Command {
     /// Never answers.
     Never(ReplyTo<u64>),
     Sum(ReplyTo<u64>),
+    /// Answered by a command that the entity tells itself.
+    SumInTurn(ReplyTo<u64>),
+    /// Answered by the command that blocking work comes back with.
+    SumWhenDone(ReplyTo<u64>),
     /// Sets a timer that panics where it is to say its message.
     Explode,
     Panic,
@@ -97,6 +115,8 @@ macro_rules! begin {
             Command::ToItself => $cx.tell_self(Command::Say("to itself")),
             Command::Answer(to) => $cx.reply_when(to, async { 7 }),
             Command::Never(to) => $cx.reply_when(to, std::future::pending()),
+            Command::SumInTurn(to) => $cx.tell_self(Command::Sum(to)),
+            Command::SumWhenDone(to) => $cx.blocking(|| (), move |()| Command::Sum(to)),
             other => panic!("{other:?}"),
         }
     };
@@ -385,6 +405,7 @@ for_both! {
     scenario_77_a_timer_that_is_cancelled_or_replaced_says_nothing_even_from_the_stash
     scenario_77_nothing_comes_before_recovery_is_completed_and_ending_signals_begin_nothing
     scenario_77_all_ends_at_stop_restart_and_fencing
+    scenario_113_an_asker_whose_command_ended_with_its_incarnation_may_ask_again
     a_graceful_stop_waits_for_what_the_entity_told_itself_before
     a_timer_that_panics_fails_its_entity_and_not_the_host
 }
@@ -548,6 +569,23 @@ fn a_timer_that_panics_fails_its_entity_and_not_the_host<C: Core>() {
     assert_eq!(bench.log.take(), ["PreRestart with 0 at 0"]);
 }
 
+/// The command that was answered by another one may have stored something itself.
+fn scenario_113_an_asker_whose_command_ended_with_its_incarnation_may_ask_again<C: Core>() {
+    let mut bench = Bench::<C>::running();
+    bench.command(Command::SumWhenDone(bench.log.ask()));
+    bench.command(Command::SumInTurn(bench.log.ask()));
+    let (incarnation, no) = bench.work.remove(0);
+    let Some(Work::Blocking(run)) = bench.core.work(no) else { panic!("blocking work") };
+    bench.command(Command::Add);
+    bench.answer_write(Outcome::NotStored);
+    let unknown = format!("answered: {}", EntityError::OutcomeUnknown);
+    assert_eq!(bench.log.take(), ["PersistFailed", unknown.as_str()]);
+    // Blocking work cannot be ended, and comes back too late.
+    let command = run();
+    bench.input(Input::Worked { incarnation, work: no, command });
+    assert_eq!(bench.log.take(), [unknown]);
+}
+
 /// What an entity has told itself before a stop came before it: it is handled, once, and its turn then finds nothing.
 fn a_graceful_stop_waits_for_what_the_entity_told_itself_before<C: Core>() {
     let mut bench = Bench::<C>::running();
@@ -584,8 +622,24 @@ async fn begins_all(entity: &EntityHandle<Command>, log: &Log) {
         entity.tell(Command::Add).await.unwrap();
         entity.stop().await;
     });
-    assert!(matches!(never, Err(EntityError::NoReply | EntityError::Stopped)), "{never:?}");
+    assert_eq!(never, Err(EntityError::Stopped));
     let () = stopped;
+}
+
+/// Sharding scenario 113: whoever waits for work that ends with its incarnation may ask again, and is not told that the
+/// entity had no answer; the command that began the work may have stored something.
+#[tokio::test(start_paused = true)]
+async fn scenario_113_whoever_waits_for_work_that_a_failure_ends_may_ask_again() {
+    let journal = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
+    let stores = Stores::new(journal.clone(), Stores::in_memory().snapshots);
+    let (entity, _end) =
+        driver::spawn(Worker::new(&Log::default()).stored(), stores, RecoveryPermits::default()).unwrap();
+    journal.plan(None, JournalOp::Append, 0, StoreFault::Unavailable);
+    let (never, told) = futures::join!(entity.ask(Command::Never), entity.tell(Command::Add));
+    assert_eq!((never, told), (Err(EntityError::OutcomeUnknown), Ok(())));
+    assert_eq!(entity.ask(Command::Sum).await, Ok(0), "the entity goes on");
+    let (never, told) = futures::join!(entity.ask(Command::Never), entity.tell(Command::Panic));
+    assert_eq!((never, told), (Err(EntityError::Stopped), Ok(())), "it was no fault of its command");
 }
 
 #[tokio::test(start_paused = true)]

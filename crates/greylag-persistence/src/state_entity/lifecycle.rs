@@ -185,10 +185,8 @@ impl<B: DurableState> StateEntityCore<B> {
         self.state = B::State::default();
         self.drain_at = None;
         self.stop_after_chain = false;
-        answer_dropped(answers.begun, || {
-            self.errands.end();
-            self.stash.drop_own();
-        });
+        self.errands.end(&answers.begun);
+        answer_dropped(answers.begun, || self.stash.drop_own());
     }
 
     pub(super) fn check_invariants(&self) {
