@@ -104,6 +104,23 @@ pub enum Sabotage {
 /// A debug build looks at all slots after each input, up to so many: with more of them, work would grow with the square.
 const CHECKED_SLOTS: usize = 1000;
 
+/// What is said at the end of the input that gave rise to it, in one message for each receiver.
+#[derive(Debug, Default)]
+struct Collected {
+    /// Homes to ask the coordinator for.
+    asks: Vec<ShardId>,
+    /// `StaleRoute`s.
+    stale: BTreeMap<UniqueAddress, Vec<(ShardId, Generation)>>,
+}
+
+/// How full the buffers are together, besides the number of messages that the counters have.
+#[derive(Debug, Default)]
+struct Fill {
+    bytes: u64,
+    /// The tenth last reported.
+    reported: usize,
+}
+
 /// The machine; see the module's header.
 #[derive(Debug)]
 pub struct Region {
@@ -115,10 +132,7 @@ pub struct Region {
     slots: BTreeMap<ShardId, Slot>,
     /// When each slot has work to do.
     alarms: Timetable<ShardId>,
-    /// Homes to ask for at the end of this input, in one message.
-    asks: Vec<ShardId>,
-    /// `StaleRoute`s to send at the end of this input, one message per node.
-    stale: BTreeMap<UniqueAddress, Vec<(ShardId, Generation)>>,
+    collected: Collected,
     /// Members to which the transport writes nothing any more: it has handed back what it held for them.
     dead_ends: BTreeSet<UniqueAddress>,
     host_watch: HostWatch,
@@ -126,10 +140,9 @@ pub struct Region {
     /// Probes sent so far.
     nonce: u64,
     counters: Counters,
-    /// Of the messages that wait.
-    buffered_bytes: u64,
-    /// The tenth of the buffer last reported.
-    fill_reported: usize,
+    fill: Fill,
+    /// Messages that leave one buffer in one turn.
+    flush_turn: usize,
     sabotage: Option<Sabotage>,
 }
 
@@ -146,15 +159,20 @@ impl Region {
             suspect: false,
             slots: BTreeMap::new(),
             alarms: Timetable::default(),
-            asks: Vec::new(),
-            stale: BTreeMap::new(),
+            collected: Collected::default(),
             dead_ends: BTreeSet::new(),
             nonce: 0,
             counters: Counters::default(),
-            buffered_bytes: 0,
-            fill_reported: 0,
+            fill: Fill::default(),
+            flush_turn: routing::FLUSH_TURN,
             sabotage: None,
         }
+    }
+
+    /// Empties a buffer in turns of so many messages. For simulations, whose buffers are small.
+    #[doc(hidden)]
+    pub fn flush_in_turns_of(&mut self, messages: usize) {
+        self.flush_turn = messages;
     }
 
     /// Leaves a rule out. For simulations that prove their checkers.
@@ -189,6 +207,10 @@ impl Region {
             Input::SelfDowned => self.on_downed(now, out),
             Input::LinkLost { node, lane } => self.on_link_lost(now, &node, lane, out),
             Input::HandedBack { node, frames } => self.on_handed_back(now, &node, frames, out),
+            Input::Continue { shard } => self.with_slot(&shard, |region, slot| {
+                slot.is_turn_asked = false;
+                region.try_open(now, &shard, slot, out);
+            }),
             Input::Coordinator(incarnation) => {
                 self.agreement.on_coordinator(now, incarnation, out);
                 self.follow_agreement(now, out);
@@ -304,10 +326,10 @@ impl Region {
 
     /// Sends the messages that were collected while the input was handled.
     fn finish(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        for (node, routes) in std::mem::take(&mut self.stale) {
+        for (node, routes) in std::mem::take(&mut self.collected.stale) {
             out.push(Effect::SendPeer { to: node, message: crate::message::PeerMessage::StaleRoute(routes) });
         }
-        let mut shards = std::mem::take(&mut self.asks);
+        let mut shards = std::mem::take(&mut self.collected.asks);
         shards.sort();
         shards.dedup();
         if !shards.is_empty()
@@ -327,7 +349,7 @@ impl Region {
         if !slot.wants_home() || slot.asking.at.is_some() || self.registration.coordinator().is_none() {
             return;
         }
-        self.asks.push(shard.clone());
+        self.collected.asks.push(shard.clone());
         slot.asking.at = Some(now + self.config.settings.retry_interval);
     }
 
@@ -366,21 +388,21 @@ impl Region {
     /// Whether a message of that size is one too many. One that is larger than all of the buffer waits alone.
     fn is_full(&self, size: u64) -> bool {
         let settings = &self.config.settings;
-        let is_beyond = self.buffered_bytes + size > settings.buffer_bytes as u64;
+        let is_beyond = self.fill.bytes + size > settings.buffer_bytes as u64;
         self.counters.buffered >= settings.buffer_size as u64 || (is_beyond && self.counters.buffered > 0)
     }
 
     fn count_in(&mut self, content: &Content) {
         if let Content::Message(message) = content {
             self.counters.buffered += 1;
-            self.buffered_bytes += u64::from(message.size);
+            self.fill.bytes += u64::from(message.size);
         }
     }
 
     fn count_out(&mut self, content: &Content) {
         if let Content::Message(message) = content {
             self.counters.buffered -= 1;
-            self.buffered_bytes -= u64::from(message.size);
+            self.fill.bytes -= u64::from(message.size);
         }
     }
 
@@ -405,12 +427,12 @@ impl Region {
     fn report_fill(&mut self, out: &mut Vec<Effect>) {
         let settings = &self.config.settings;
         let messages = (self.counters.buffered as usize).saturating_mul(10) / settings.buffer_size;
-        let bytes = (self.buffered_bytes as usize).saturating_mul(10) / settings.buffer_bytes;
+        let bytes = (self.fill.bytes as usize).saturating_mul(10) / settings.buffer_bytes;
         let tenth = messages.max(bytes);
-        if tenth > self.fill_reported {
+        if tenth > self.fill.reported {
             out.push(Effect::Event(RegionEvent::BufferFill { percent: (tenth.min(10) * 10) as u8 }));
         }
-        self.fill_reported = tenth;
+        self.fill.reported = tenth;
     }
 
     /// Publishes a route if it differs from the one published.
@@ -447,7 +469,7 @@ impl Region {
             }
             let messages: usize = self.slots.values().map(|slot| slot.buffer.messages()).sum();
             assert_eq!(messages as u64, c.buffered, "what is counted as buffered is in a buffer");
-            assert!(c.buffered > 0 || self.buffered_bytes == 0, "what is not there takes no room");
+            assert!(c.buffered > 0 || self.fill.bytes == 0, "what is not there takes no room");
             for (shard, slot) in &self.slots {
                 match &slot.published {
                     Route::Closed => {}

@@ -107,7 +107,8 @@ async fn flood(settings: ShardingSettings, kept: usize) -> usize {
     let (_clusters, crates) = region(settings).await;
     let entity = crates.entity_ref("1");
     entity.ask(Message::Wait).timeout(PATIENCE).await.unwrap();
-    (LIVE.store(0, Ordering::SeqCst), MOST.store(0, Ordering::SeqCst));
+    LIVE.store(0, Ordering::SeqCst);
+    MOST.store(0, Ordering::SeqCst);
     let carry = |done| Message::Carry(Load { text: "x".repeat(KIB), is_counted: false }, done);
     let mut asks: FuturesUnordered<_> = (0..FLOOD).map(|_| entity.ask(carry).timeout(PATIENCE).send()).collect();
     for _ in 0..FLOOD - kept {

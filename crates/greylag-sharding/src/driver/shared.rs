@@ -545,6 +545,7 @@ impl<M: Send + 'static> Shared<M> {
             Effect::Standing { coordinator, standing } => {
                 self.deferred.push_anyway(Deferred::Standing(coordinator, standing));
             }
+            Effect::Continue { shard } => self.deferred.push_anyway(Deferred::Input(Input::Continue { shard })),
             Effect::StartShard { shard, generation } => self.start_shard(guarded, shard, generation),
             Effect::StopShard { shard, .. } => Self::control(guarded, &shard, Control::Stop),
             Effect::KillShard { shard, .. } => Self::control(guarded, &shard, Control::Kill),

@@ -78,6 +78,8 @@ pub(super) struct Buffer {
     ahead: VecDeque<Waiting>,
     /// Everything of rank `Plain`, as it came.
     plain: VecDeque<Waiting>,
+    /// What a flush that is under way has passed over, because it waits for a newer generation.
+    newer: VecDeque<Waiting>,
     /// Entries that are no probes.
     messages: usize,
     /// Entries of rank `Leftover`.
@@ -124,8 +126,63 @@ impl Buffer {
 
     /// Takes everything out, front to back.
     pub(super) fn take(&mut self) -> Vec<Waiting> {
-        let Self { ahead, plain, .. } = std::mem::take(self);
-        ahead.into_iter().chain(plain).collect()
+        let Self { ahead, plain, newer, .. } = std::mem::take(self);
+        ahead.into_iter().chain(plain).chain(newer).collect()
+    }
+
+    /// Takes out the first leftover.
+    pub(super) fn pop_leftover(&mut self) -> Option<Waiting> {
+        if self.leftovers == 0 {
+            return None;
+        }
+        let is_leftover = |waiting: &Waiting| matches!(waiting.rank, Rank::Leftover { .. });
+        let at = self.ahead.iter().position(is_leftover)?;
+        let waiting = self.ahead.remove(at)?;
+        self.count_out(&waiting);
+        Some(waiting)
+    }
+
+    /// Takes out the first entry.
+    pub(super) fn pop(&mut self) -> Option<Waiting> {
+        let waiting = self.ahead.pop_front().or_else(|| self.plain.pop_front())?;
+        self.count_out(&waiting);
+        if self.is_empty() {
+            self.newest = None;
+        }
+        Some(waiting)
+    }
+
+    /// Takes out the first entry that is for this generation. What waits for a newer one stays, behind all others, and is
+    /// found again by [`Buffer::end_flush`].
+    pub(super) fn pop_for(&mut self, generation: Generation) -> Option<Waiting> {
+        loop {
+            let waiting = self.pop()?;
+            let is_newer = waiting.stamped > Some(generation) && !matches!(waiting.rank, Rank::Leftover { .. });
+            if !is_newer {
+                return Some(waiting);
+            }
+            self.messages += usize::from(waiting.is_message());
+            self.newer.push_back(waiting);
+        }
+    }
+
+    /// Whether something is left that a flush has not passed over.
+    pub(super) fn has_more(&self) -> bool {
+        !self.ahead.is_empty() || !self.plain.is_empty()
+    }
+
+    /// All that was for the generation has left.
+    pub(super) fn end_flush(&mut self) {
+        self.newest = None;
+        for waiting in std::mem::take(&mut self.newer) {
+            self.messages -= usize::from(waiting.is_message());
+            self.push_back(waiting);
+        }
+    }
+
+    fn count_out(&mut self, waiting: &Waiting) {
+        self.messages -= usize::from(waiting.is_message());
+        self.leftovers -= usize::from(matches!(waiting.rank, Rank::Leftover { .. }));
     }
 
     /// Takes out the plain message that has waited longest.
@@ -161,7 +218,7 @@ impl Buffer {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.ahead.is_empty() && self.plain.is_empty()
+        self.ahead.is_empty() && self.plain.is_empty() && self.newer.is_empty()
     }
 
     /// Entries that are no probes.

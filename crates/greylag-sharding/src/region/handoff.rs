@@ -128,7 +128,7 @@ impl Region {
         // Marks of another attempt never count, so a later attempt starts the wait anew.
         let deadline = Some(now + self.config.settings.flush_timeout);
         hosting.handoff = Some(HandOffWait { attempt, waiting_for, deadline });
-        let never_opened = !open && !self.suspect;
+        let never_opened = !open && !self.suspect && !hosting.is_flushing;
         if never_opened && matches!(hosting.task, Task::Starting | Task::Ready) {
             // A shard that has not begun to serve need not begin.
             hosting.task = Task::Ending;

@@ -89,6 +89,7 @@ impl Region {
             leftovers_from: home.leftovers_from.clone(),
             task: Task::Starting,
             has_served: false,
+            is_flushing: false,
             leftover_deadline: awaited.then(|| now + self.config.settings.flush_timeout),
             handoff: None,
             ending: None,

@@ -202,6 +202,11 @@ pub enum Input {
     },
     /// A coordinator incarnation runs on this node from now on (its number), or none any more.
     Coordinator(Option<u64>),
+    /// Answer to [`Effect::Continue`]: others have had their turn.
+    Continue {
+        /// Which shard.
+        shard: ShardId,
+    },
     /// Hand everything off, then stop. Source: sharding §2.11.
     GracefulShutdown,
     /// Kill everything and stop, handing nothing off.
@@ -301,6 +306,12 @@ pub enum Effect {
         coordinator: Option<u64>,
         /// How it stands.
         standing: Standing,
+    },
+    /// More messages wait for the shard's route than one turn empties: answered by [`Input::Continue`], behind what waits for
+    /// the machine by then.
+    Continue {
+        /// Which shard.
+        shard: ShardId,
     },
     /// Start the shard's task.
     StartShard {

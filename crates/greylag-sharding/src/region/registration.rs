@@ -458,7 +458,7 @@ impl Region {
                 return;
             }
             if stored.is_none_or(|stored| stored <= generation) {
-                return region.asks.push(shard.clone());
+                return region.collected.asks.push(shard.clone());
             }
             // Under this number no owner can claim again. It may be the one that
             // the coordinator knows: a claim after numbering was lost keeps it through later epochs. So the

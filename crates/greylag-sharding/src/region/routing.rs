@@ -25,6 +25,9 @@ const SUSPICIOUS_HOPS: u8 = 4;
 /// Forwarded so often, a message runs in a circle.
 const MAX_HOPS: u8 = 8;
 
+/// Messages that leave one buffer in one turn, under the lock of all shards of the type.
+pub(super) const FLUSH_TURN: usize = 512;
+
 impl Region {
     pub(super) fn on_local_send(&mut self, now: Instant, shard: ShardId, message: MessageInfo, out: &mut Vec<Effect>) {
         self.counters.submitted += 1;
@@ -238,7 +241,7 @@ impl Region {
     }
 
     fn note_stale(&mut self, node: UniqueAddress, shard: &ShardId, generation: Generation) {
-        let routes = self.stale.entry(node).or_default();
+        let routes = self.collected.stale.entry(node).or_default();
         if routes.last() != Some(&(shard.clone(), generation)) {
             routes.push((shard.clone(), generation));
         }
@@ -315,7 +318,7 @@ impl Region {
                 self.leave_remote(now, shard, slot, true, out);
             }
             State::Hosted(hosting) if hosting.generation < generation && hosting.ending.is_none() => {
-                self.asks.push(shard.clone());
+                self.collected.asks.push(shard.clone());
             }
             _ => {}
         }
@@ -453,25 +456,37 @@ impl Region {
         }
     }
 
-    /// Leftovers first, then the mark that says so, then everything else, then the table.
+    /// Leftovers first, then the mark that says so, then everything else, then the table. Until then the table has no route,
+    /// so what is sent meanwhile waits behind.
     fn open_remote(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
         let State::Remote { region, generation } = &slot.state else { return };
         let (region, generation) = (region.clone(), *generation);
-        let (leftovers, others): (Vec<_>, Vec<_>) =
-            slot.buffer.take().into_iter().partition(|w| matches!(w.rank, Rank::Leftover { .. }));
-        for waiting in leftovers {
+        let mut left = self.flush_turn;
+        while left > 0
+            && let Some(waiting) = slot.buffer.pop_leftover()
+        {
+            left -= 1;
             self.empty(now, shard, waiting, out, |this, waiting, out| {
                 this.forward(shard, &region, generation, waiting, out);
             });
+        }
+        if slot.buffer.has_leftovers() {
+            return Self::continue_later(shard, slot, out);
         }
         if std::mem::take(&mut slot.owes_leftover_mark) {
             let mark = Mark::Leftover { generation, from: self.config.id.clone() };
             out.push(Effect::SendMark { to: region.clone(), shard: shard.clone(), mark });
         }
-        for waiting in others {
+        while left > 0
+            && let Some(waiting) = slot.buffer.pop()
+        {
+            left -= 1;
             self.empty(now, shard, waiting, out, |this, waiting, out| {
                 this.forward(shard, &region, generation, waiting, out);
             });
+        }
+        if !slot.buffer.is_empty() {
+            return Self::continue_later(shard, slot, out);
         }
         slot.asking.end();
         self.publish(shard, slot, Route::Remote { region, generation }, out);
@@ -479,20 +494,23 @@ impl Region {
 
     fn open_local(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
         let own = self.config.id.clone();
-        let buffer = slot.buffer.take();
         slot.owes_leftover_mark = false;
         let Some(hosting) = slot.hosting_mut() else { return };
         let generation = hosting.generation;
         hosting.leftover_deadline = None;
-        for waiting in buffer {
-            if waiting.stamped > Some(generation) && !matches!(waiting.rank, Rank::Leftover { .. }) {
-                slot.buffer.push_back(waiting);
-                continue;
-            }
+        // The shard has messages from here on: leftovers that come now are too late, and it is not to be killed unserved.
+        hosting.has_served = true;
+        hosting.is_flushing = true;
+        for _ in 0..self.flush_turn {
+            let Some(waiting) = slot.buffer.pop_for(generation) else { break };
             self.empty(now, shard, waiting, out, |this, waiting, out| this.deliver(shard, slot, waiting, out));
         }
+        if slot.buffer.has_more() {
+            return Self::continue_later(shard, slot, out);
+        }
+        slot.buffer.end_flush();
         if let Some(hosting) = slot.hosting_mut() {
-            hosting.has_served = true;
+            hosting.is_flushing = false;
             // Senders push without asking from now on, so anything of this region that left earlier
             // must be taken for older than what they push.
             hosting.floors.insert(own, generation);
@@ -500,6 +518,13 @@ impl Region {
         slot.asking.end();
         self.publish(shard, slot, Route::Local { generation }, out);
         self.ask_home(now, shard, slot);
+    }
+
+    /// Goes on with the flush when others have had their turn: many messages for one shard hold up no other.
+    fn continue_later(shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
+        if !std::mem::replace(&mut slot.is_turn_asked, true) {
+            out.push(Effect::Continue { shard: shard.clone() });
+        }
     }
 
     /// Takes one entry out of the buffer's count and passes it on, unless its asker waits no more.

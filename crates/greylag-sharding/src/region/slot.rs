@@ -31,6 +31,8 @@ pub(super) struct Slot {
     /// The transport may still hold frames for this removed node.
     pub(super) hand_back: Option<(UniqueAddress, Instant)>,
     pub(super) buffer: Buffer,
+    /// The driver was asked for another turn of the flush.
+    pub(super) is_turn_asked: bool,
     pub(super) asking: Asking,
     /// The ack last given to a `BeginHandOff`, which a repeat gets again.
     pub(super) acked: Option<Acked>,
@@ -55,6 +57,7 @@ impl Default for Slot {
             old_path: None,
             hand_back: None,
             buffer: Buffer::default(),
+            is_turn_asked: false,
             asking: Asking::default(),
             acked: None,
             marks: BTreeMap::new(),
@@ -137,6 +140,8 @@ pub(super) struct Hosting {
     pub(super) task: Task,
     /// The route was `Local` at this generation, so leftovers that come now are too late.
     pub(super) has_served: bool,
+    /// The buffer is being emptied into the shard, in several turns.
+    pub(super) is_flushing: bool,
     /// The former owner's mark is awaited until then.
     pub(super) leftover_deadline: Option<Instant>,
     pub(super) handoff: Option<HandOffWait>,

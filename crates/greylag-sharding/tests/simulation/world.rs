@@ -153,6 +153,11 @@ enum Timer<A: Application> {
     Trust {
         node: usize,
     },
+    /// A region's flush goes on.
+    Continue {
+        node: usize,
+        shard: ShardId,
+    },
     Resume {
         node: usize,
     },
@@ -466,6 +471,8 @@ impl<A: Application> World<A> {
             lane_of: Arc::new(|shard: &ShardId| Lane::ordinary((shard.index().unwrap_or(0) % 2) as u16)),
         };
         let mut region = Region::new(config, self.now());
+        // Buffers are small here: what takes one turn elsewhere takes several, with everything else in between.
+        region.flush_in_turns_of(1 + index % 3);
         if let Some(sabotage) = self.sabotage.region {
             region.sabotage(sabotage);
         }
@@ -1026,6 +1033,7 @@ impl<A: Application> World<A> {
                 *self.tally.dead.entry(reason).or_default() += 1;
             }
             Effect::Event(event) => A::on_news(self, node, News::Event(event)),
+            Effect::Continue { shard } => self.after(MS, Timer::Continue { node, shard }),
             Effect::Standing { coordinator, standing } => {
                 if let Some(incarnation) = coordinator {
                     self.coordinate(node, incarnation, coordinator::Input::Standing(standing));
@@ -1232,6 +1240,7 @@ impl<A: Application> World<A> {
             | Timer::Coordinate { node, .. }
             | Timer::Downed { node }
             | Timer::Trust { node }
+            | Timer::Continue { node, .. }
             | Timer::Left { node } => Some(*node),
             Timer::Application(timer) => A::node_of(timer),
             _ => None,
@@ -1259,6 +1268,7 @@ impl<A: Application> World<A> {
             Timer::Remove { node, clean } => self.remove(node, clean),
             Timer::Downed { node } => self.downed(node),
             Timer::Trust { node } => self.trust(node),
+            Timer::Continue { node, shard } => self.tell(node, region::Input::Continue { shard }),
             Timer::Resume { node } => self.on_resume(node),
             Timer::Mend { a, b } => self.mend(a, b),
             Timer::Join { old } => self.on_join_elsewhere(old),

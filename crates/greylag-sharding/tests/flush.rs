@@ -1,0 +1,218 @@
+//! Sharding scenario 100: however many messages wait for one shard, no other waits for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use greylag_cluster::AppVersion;
+use greylag_core::{Generation, UniqueAddress};
+use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
+use greylag_sharding::ids::{RegionId, ShardId};
+use greylag_sharding::membership::{MemberFacts, Members, Phase};
+use greylag_sharding::message::{Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, RegionMessage};
+use greylag_sharding::region::{Effect, Input, MessageInfo, Region, RegionConfig, Route, Token};
+use greylag_sharding::settings::ShardingSettings;
+use greylag_transport::Lane;
+
+const MESSAGES: u64 = 100_000;
+/// Messages that one turn may move.
+const TURN: usize = 512;
+/// The shard for which the messages wait, and another one.
+const BUSY: u32 = 1;
+const OTHER: u32 = 2;
+
+fn node(n: u64) -> UniqueAddress {
+    format!("n{n}:1#{n}").parse().unwrap()
+}
+
+fn region(n: u64) -> RegionId {
+    RegionId { node: node(n), incarnation: 1 }
+}
+
+/// The region of `n1`, with a coordinator on `n2`.
+struct World {
+    region: Region,
+    now: Instant,
+    last: u64,
+    /// What left for the shard or for another region, in order.
+    left: Vec<u64>,
+    /// Most messages that left in one turn.
+    most: usize,
+    published: BTreeMap<ShardId, Route>,
+    /// Shards that want another turn.
+    turns: Vec<ShardId>,
+    killed: bool,
+    stopped: bool,
+    told: Vec<RegionMessage>,
+}
+
+impl World {
+    fn new() -> Self {
+        let now = Instant::now();
+        let config = RegionConfig {
+            id: region(1),
+            proxy: false,
+            fingerprint: Fingerprint {
+                protocol_major: 1,
+                type_name: "Entity".into(),
+                extractor: ("HashV1".into(), 1),
+                number_of_shards: 12,
+                remember_entities: false,
+                remember_entities_store: "ddata".into(),
+                state_store_mode: StateStoreMode::Ddata,
+                role: String::new(),
+                codec: Vec::new(),
+            },
+            coordinator_role: String::new(),
+            settings: ShardingSettings { buffer_size: 2 * MESSAGES as usize, ..ShardingSettings::test() },
+            lane_of: Arc::new(|_| Lane::ordinary(0)),
+        };
+        let mut world = Self {
+            region: Region::new(config, now),
+            now,
+            last: 0,
+            left: Vec::new(),
+            most: 0,
+            published: BTreeMap::new(),
+            turns: Vec::new(),
+            killed: false,
+            stopped: false,
+            told: Vec::new(),
+        };
+        let facts = |up_number| MemberFacts {
+            phase: Phase::Up,
+            up_number,
+            reachable: true,
+            roles: BTreeSet::new(),
+            app_version: AppVersion::default(),
+        };
+        let members = [(node(2), facts(1)), (node(1), facts(2)), (node(3), facts(3))].into();
+        world.input(Input::Membership(Arc::new(Members { members, removed: BTreeMap::new() })));
+        world.order(CoordinatorMessage::RegisterAck { serial: 1 });
+        world
+    }
+
+    fn input(&mut self, input: Input) {
+        let mut out = Vec::new();
+        self.region.handle(self.now, input, &mut out);
+        let before = self.left.len();
+        for effect in out {
+            match effect {
+                Effect::Deliver { token, .. } | Effect::SendData { token, .. } => self.left.push(token.0),
+                Effect::RouteChange { shard, route } => drop(self.published.insert(shard, route)),
+                Effect::Continue { shard } => self.turns.push(shard),
+                Effect::KillShard { .. } => self.killed = true,
+                Effect::StopShard { .. } => self.stopped = true,
+                Effect::SendCoordinator { message, .. } => self.told.push(message),
+                Effect::DeadLetter { reason, .. } => panic!("nothing is lost: {reason}"),
+                _ => {}
+            }
+        }
+        self.most = self.most.max(self.left.len() - before);
+    }
+
+    fn order(&mut self, message: CoordinatorMessage) {
+        let coordinator = CoordinatorId { node: node(2), incarnation: 1 };
+        let message = FromCoordinator { coordinator, epoch: 1, to: Some(region(1)), message };
+        self.input(Input::FromCoordinator { node: node(2), message });
+    }
+
+    fn home(&mut self, shard: u32, at: u64) {
+        let home = Home {
+            shard: ShardId::from_index(shard),
+            region: region(at),
+            generation: Generation::new(1, u64::from(shard)).unwrap(),
+            flushed: None,
+            previous: None,
+            leftovers_from: None,
+        };
+        let homes = vec![home];
+        self.order(if at == 1 { CoordinatorMessage::HostShard(homes) } else { CoordinatorMessage::ShardHomes(homes) });
+    }
+
+    fn ready(&mut self, shard: u32) {
+        let generation = Generation::new(1, u64::from(shard)).unwrap();
+        self.input(Input::ShardInitialized { shard: ShardId::from_index(shard), generation });
+    }
+
+    fn send(&mut self, shard: u32) -> u64 {
+        self.last += 1;
+        let message = MessageInfo::of(Token(self.last));
+        self.input(Input::LocalSend { shard: ShardId::from_index(shard), message });
+        self.last
+    }
+
+    fn fill(&mut self, messages: u64) {
+        for _ in 0..messages {
+            self.send(BUSY);
+        }
+    }
+
+    fn turn(&mut self) -> bool {
+        let Some(shard) = self.turns.pop() else { return false };
+        self.input(Input::Continue { shard });
+        true
+    }
+
+    fn route(&self, shard: u32) -> Option<&Route> {
+        self.published.get(&ShardId::from_index(shard))
+    }
+}
+
+#[test]
+fn scenario_100_a_full_buffer_leaves_in_turns_and_others_have_theirs() {
+    for at in [1, 3] {
+        let mut world = World::new();
+        world.fill(MESSAGES);
+        world.home(BUSY, at);
+        world.ready(BUSY);
+        assert_eq!(world.most, TURN, "one turn");
+        assert!(!matches!(world.route(BUSY), Some(Route::Local { .. } | Route::Remote { .. })), "the rest goes first");
+        world.home(OTHER, at);
+        world.ready(OTHER);
+        assert!(world.route(OTHER).is_some(), "another shard's route opens between two turns");
+        let behind = world.send(BUSY);
+        while world.turn() {}
+        let expected: Vec<_> = (1..=behind).collect();
+        assert_eq!(world.left, expected, "in the order of sending");
+        assert_eq!(world.most, TURN);
+        assert!(matches!(world.route(BUSY), Some(Route::Local { .. } | Route::Remote { .. })), "at {at}");
+        assert_eq!(world.region.counters().buffered, 0);
+    }
+}
+
+/// A handoff in the midst of a flush: the shard has messages, so it stops as one that serves; what waits is leftover.
+#[test]
+fn scenario_100_a_handoff_in_the_midst_of_a_flush_stops_the_shard_in_order() {
+    let mut world = World::new();
+    world.fill(2_000);
+    world.home(BUSY, 1);
+    world.ready(BUSY);
+    assert_eq!(world.left.len(), TURN);
+    let (shard, generation) = (ShardId::from_index(BUSY), Generation::new(1, 1).unwrap());
+    let attempt = Attempt(Generation::new(1, 1).unwrap().as_u64());
+    world.order(CoordinatorMessage::HandOff { shard: shard.clone(), generation, attempt, flush_from: Vec::new() });
+    assert!(world.stopped && !world.killed, "entities get their stop message");
+    while world.turn() {}
+    assert_eq!(world.left.len(), TURN, "nothing more goes to a shard that stops");
+    world.input(Input::ShardStopped { shard, generation, leftovers: Vec::new() });
+    let leftovers = world.told.iter().any(|told| matches!(told, RegionMessage::ShardStopped { leftovers: true, .. }));
+    assert!(leftovers, "the next owner waits for what is left: {:?}", world.told.last());
+    assert_eq!(world.region.counters().buffered, 2_000 - TURN as u64);
+}
+
+/// A route that is left in the midst of a flush: what was sent is followed by the mark, and the rest waits for the next.
+#[test]
+fn scenario_100_a_route_left_in_the_midst_of_a_flush_is_marked() {
+    let mut world = World::new();
+    world.fill(2_000);
+    world.home(BUSY, 3);
+    assert_eq!(world.left.len(), TURN);
+    let (shard, generation) = (ShardId::from_index(BUSY), Generation::new(1, 1).unwrap());
+    let attempt = Attempt(Generation::new(1, 1).unwrap().as_u64());
+    world.order(CoordinatorMessage::BeginHandOff { shard, generation, attempt, owner: region(3) });
+    let acked = world.told.iter().any(|told| matches!(told, RegionMessage::BeginHandOffAck { flushed: true, .. }));
+    assert!(acked, "a mark follows what was sent");
+    while world.turn() {}
+    assert_eq!((world.left.len(), world.region.counters().buffered), (TURN, 2_000 - TURN as u64));
+}
