@@ -37,6 +37,8 @@ struct World {
     /// What was committed, as a replicated store would return it.
     stored: StoredState,
     serials: BTreeMap<String, u64>,
+    /// Wait after a removal that is not proven to be an end.
+    margin: Duration,
     effects: Vec<Effect>,
 }
 
@@ -72,13 +74,13 @@ fn fingerprint(shards: u32) -> Fingerprint {
     }
 }
 
-fn machine(effects: &mut Vec<Effect>, incarnation: u64) -> Coordinator {
+fn machine(effects: &mut Vec<Effect>, node: &str, incarnation: u64, margin: Duration) -> Coordinator {
     let config = CoordinatorConfig {
-        id: CoordinatorId { node: address("a"), incarnation },
+        id: CoordinatorId { node: address(node), incarnation },
         fingerprint: fingerprint(12),
         role: String::new(),
         settings: ShardingSettings::test(),
-        down_removal_margin: Duration::from_secs(1),
+        down_removal_margin: margin,
     };
     Coordinator::new(config, effects)
 }
@@ -87,17 +89,24 @@ impl World {
     fn new() -> Self {
         let start = Instant::now();
         let mut effects = Vec::new();
-        let mut machine = machine(&mut effects, 1);
+        let margin = Duration::from_secs(1);
+        let mut machine = machine(&mut effects, "a", 1, margin);
         machine.handle(start, Input::Standing(Standing::Agreed), &mut effects);
         let (members, stored, serials) = (Members::default(), StoredState::default(), BTreeMap::new());
-        Self { start, now: start, machine, members, stored, serials, effects }
+        Self { start, now: start, machine, members, stored, serials, margin, effects }
     }
 
     fn run(&mut self, case: &Case<'_>) -> String {
         match case.command {
             "members" => self.members_are(case),
+            "margin" => {
+                self.margin = transcript::duration(case.positional(0).expect("a time")).expect("a duration");
+                self.effects.clear();
+                self.machine = machine(&mut self.effects, "a", 1, self.margin);
+                self.tell(Input::Standing(Standing::Agreed));
+            }
             "fail-over" => {
-                self.machine = machine(&mut self.effects, 2);
+                self.machine = machine(&mut self.effects, case.arg("to").unwrap_or("a"), 2, self.margin);
                 self.tell(Input::Standing(Standing::Agreed));
             }
             "continue" => self.tell(Input::Continue),
@@ -161,7 +170,7 @@ impl World {
             let facts = MemberFacts {
                 phase: Phase::Up,
                 up_number: age as u32,
-                reachable: true,
+                reachable: case.arg("unreachable") != Some(node),
                 roles: BTreeSet::new(),
                 app_version: AppVersion::default(),
             };
