@@ -666,6 +666,49 @@ fn scenario_95_a_hand_off_during_the_start_loses_nothing() {
     assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2", "m3"], 0));
 }
 
+/// The same while the shard starts again after a failure, with what it gave back waiting.
+#[test]
+fn scenario_95_a_hand_off_during_the_restart_loses_nothing() {
+    // The handoff comes when the shard waits for its restart, or when it starts again.
+    for starting in [false, true] {
+        let mut lab = Lab::owned_by_o();
+        lab.nodes[O].busy = true;
+        for message in ["m1", "m2"] {
+            lab.send(P, message);
+        }
+        lab.arrive(P, O);
+        let mut unprocessed = Vec::new();
+        for (message, provenance) in std::mem::take(&mut lab.nodes[O].inbox) {
+            unprocessed.push(Returned { token: lab.token(O, message), provenance, expires_at: None });
+        }
+        lab.tell(O, Input::ShardFailed { shard: shard(), generation: generation(1), unprocessed });
+        lab.send(P, "m3");
+        lab.begin(P, O, 1, 1);
+        lab.send(P, "m4");
+        if starting {
+            lab.pass(Duration::from_millis(100));
+            assert_eq!(lab.nodes[O].starts, 2);
+        }
+        lab.hand_off(O, 1, 1, &[P]);
+        if starting {
+            lab.stopped(O);
+        }
+        assert!(!lab.has_said_stopped(O, 1), "P's mark is still to come, behind m3");
+        lab.pass(Duration::from_millis(150));
+        assert_eq!(lab.nodes[O].starts, if starting { 2 } else { 1 }, "what is handed off does not start again");
+        lab.arrive(P, O);
+        assert!(lab.has_said_stopped(O, 1));
+        lab.host(Home { previous: Some(generation(1)), leftovers_from: Some(region(O)), ..home(N, 2) });
+        lab.ready(N);
+        lab.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
+        lab.arrive(P, N);
+        lab.route(O, home(N, 2));
+        lab.settle();
+        assert_eq!(lab.messages(), ["m1", "m2", "m3", "m4"], "starting: {starting}");
+        assert_eq!(lab.dead, [], "starting: {starting}");
+    }
+}
+
 /// Found by the workspace's simulation: after a loss of numbering a shard lives on under its small
 /// number through a coordinator that counts from above it again. Nothing in it can claim.
 #[test]
@@ -752,6 +795,23 @@ fn scenario_111_a_hand_back_adds_no_hop() {
         _ => None,
     });
     assert_eq!(sent, Some((4, generation(1))));
+}
+
+/// A message that was forwarded too often says so, and not that an entity could not start.
+#[test]
+fn scenario_111_a_message_that_circles_has_a_reason_of_its_own() {
+    for (hops, dead) in [(7, false), (8, false), (9, true), (u8::MAX, true)] {
+        let mut lab = Lab::owned_by_o();
+        let stamp = Stamp { generation: generation(1), origin: region(N), first: generation(1), hops, leftover: false };
+        for node in [O, P] {
+            let token = lab.token(node, "circling");
+            let stamp = stamp.clone();
+            lab.tell(node, Input::Frame { node: address(N), shard: shard(), stamp, token, expires_at: None });
+        }
+        let expected = if dead { vec![("circling", DeadLetterReason::RouteLoop); 2] } else { Vec::new() };
+        assert_eq!(lab.dead, expected, "at the owner and on the way to it, {hops} hops");
+        assert_eq!(lab.handled.is_empty(), dead, "{hops} hops");
+    }
 }
 
 /// A message that never left counts as sent when it leaves: allocations meanwhile make it no straggler.

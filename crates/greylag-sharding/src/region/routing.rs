@@ -194,7 +194,7 @@ impl Region {
         };
         self.with_slot(shard, |region, slot| {
             if let Some(reason) = region.refusal(slot, stamp.hops, &waiting) {
-                return region.drop_waiting(shard, &waiting, reason, out);
+                return region.refuse(node, shard, stamp.generation, &waiting, reason, out);
             }
             slot.hear(stamp.generation);
             // A probe that comes back to its sender is its echo.
@@ -217,6 +217,23 @@ impl Region {
             }
             region.route(now, shard, slot, waiting, out);
         });
+    }
+
+    /// Drops a frame. A sender whose route ends at a region that has stopped hears so: as long as this node is a
+    /// member, no change of members and no home that it did not ask for would make it leave that route.
+    fn refuse(
+        &mut self,
+        node: UniqueAddress,
+        shard: &ShardId,
+        generation: Generation,
+        waiting: &Waiting,
+        reason: DeadLetterReason,
+        out: &mut Vec<Effect>,
+    ) {
+        if self.state == RegionState::Stopped {
+            self.note_stale(node, shard, generation);
+        }
+        self.drop_waiting(shard, waiting, reason, out);
     }
 
     /// Why a frame cannot even wait here.
@@ -281,7 +298,7 @@ impl Region {
             PeerMessage::StaleRoute(routes) => {
                 for (shard, generation) in routes {
                     self.with_slot(&shard, |region, slot| {
-                        region.on_stale_route(now, &shard, slot, generation, out);
+                        region.on_stale_route(now, node, &shard, slot, generation, out);
                     });
                 }
             }
@@ -304,6 +321,7 @@ impl Region {
     fn on_stale_route(
         &mut self,
         now: Instant,
+        node: &UniqueAddress,
         shard: &ShardId,
         slot: &mut Slot,
         generation: Generation,
@@ -315,6 +333,10 @@ impl Region {
         }
         match &slot.state {
             State::Remote { generation: known, .. } if *known < generation => {
+                self.leave_remote(now, shard, slot, true, out);
+            }
+            // The owner itself says so of its own generation: it has stopped.
+            State::Remote { region, generation: known } if *known == generation && region.node == *node => {
                 self.leave_remote(now, shard, slot, true, out);
             }
             State::Hosted(hosting) if hosting.generation < generation && hosting.ending.is_none() => {
