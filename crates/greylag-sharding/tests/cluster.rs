@@ -30,6 +30,7 @@ const VOLATILE: EntityKey<Command> = EntityKey::new("Volatile");
 #[derive(Serialize, Deserialize)]
 enum Command {
     Increment,
+    Decrement,
     Get { reply_to: ReplyTo<i64> },
 }
 
@@ -43,6 +44,7 @@ impl Entity for Volatile {
     fn receive(&mut self, command: Command, _: &mut Ctx<'_, Command>) -> Result<(), Failure> {
         match command {
             Command::Increment => self.0 += 1,
+            Command::Decrement => self.0 -= 1,
             Command::Get { reply_to } => reply_to.reply(self.0),
         }
         Ok(())
@@ -53,11 +55,11 @@ impl Entity for Volatile {
 struct Counter;
 
 #[derive(Serialize, Deserialize)]
-struct Incremented;
+struct Changed(i64);
 
 impl EventSourced for Counter {
     type Command = Command;
-    type Event = Incremented;
+    type Event = Changed;
     type State = i64;
 
     fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
@@ -66,20 +68,21 @@ impl EventSourced for Counter {
 
     fn on_command(&mut self, _: &mut Ctx<'_, Command>, count: &i64, command: Command) -> Effect<Self> {
         match command {
-            Command::Increment => Effect::persist(Incremented),
+            Command::Increment => Effect::persist(Changed(1)),
+            Command::Decrement => Effect::persist(Changed(-1)),
             Command::Get { reply_to } => Effect::reply(reply_to, *count),
         }
     }
 
-    fn apply(count: &mut i64, _: &Incremented) {
-        *count += 1;
+    fn apply(count: &mut i64, changed: &Changed) {
+        *count += changed.0;
     }
 }
 
 fn counters() -> EntityType<Command, ByEvents<Counter>> {
     EntityType::event_sourced(COUNTER, |_| Ok(Counter))
         .commands(json("counter.command"))
-        .events(json("counter.incremented"))
+        .events(json("counter.changed"))
         .snapshots(json("counter.state"))
 }
 
@@ -196,7 +199,11 @@ async fn one_node_hosts_everything() {
     for _ in 0..3 {
         increment_all(&a.counters, 10);
     }
-    assert_all(&a.counters, 10, 3).await;
+    for id in 0..10 {
+        a.counters.entity_ref(id.to_string()).tell(Command::Decrement).expect("it is taken");
+    }
+    assert_all(&a.counters, 10, 2).await;
+    assert_eq!(a.counters.shard_homes().into_keys().collect::<Vec<_>>(), [a.address]);
 }
 
 /// cluster F9, sharding §4.1: entities of a process that slept handle nothing before its node has looked at

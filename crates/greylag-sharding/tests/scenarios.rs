@@ -679,7 +679,7 @@ fn scenario_95_a_hand_off_during_the_restart_loses_nothing() {
         lab.arrive(P, O);
         let mut unprocessed = Vec::new();
         for (message, provenance) in std::mem::take(&mut lab.nodes[O].inbox) {
-            unprocessed.push(Returned { token: lab.token(O, message), provenance, expires_at: None });
+            unprocessed.push(Returned { message: MessageInfo::of(lab.token(O, message)), provenance });
         }
         lab.tell(O, Input::ShardFailed { shard: shard(), generation: generation(1), unprocessed });
         lab.send(P, "m3");
@@ -806,7 +806,7 @@ fn scenario_111_a_message_that_circles_has_a_reason_of_its_own() {
         for node in [O, P] {
             let token = lab.token(node, "circling");
             let stamp = stamp.clone();
-            lab.tell(node, Input::Frame { node: address(N), shard: shard(), stamp, token, expires_at: None });
+            lab.tell(node, Input::Frame { node: address(N), shard: shard(), stamp, message: MessageInfo::of(token) });
         }
         let expected = if dead { vec![("circling", DeadLetterReason::RouteLoop); 2] } else { Vec::new() };
         assert_eq!(lab.dead, expected, "at the owner and on the way to it, {hops} hops");

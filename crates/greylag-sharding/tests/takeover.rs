@@ -20,7 +20,7 @@ use greylag_sharding::membership::{MemberFacts, Members, Phase};
 use greylag_sharding::message::{
     Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, RegionMessage, Standing,
 };
-use greylag_sharding::region::{Effect, Input, Region, RegionConfig, Route, Token};
+use greylag_sharding::region::{Effect, Input, MessageInfo, Region, RegionConfig, Route, Token};
 use greylag_sharding::settings::ShardingSettings;
 use greylag_transport::Lane;
 
@@ -195,7 +195,7 @@ impl World {
             }
             Effect::Deliver { token, .. } => self.handled.push((node, self.tokens[&token])),
             Effect::SendData { to, token, stamp, shard } => {
-                let frame = Input::Frame { node: address(node), shard, stamp, token, expires_at: None };
+                let frame = Input::Frame { node: address(node), shard, stamp, message: MessageInfo::of(token) };
                 self.wire.push_back(Packet::Peer(index(&to.node), frame));
             }
             Effect::SendMark { to, shard, mark } => {
@@ -281,7 +281,7 @@ impl World {
         // A region with an open route sends past its machine; what a test here sends finds none, or a home at this node.
         match &self.nodes[node].route {
             Route::Local { .. } => self.handled.push((node, message)),
-            _ => self.tell(node, Input::LocalSend { shard: shard(), token, expires_at: None }),
+            _ => self.tell(node, Input::LocalSend { shard: shard(), message: MessageInfo::of(token) }),
         }
     }
 

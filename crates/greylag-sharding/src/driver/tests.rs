@@ -7,24 +7,26 @@ mod hosting;
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt;
 use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_codec::json;
 use greylag_core::{EntityError, Registry, ReplyTo};
 use greylag_persistence::{
-    Ctx, DeliveryId, DeliveryTracker, DeliveryTrackerSettings, DurableState, DurableStateSettings, Effect,
-    EventSourced, EventSourcedSettings, FaultyStates, InMemoryStates, PersistenceId, Revision, StateEffect, StateOp,
-    StateStore, StateWrite, StoreFault, StoredCodec, Stores, Tracked, Under, WriterUuid,
+    CannotSuspend, Ctx, DeliveryId, DeliveryTracker, DeliveryTrackerSettings, DurableState, DurableStateSettings,
+    Effect, EventSourced, EventSourcedSettings, FaultyStates, InMemoryStates, PersistenceId, Revision, StateEffect,
+    StateOp, StateStore, StateWrite, StoreFault, StoredCodec, Stores, Tracked, Under, WriterUuid,
 };
 use greylag_transport::Remoting;
 use greylag_transport::memory::MemoryNetwork;
 
 use super::*;
 use crate::entity::{Entity, EntityCtx, Failure};
-use crate::host::DirectRef;
+use crate::host::{DirectRef, Signal};
 use crate::settings::PassivationSettings;
-use crate::{AskError, ByEvents, ByState, EntityKey, EntityType, SendError, ShardingSettings};
+use crate::{AskError, ByEvents, ByState, Directive, EntityKey, EntityType, SendError, ShardingSettings, Supervision};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -58,11 +60,16 @@ enum Command {
         by: i64,
     },
     Direct(ReplyTo<DirectRef>),
+    /// Never answered, and not given up either.
+    Sloppy(ReplyTo<i64>),
+    /// Suspends twice in one handler, adds one by the first of the two, and answers what became of the second.
+    SuspendTwice(ReplyTo<Result<(), CannotSuspend>>),
 }
 
 #[derive(Default)]
 struct Counter {
     count: i64,
+    unanswered: Vec<ReplyTo<i64>>,
 }
 
 impl Entity for Counter {
@@ -80,6 +87,11 @@ impl Entity for Counter {
             Command::Later { suspend: true, by } => cx.suspend(tokio::task::yield_now(), move |()| Command::Add(by))?,
             Command::Later { suspend: false, by } => cx.spawn(tokio::task::yield_now(), move |()| Command::Add(by)),
             Command::Direct(reply_to) => reply_to.reply(cx.direct_ref().unwrap()),
+            Command::Sloppy(reply_to) => self.unanswered.push(reply_to),
+            Command::SuspendTwice(reply_to) => {
+                cx.suspend(tokio::task::yield_now(), |()| Command::Add(1))?;
+                reply_to.reply(cx.suspend(tokio::task::yield_now(), |()| Command::Add(100)));
+            }
         }
         Ok(())
     }
@@ -134,6 +146,24 @@ async fn an_ask_ends_whatever_becomes_of_it() {
     assert_eq!(counters.entity_ref("x".repeat(1025)).tell(Command::Add(1)), Err(SendError::EntityIdTooLong));
 }
 
+/// sharding 63: an ask that nobody answers says what was asked of whom, and how long it waited.
+#[tokio::test]
+async fn an_ask_that_times_out_says_what_it_waited_for() {
+    let sharding = alone(ShardingSettings::test()).await;
+    let counters = sharding.init(counters()).unwrap();
+    let timeout = Duration::from_millis(10);
+    let error = counters.entity_ref("sloppy").ask(Command::Sloppy).timeout(timeout).await.unwrap_err();
+    let message_type = std::any::type_name::<Command>();
+    assert_eq!(error.to_string(), format!("Counter \"sloppy\" did not answer {message_type} within 10ms"));
+    let told = AskError::Timeout {
+        entity_type: "Counter".to_owned(),
+        entity: "sloppy".to_owned(),
+        message_type: message_type.to_owned(),
+        timeout,
+    };
+    assert_eq!(error, told);
+}
+
 /// sharding 59: a failing entity starts anew, and no other entity fails with it.
 #[tokio::test]
 async fn failures_and_panics_stay_with_their_entity() {
@@ -149,6 +179,91 @@ async fn failures_and_panics_stay_with_their_entity() {
         bad.tell(Command::Add(-1)).unwrap();
     }
     assert_eq!(get(&counters, "good").await, 1);
+}
+
+/// sharding 59: an entity panics again and again among many that work; the shard is the same all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_panics_cost_the_neighbours_nothing() {
+    const NEIGHBOURS: usize = 10_000;
+    let sharding = alone(ShardingSettings { number_of_shards: 1, ..ShardingSettings::test() }).await;
+    let counters = sharding.init(counters()).unwrap();
+    assert_eq!(get(&counters, "bad").await, 0);
+    let mut events = counters.subscribe();
+    let neighbours: Vec<_> = (0..NEIGHBOURS).map(|id| counters.entity_ref(id.to_string())).collect();
+    let bad = counters.entity_ref("bad");
+    let mut failures = 0;
+    for panics in 0..1_000 {
+        bad.tell(Command::Panic).unwrap();
+        for neighbour in neighbours.iter().skip(panics % 20).step_by(20) {
+            neighbour.tell(Command::Add(1)).unwrap();
+        }
+        get(&counters, "bad").await;
+        while let Some(event) = events.next().now_or_never() {
+            assert!(matches!(event, Some(Event::EntityFailed { .. })), "the shard is the one of before: {event:?}");
+            failures += 1;
+        }
+    }
+    assert_eq!(failures, 1_000);
+    for (id, neighbour) in neighbours.iter().enumerate() {
+        assert_eq!(neighbour.ask(Command::Get).timeout(PATIENCE).await, Ok(50), "neighbour {id}");
+    }
+}
+
+/// Counts, and notes the signals that it is given.
+struct Watched {
+    count: i64,
+    signals: Arc<std::sync::Mutex<Vec<Signal>>>,
+}
+
+impl Entity for Watched {
+    type Message = Command;
+
+    fn receive(&mut self, command: Command, cx: &mut Ctx<'_, Command>) -> Result<(), Failure> {
+        match command {
+            Command::Add(by) => self.count += by,
+            Command::Get(reply_to) => reply_to.reply(self.count),
+            Command::Fail => return Err(Failure::new("asked to")),
+            Command::Panic => panic!("asked to"),
+            Command::Later { .. } => {
+                cx.suspend(async { panic!("asked to") }, |()| Command::Fail)?;
+            }
+            _ => unreachable!("no test here sends it"),
+        }
+        Ok(())
+    }
+
+    fn on_signal(&mut self, signal: Signal, _: &mut Ctx<'_, Command>) -> Result<(), Failure> {
+        self.signals.lock().unwrap().push(signal);
+        Ok(())
+    }
+}
+
+/// sharding 58: state and signals of the table in §4.6; queues, timers and work are the shard's own tests.
+#[tokio::test]
+async fn each_directive_keeps_or_drops_the_state() {
+    let sharding = alone(ShardingSettings::test()).await;
+    let suspended = || Command::Later { suspend: true, by: 0 };
+    let failures: [fn() -> Command; 3] = [|| Command::Fail, || Command::Panic, suspended];
+    let (kept, replaced, stopped) = ((6, vec![]), (1, vec![Signal::PreRestart]), (1, vec![Signal::PostStop]));
+    let table = [
+        (Directive::Resume, [&kept, &replaced, &replaced]),
+        (Directive::Restart, [&replaced, &replaced, &replaced]),
+        (Directive::Stop, [&stopped, &stopped, &stopped]),
+    ];
+    for (directive, outcomes) in table {
+        for (index, (failure, expected)) in failures.iter().zip(outcomes).enumerate() {
+            let signals = Arc::default();
+            let noted = Arc::clone(&signals);
+            let key = EntityKey::named(format!("{directive:?}{index}"));
+            let entity_type = EntityType::new(key, move |_| Ok(Watched { count: 0, signals: Arc::clone(&noted) }));
+            let watched = sharding.init(entity_type.supervision(Supervision::always(directive))).unwrap();
+            for command in [Command::Add(5), failure(), Command::Add(1)] {
+                watched.entity_ref("one").tell(command).unwrap();
+            }
+            let count = get(&watched, "one").await;
+            assert_eq!((count, signals.lock().unwrap().clone()), *expected, "{directive:?}, failure {index}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -172,6 +287,17 @@ async fn a_suspended_entity_keeps_its_messages_waiting_and_a_spawned_result_does
     while get(&counters, "one").await != 11 {}
 }
 
+/// sharding 61: an entity waits for one thing at a time.
+#[tokio::test]
+async fn a_second_suspension_in_one_handler_is_refused() {
+    let sharding = alone(ShardingSettings::test()).await;
+    let counters = sharding.init(counters()).unwrap();
+    let one = counters.entity_ref("one");
+    let second = one.ask(Command::SuspendTwice).timeout(PATIENCE).await;
+    assert_eq!(second, Ok(Err(CannotSuspend::AlreadySuspended)));
+    assert_eq!(get(&counters, "one").await, 1, "the first one went on, and the second was dropped");
+}
+
 /// sharding 53.
 #[tokio::test]
 async fn a_passivated_entity_comes_back_as_another_incarnation() {
@@ -185,6 +311,28 @@ async fn a_passivated_entity_comes_back_as_another_incarnation() {
     let (second, count) = who(&counters, "one").await;
     assert!(second > first);
     assert_eq!(count, 1);
+}
+
+/// sharding 53: what is sent between the passivation and the end finds a new incarnation with the old value.
+#[tokio::test]
+async fn what_is_sent_in_the_window_of_a_passivation_is_answered_by_the_next_incarnation() {
+    let sharding = alone_over(Some(Stores::in_memory()), ShardingSettings::test()).await;
+    let made = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&made);
+    let ledgers = EntityType::event_sourced(EntityKey::named("Ledger"), move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Ok(Ledger::new(""))
+    });
+    let ledgers = sharding.init(ledgers.events(json("ledger.added")).snapshots(json("ledger.state")).local_only());
+    let ledgers = ledgers.unwrap();
+    let one = ledgers.entity_ref("one");
+    one.tell(Command::Add(3)).unwrap();
+    assert_eq!(get(&ledgers, "one").await, 3);
+    assert_eq!(made.load(Ordering::Relaxed), 1);
+    one.tell(Command::Passivate).unwrap();
+    one.tell(Command::Add(1)).unwrap();
+    assert_eq!(get(&ledgers, "one").await, 4);
+    assert_eq!(made.load(Ordering::Relaxed), 2, "by another incarnation");
 }
 
 #[tokio::test]

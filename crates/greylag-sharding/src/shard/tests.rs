@@ -1,7 +1,7 @@
 //! The machine under a shell that keeps a log in place of entities.
 //!
-//! Messages are words: `x` is handled and logged, `stop`, `passivate`, `suspend`, `fail`, `fence` and
-//! `wake` make the entity do so, `self:x` sends itself `x`, `timer:x` sets a timer for `x`. With
+//! Messages are words: `x` is handled and logged, `stop`, `passivate`, `passivate+stop`, `suspend`, `fail`, `panic` and
+//! `fence` make the entity do so, `self:x` sends itself `x`, `timer:x` sets a timer for `x`. With
 //! `suspend:stoppable` a stop request may end the suspension, with `fence:x` the entity gives `x` back.
 
 mod limits;
@@ -32,14 +32,26 @@ impl Weigh for String {
 
 impl World {
     fn new(change: impl FnOnce(&mut ShardingSettings)) -> Self {
-        Self::with(Passivation::none(), change)
+        Self::made_of(Supervision::default(), &Passivation::none(), change)
     }
 
     fn with(passivation: Passivation, change: impl FnOnce(&mut ShardingSettings)) -> Self {
+        Self::made_of(Supervision::default(), &passivation, change)
+    }
+
+    fn supervised(supervision: Supervision, change: impl FnOnce(&mut ShardingSettings)) -> Self {
+        Self::made_of(supervision, &Passivation::none(), change)
+    }
+
+    fn made_of(
+        supervision: Supervision,
+        passivation: &Passivation,
+        change: impl FnOnce(&mut ShardingSettings),
+    ) -> Self {
         let mut settings = ShardingSettings::default();
         change(&mut settings);
         let now = Instant::now();
-        let shard = Shard::new(settings, Supervision::default(), &passivation, 7, 1, now);
+        let shard = Shard::new(settings, supervision, passivation, 7, 1, now);
         let (broken, stubborn) = (Vec::new(), Vec::new());
         Self {
             shard,
@@ -139,6 +151,7 @@ impl World {
         match message.split_once(':').unwrap_or((message, "")) {
             ("stop", _) => outcome.stop = true,
             ("passivate", _) => outcome.passivate = true,
+            ("passivate+stop", _) => (outcome.passivate, outcome.stop) = (true, true),
             ("veto", _) => outcome.veto = Some(true),
             ("allow", _) => outcome.veto = Some(false),
             ("direct", _) => outcome.direct = true,
@@ -158,13 +171,15 @@ impl World {
                 payload: message.to_owned(),
             }),
             ("cancel", _) => outcome.timers.push(TimerChange::Cancel(TimerKey::Name("t"))),
-            ("fail", _) => {
-                let cause = FailureCause::Handler("asked to".into());
-                return self.input(Input::Failed { slot, cause, payload: None });
-            }
+            ("fail", _) => return self.fail(slot, FailureCause::Handler("asked to".into())),
+            ("panic", _) => return self.fail(slot, FailureCause::Panic("asked to".into())),
             _ => return,
         }
         self.input(Input::Done { slot, outcome });
+    }
+
+    fn fail(&mut self, slot: SlotId, cause: FailureCause) {
+        self.input(Input::Failed { slot, cause, payload: None });
     }
 
     fn stop(&mut self, deadline: Duration) {
@@ -332,7 +347,29 @@ fn passivation_lets_queued_messages_through_and_keeps_later_ones() {
     world.expect(&["1: start 1", "1: passivate", "1: on_stop", "1: Stopped", "1: start 2", "1: later 1", "1: later 2"]);
 }
 
-/// sharding 54: passivating and stopping in one handler run does not get stuck.
+/// sharding 54: passivating and stopping in one handler does not get stuck, and nothing is left of the stop request.
+#[test]
+fn an_entity_that_passivates_and_stops_in_one_handler_just_stops() {
+    // The next message comes afterwards, or waits in the queue by then.
+    for waits in [false, true] {
+        let mut world = World::new(|_| {});
+        if waits {
+            world.send("1", "suspend");
+            world.send("1", "passivate+stop");
+            world.send("1", "hello");
+            world.resume("1", "r");
+            world.turns();
+            world.log.drain(1..3);
+        } else {
+            world.send("1", "passivate+stop");
+            world.send("1", "hello");
+        }
+        world.turns();
+        world.advance(Duration::from_secs(120));
+        world.expect(&["1: start 1", "1: passivate+stop", "1: Stopped", "1: start 2", "1: hello"]);
+    }
+}
+
 #[test]
 fn a_stop_makes_the_stop_request_pointless() {
     let mut world = World::new(|_| {});
@@ -372,6 +409,36 @@ fn an_entity_that_ignores_its_stop_request_is_forced() {
     world.expect(&["1: Forced", "1: start 2", "1: later"]);
 }
 
+/// sharding 64: each entity ends more than a second after its last message, and the next message starts it again.
+#[test]
+fn an_entity_is_idle_from_its_last_message_on() {
+    let idle = Duration::from_secs(1);
+    let mut world = World::with(Passivation::idle_after(idle), |_| {});
+    world.send("1", "a");
+    world.send("2", "a");
+    let mut ended_after = BTreeMap::new();
+    for step in 1..=40_u32 {
+        world.log.clear();
+        world.advance(idle / 10);
+        world.shard.observe(world.now);
+        for line in world.log.drain(..).filter(|line| line.ends_with("Stopped")) {
+            assert_eq!(ended_after.insert(line.clone(), step), None, "{line} once");
+        }
+        if step.is_multiple_of(5) && step <= 20 {
+            world.send("2", "b");
+        }
+    }
+    // In tenths of a second: the only message of 1 came at 0, the last one of 2 at 20.
+    assert!((11..=12).contains(&ended_after["1: Stopped"]), "{ended_after:?}");
+    assert!((31..=32).contains(&ended_after["2: Stopped"]), "{ended_after:?}");
+    assert_eq!(world.shard.entity_count(), 0);
+    world.log.clear();
+    for id in ["1", "2"] {
+        world.send(id, "again");
+    }
+    world.expect(&["1: start 3", "1: again", "2: start 4", "2: again"]);
+}
+
 /// sharding 64: activity counts, vetoes hold.
 #[test]
 fn idle_entities_are_passivated() {
@@ -390,30 +457,106 @@ fn idle_entities_are_passivated() {
     world.expect(&["idle: on_stop", "idle: Stopped"]);
 }
 
-/// sharding 58: the supervision table, as far as it is built.
-#[test]
-fn a_failed_entity_starts_anew_without_the_message_that_failed() {
-    let mut world = World::new(|settings| settings.max_restarts = 2);
+/// What becomes of an entity with a timer, spawned work and a queue once it fails.
+fn after_failure(directive: Directive, fail: impl FnOnce(&mut World)) -> Vec<String> {
+    let mut world = World::supervised(Supervision::always(directive), |_| {});
+    world.send("1", "timer:t");
     world.send("1", "suspend");
-    for message in ["fail", "a", "fail", "fail", "b"] {
-        world.send("1", message);
-    }
-    world.resume("1", "r");
+    world.log.clear();
+    let (slot, incarnation) = world.suspended["1"];
+    fail(&mut world);
     world.turns();
-    world.expect(&[
-        "1: start 1",
-        "1: suspend",
-        "1: r",
-        "1: fail",
-        "1: restart 2",
-        "1: a",
-        "1: fail",
-        "1: restart 3",
-        "1: fail",
-        "1: Failed",
-        "1: start 4",
-        "1: b",
-    ]);
+    world.input(Input::Resumed { slot, incarnation, payload: "work".into(), suspension: false });
+    world.advance(Duration::from_secs(2));
+    world.send("1", "later");
+    world.log
+}
+
+/// sharding 58: the cells of the table in §4.6 for failures of a handler and of suspended work.
+#[test]
+fn each_directive_keeps_and_drops_what_the_table_says() {
+    let handler = |failure: &'static str| {
+        move |world: &mut World| {
+            for message in [failure, "a", "b"] {
+                world.send("1", message);
+            }
+            world.resume("1", "r");
+        }
+    };
+    let resumed = |failure: &str| vec!["1: r".to_owned(), format!("1: {failure}")];
+    let kept = ["1: a", "1: b", "1: work", "1: t", "1: later"];
+    let restarted = ["1: restart 2", "1: a", "1: b", "late work", "1: later"];
+    let stopped = ["1: Failed", "1: start 2", "1: a", "1: b", "late work", "1: later"];
+    let table: [(Directive, &'static str, &[&str]); 6] = [
+        (Directive::Resume, "fail", &kept),
+        // Its state may be torn.
+        (Directive::Resume, "panic", &restarted),
+        (Directive::Restart, "fail", &restarted),
+        (Directive::Restart, "panic", &restarted),
+        (Directive::Stop, "fail", &stopped),
+        (Directive::Stop, "panic", &stopped),
+    ];
+    for (directive, failure, rest) in table {
+        let expected: Vec<_> = resumed(failure).into_iter().chain(rest.iter().map(ToString::to_string)).collect();
+        assert_eq!(after_failure(directive, handler(failure)), expected, "{directive:?} after {failure}");
+    }
+    let table: [(Directive, &[&str]); 3] =
+        [(Directive::Resume, &restarted), (Directive::Restart, &restarted), (Directive::Stop, &stopped)];
+    for (directive, expected) in table {
+        let log = after_failure(directive, |world| {
+            for message in ["a", "b"] {
+                world.send("1", message);
+            }
+            let (slot, _) = world.suspended["1"];
+            world.fail(slot, FailureCause::Suspension("asked to".into()));
+        });
+        assert_eq!(log, expected, "{directive:?} after a failed suspension");
+    }
+}
+
+/// sharding 58: an entity that cannot start is stopped whatever the decider says; each attempt costs a message.
+#[test]
+fn no_directive_makes_an_entity_start_that_cannot() {
+    for directive in [Directive::Resume, Directive::Restart, Directive::Stop] {
+        let mut world = World::supervised(Supervision::always(directive), |_| {});
+        world.broken.push("1");
+        world.send("1", "a");
+        world.send("1", "b");
+        world.turns();
+        world.expect(&["1: a dead: EntityStartFailed", "1: Failed", "1: b dead: EntityStartFailed", "1: Failed"]);
+        world.broken.clear();
+        world.send("1", "c");
+        world.expect(&["1: start 3", "1: c"]);
+    }
+}
+
+/// sharding 58: the eleventh restart in a minute is a stop, by the default limits.
+#[test]
+fn the_eleventh_restart_in_a_minute_is_a_stop() {
+    let mut world = World::new(|_| {});
+    for restart in 1..=10 {
+        world.send("1", "fail");
+        world.advance(Duration::from_secs(5));
+        assert_eq!(world.log.last(), Some(&format!("1: restart {}", restart + 1)));
+    }
+    world.log.clear();
+    world.send("1", "fail");
+    world.send("1", "a");
+    world.turns();
+    world.expect(&["1: fail", "1: Failed", "1: start 12", "1: a"]);
+}
+
+/// sharding 58: restarts that lie a minute back do not count.
+#[test]
+fn a_restart_window_that_has_passed_allows_the_next_restart() {
+    let mut world = World::new(|_| {});
+    for restart in 1..=30 {
+        world.send("1", "fail");
+        world.turns();
+        // The tenth one before is 61 s back.
+        world.advance(Duration::from_millis(6_100));
+        assert_eq!(world.log.last(), Some(&format!("1: restart {}", restart + 1)));
+    }
 }
 
 /// persistence §2.4: what a replaced entity took and did not handle goes to its successor, first and once.
