@@ -18,7 +18,6 @@ mod classical;
 mod consistent_hashing;
 mod external;
 mod least_shard;
-mod strategy;
 #[cfg(test)]
 mod tests;
 
@@ -36,8 +35,6 @@ pub use classical::ClassicalLeastShard;
 pub use consistent_hashing::ConsistentHashing;
 pub use external::External;
 pub use least_shard::LeastShard;
-pub use strategy::AllocationStrategy;
-pub(crate) use strategy::default_strategy;
 
 /// The regions that can host, as a strategy sees them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -17,6 +17,7 @@ mod shard;
 mod sharding;
 mod shared;
 mod store;
+mod strategy;
 mod wire;
 
 pub use durable_state::DurableStateEntity;
@@ -27,6 +28,7 @@ pub(crate) use node::Node;
 pub use persistent::{HostedMachine, PersistentEntity, Standing};
 pub(crate) use sharding::SharedSharding;
 pub use sharding::{InitError, NotStarted, Sharding};
+pub use strategy::AllocationStrategy;
 
 #[cfg(test)]
 mod tests;

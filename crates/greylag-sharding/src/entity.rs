@@ -10,6 +10,7 @@
 //!
 //! Source: sharding §1.2, §4.
 
+mod backoff;
 mod ctx;
 mod failure;
 mod plain;
@@ -17,6 +18,8 @@ mod plain;
 use greylag_core::Generation;
 use greylag_persistence::{Ctx, InvalidPersistenceId, PersistenceId, Stores};
 
+pub use backoff::Backoff;
+pub(crate) use backoff::Failures;
 pub use ctx::EntityCtx;
 pub use failure::{Decider, Directive, Failure, FailureCause, Supervision};
 pub use greylag_core::TimerKey;

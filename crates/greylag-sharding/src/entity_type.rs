@@ -17,7 +17,7 @@ use greylag_persistence::{DurableState, EventSourced};
 
 pub use kinds::{ByEvents, ByState, Hosted, Kind, Plain, Proxy};
 
-use crate::allocation::AllocationStrategy;
+use crate::driver::AllocationStrategy;
 use crate::entity::{Entity, EntityInit, Failure, Supervision};
 use crate::extractor::Extractor;
 use crate::host::HostedEntity;

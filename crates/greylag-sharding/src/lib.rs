@@ -119,9 +119,10 @@ pub mod shard;
 mod timetable;
 pub mod wire;
 
-pub use allocation::AllocationStrategy;
-pub use driver::{Event, InitError, NotStarted, Region, RegionEvents, Sharding};
-pub use entity::{Directive, Entity, EntityCtx, EntityInit, Failure, FailureCause, Signal, Supervision, TimerKey};
+pub use driver::{AllocationStrategy, Event, InitError, NotStarted, Region, RegionEvents, Sharding};
+pub use entity::{
+    Backoff, Directive, Entity, EntityCtx, EntityInit, Failure, FailureCause, Signal, Supervision, TimerKey,
+};
 pub use entity_ref::{Answer, Ask, AskError, EntityRef, SendError};
 pub use entity_type::{ByEvents, ByState, EntityType, Kind, Plain, Proxy};
 pub use extractor::{Extractor, HashV1, JavaHash, Murmur2};

@@ -33,14 +33,15 @@ use twox_hash::XxHash3_64;
 pub use protocol::{Effect, Ended, Input, Outcome, SlotId, TimerChange, Weigh};
 pub(crate) use repeats::Repeats;
 
-use crate::entity::{Directive, FailureCause, Supervision};
+use crate::entity::{Backoff, Directive, FailureCause, Failures, Supervision};
 use crate::host::Suspension;
 use crate::ids::EntityId;
+use crate::parcel::FAR;
 use crate::passivation::{Passivation, Strategy};
 use crate::settings::ShardingSettings;
 use idle::IdleWheel;
 use index::Index;
-use slab::{Extra, Item, Phase, Slab, Slot, Timer};
+use slab::{Extra, Hold, Item, Phase, Slab, Slot, Timer};
 
 /// Slots looked at in one step by sweeps over all entities, so that no step takes long.
 const SWEEP_STEP: u32 = 2048;
@@ -590,7 +591,7 @@ impl<E, P: Weigh> Shard<E, P> {
         slot.stop_requested = false;
         let mut deadlines = [None, None];
         if let Some(extra) = slot.existing() {
-            deadlines = [extra.stop_deadline.take(), extra.held_until.take()];
+            deadlines = [extra.stop_deadline.take(), extra.held.take().map(|(until, _)| until)];
             for timer in extra.timers.drain(..) {
                 self.timers.remove(&(timer.at, timer.serial));
             }
@@ -654,13 +655,21 @@ impl<E, P: Weigh> Shard<E, P> {
         }
         let directive = self.supervision.decide(cause);
         let slot = self.slots.get_mut(at);
+        let goes_on = !slot.stop_requested;
         match directive {
             Directive::Resume => {
                 slot.phase = Phase::Active;
                 self.make_ready(at);
             }
-            Directive::Restart if !slot.stop_requested && self.may_restart(now, at) => self.restart(at, out),
-            Directive::Restart | Directive::Stop => self.end(at, Ended::Failed, out),
+            Directive::Restart if goes_on && self.may_restart(now, at) => self.restart(at, out),
+            Directive::Backoff(backoff) if goes_on && self.life == Life::Serving => {
+                self.back_off(now, at, &backoff, out);
+            }
+            Directive::Escalate if self.life == Life::Serving => {
+                out.push(Effect::Escalate);
+                self.on_kill(out);
+            }
+            _ => self.end(at, Ended::Failed, out),
         }
     }
 
@@ -682,6 +691,8 @@ impl<E, P: Weigh> Shard<E, P> {
         let former = std::mem::replace(&mut slot.incarnation, incarnation);
         slot.phase = Phase::Starting;
         slot.veto = false;
+        self.active.set_veto(at, false, &mut self.victims);
+        let slot = self.slots.get_mut(at);
         if std::mem::take(&mut slot.direct) {
             self.direct.remove(&former);
         }
@@ -702,10 +713,26 @@ impl<E, P: Weigh> Shard<E, P> {
         }
         self.bury(at, Ended::Fenced, out);
         let until = now + self.settings.retry_interval;
+        self.hold(at, until, Hold::Fenced);
+    }
+
+    /// Starts no incarnation until then.
+    fn hold(&mut self, at: u32, until: Instant, why: Hold) {
         let slot = self.slots.get_mut(at);
         slot.phase = Phase::Held;
-        slot.extra().held_until = Some(until);
+        slot.extra().held = Some((until, why));
         self.deadlines.insert((until, at));
+    }
+
+    /// The incarnation ends, and another one starts when the entity's wait is over.
+    fn back_off(&mut self, now: Instant, at: u32, backoff: &Backoff, out: &mut Vec<Effect<E, P>>) {
+        self.bury(at, Ended::Failed, out);
+        let before = Failures::count(&mut self.slots.get_mut(at).extra().failures, now, backoff.reset_after);
+        // Drawn from the number of the incarnation, so that a run of the machine can be repeated.
+        let drawn = XxHash3_64::oneshot_with_seed(self.hash_seed, &self.slots.get(at).incarnation.to_be_bytes());
+        let wait = backoff.wait(before, (drawn >> 11) as f64 / (1_u64 << 53) as f64);
+        let until = now.checked_add(wait).unwrap_or(now + FAR);
+        self.hold(at, until, Hold::Backoff);
     }
 
     // --- timers and deadlines ---
@@ -759,11 +786,12 @@ impl<E, P: Weigh> Shard<E, P> {
         if extra.stop_deadline == Some(due) {
             extra.stop_deadline = None;
             self.end(at, Ended::Forced, out);
-        } else if extra.held_until == Some(due) {
-            extra.held_until = None;
+        } else if let Some((_, why)) = extra.held.take_if(|(until, _)| *until == due) {
             slot.phase = Phase::Absent;
             if slot.has_queue() {
                 self.make_ready(at);
+            } else if why == Hold::Backoff && self.life == Life::Serving {
+                self.begin_start(at, None, out);
             } else {
                 self.free(at);
             }

@@ -72,10 +72,11 @@ async fn alone<K: greylag_sharding::Kind<Message>>(entity_type: EntityType<Messa
 
 /// A door in the user's code, which a test opens.
 #[derive(Clone, Default)]
-struct Door(Arc<(Mutex<bool>, Condvar)>);
+struct Door(Arc<(Mutex<bool>, Condvar)>, Arc<AtomicU64>);
 
 impl Door {
     fn pass(&self) {
+        self.1.fetch_add(1, Ordering::SeqCst);
         let (open, opened) = &*self.0;
         let open = open.lock().unwrap();
         drop(opened.wait_while(open, |open| !*open).unwrap());
@@ -185,6 +186,33 @@ async fn scenario_101_a_codec_that_waits_to_name_a_message_holds_up_its_sender_a
     }
     door.open();
     assert_eq!(slow.await.unwrap().await, Ok(1));
+}
+
+/// On an open route the message is named before the route is taken: a task that closes the route does not wait for the codec.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn scenario_101_a_codec_that_waits_on_an_open_route_holds_up_no_flip() {
+    let door = Door::default();
+    let (clusters, region, host) = pair(&Odd::WaitsToName(door.clone())).await;
+    let echo = region.entity_ref("1");
+    assert_eq!(echo.ask(Message::Get).await, Ok(1));
+    let shard = region.shard_of("1").unwrap();
+    assert!(region.is_routed(&shard));
+    let slow = tokio::task::spawn_blocking(move || echo.ask(Message::Odd).send());
+    while door.1.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    clusters[0].leave(host).unwrap();
+    let looking = tokio::task::spawn_blocking(move || {
+        while region.is_routed(&shard) {
+            std::thread::yield_now();
+        }
+        // The machine's lock is free, though the sender has not come out of the codec.
+        region.counters()
+    });
+    let looked = tokio::time::timeout(PATIENCE / 3, looking).await;
+    door.open();
+    assert!(looked.is_ok(), "the region waits for a codec");
+    drop(slow.await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

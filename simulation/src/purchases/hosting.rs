@@ -10,13 +10,20 @@ use greylag_core::Generation;
 use greylag_persistence::{EntityInit, EventSourcedSettings, Incarnation, StoreCall};
 use greylag_sharding::ids::{EntityId, ShardId};
 use greylag_sharding::region::{self, Provenance};
-use greylag_sharding::shard::{Effect, Input, Shard, SlotId};
-use greylag_sharding::{FailureCause, Supervision};
+use greylag_sharding::shard::{Effect, Input, Shard, SlotId, Weigh};
+use greylag_sharding::{FailureCause, Passivation, Supervision};
 use greylag_testkit::deadlines::assert_moved;
 
 use super::customer::{Customer, Letter, Msg, Wishes, Woken};
 use super::{Beside, Market, Purchases, Timer};
 use crate::sharding::world::{MS, Wire};
+
+impl Weigh for Letter {
+    /// Letters are all as short.
+    fn weight(&self) -> usize {
+        1
+    }
+}
 
 type Machine = Shard<Customer, Letter>;
 type Asked = Effect<Customer, Letter>;
@@ -55,7 +62,12 @@ impl Market {
         self.app.shard_serial += 1;
         let settings = Self::settings();
         let serial = self.app.shard_serial;
-        let machine = Shard::new(settings, Supervision::default(), u64::from(serial), serial, self.now());
+        // Every other shard has room for fewer customers than it gets, so that they end and start in the midst of it all.
+        let passivation = match serial % 2 {
+            0 => Passivation::least_recently_used(1),
+            _ => settings.passivation.chosen(),
+        };
+        let machine = Shard::new(settings, Supervision::default(), &passivation, u64::from(serial), serial, self.now());
         let hosted = Hosted {
             generation,
             phase: Phase::Starting,
@@ -210,6 +222,10 @@ impl Market {
             }
             Effect::DeadLetter { id, reason, .. } => self.note(|| format!("n{node}: {id} misses a letter: {reason}")),
             Effect::Late(_) => {}
+            Effect::DropDirect { payload, reason } => {
+                self.note(|| format!("n{node}: {payload:?} is not taken: {reason}"));
+            }
+            Effect::Escalate => unreachable!("the default supervision escalates nothing"),
             Effect::Stopped(leftovers) => self.close_shard(node, shard, leftovers),
         }
     }

@@ -116,6 +116,8 @@ pub(crate) struct ShardTask<M: Send + 'static> {
     /// Why the latest start failed, for its asker.
     start_failure: String,
     leftovers: Option<Vec<Parcel<M>>>,
+    /// An entity's failure was made the shard's.
+    has_failed: bool,
 }
 
 impl<M: Send + 'static> ShardTask<M> {
@@ -149,6 +151,7 @@ impl<M: Send + 'static> ShardTask<M> {
             postponed: VecDeque::new(),
             start_failure: String::new(),
             leftovers: None,
+            has_failed: false,
         }
     }
 
@@ -160,7 +163,8 @@ impl<M: Send + 'static> ShardTask<M> {
         shared.events.send(Event::ShardStarted(id.clone())).ok();
         // Out of the reach of a panic: what was taken and not delivered goes back to the region.
         let mut batch = VecDeque::new();
-        let failed = AssertUnwindSafe(self.serve(&mut batch)).catch_unwind().await.is_err();
+        let panicked = AssertUnwindSafe(self.serve(&mut batch)).catch_unwind().await.is_err();
+        let failed = panicked || self.has_failed;
         if failed {
             tracing::error!(entity_type = %shared.name, shard = %id, "shard failed");
         }
@@ -218,6 +222,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 }
             }
             if self.leftovers.is_some() {
+                self.postponed.extend(controls);
                 return;
             }
             if self.can_run(batch) {
@@ -239,7 +244,9 @@ impl<M: Send + 'static> ShardTask<M> {
     fn run_once(&mut self, batch: &mut VecDeque<Parcel<M>>) {
         let began = self.now;
         let mut left = self.shared.settings.shard_run_budget;
+        // A failure that escalates ends the shard in the midst of a batch; the rest goes back to the region.
         while left > 0
+            && self.leftovers.is_none()
             && let Some(parcel) = batch.pop_front()
         {
             self.deliver(parcel);
@@ -396,6 +403,7 @@ impl<M: Send + 'static> ShardTask<M> {
             }
             Effect::DeadLetter { id, payload, reason } => self.dead_letter(id, payload, reason),
             Effect::Late(payload) => discard(payload),
+            Effect::Escalate => self.has_failed = true,
             Effect::DropDirect { payload, reason } => {
                 if let Letter::Direct { message, .. } = payload {
                     self.shared.drop_direct(message.into_inner(), reason);

@@ -19,7 +19,7 @@ use super::members::Tracker;
 use super::node::Node;
 use super::region::{self, AnyRegion};
 use super::shared::data_path;
-use crate::allocation::{AllocationStrategy, default_strategy};
+use super::strategy::{AllocationStrategy, default_strategy};
 use crate::entity_ref::EntityRef;
 use crate::entity_type::{Common, Described, EntityType, Kind, Persisted};
 use crate::error::{InvalidSetting, InvalidTypeName};

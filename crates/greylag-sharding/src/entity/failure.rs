@@ -7,6 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::backoff::Backoff;
+
 /// Why a handler gave up.
 ///
 /// Any error converts into it, so handlers may use `?`.
@@ -87,15 +89,21 @@ impl fmt::Display for FailureCause {
 }
 
 /// What a shard does with an entity that failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Directive {
     /// Keep the entity and its state. Where the state may be torn (a panic) or is gone
     /// ([`FailureCause::StateLost`]), this means `Restart`.
     Resume,
     /// A new value from the factory; queued messages are kept, the failing one is not handled again.
     Restart,
+    /// End the incarnation, and start a new one after a wait that grows from failure to failure. Messages are kept
+    /// meanwhile, up to the entity's bound, and do not start it earlier.
+    Backoff(Backoff),
     /// End the incarnation; queued messages start a new one.
     Stop,
+    /// The failure is the shard's: all its entities end without a stop request, and the shard starts again after
+    /// `shard_failure_backoff`. Messages that were not handled wait in the region.
+    Escalate,
 }
 
 /// Chooses the directive for a failure.
@@ -128,7 +136,12 @@ impl Default for Supervision {
 impl Supervision {
     /// Always the same directive, with the default limits.
     pub fn always(directive: Directive) -> Self {
-        Self { decider: Arc::new(move |_| directive), ..Self::default() }
+        Self::decided_by(move |_| directive)
+    }
+
+    /// What `decider` says, with the default limits.
+    pub fn decided_by(decider: impl Fn(&FailureCause) -> Directive + Send + Sync + 'static) -> Self {
+        Self { decider: Arc::new(decider), ..Self::default() }
     }
 
     /// What to do about `cause`.

@@ -247,6 +247,8 @@ pub enum Effect<E, P> {
         /// Why.
         reason: DeadLetterReason,
     },
+    /// An entity's failure is the shard's: what follows ends it, and its region starts it again.
+    Escalate,
     /// No entity lives and none will. These messages were never handed to a handler.
     Stopped(Vec<(EntityId, P)>),
 }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::protocol::Weigh;
-use crate::entity::TimerKey;
+use crate::entity::{Failures, TimerKey};
 use crate::host::Suspension;
 use crate::ids::EntityId;
 
@@ -54,6 +54,15 @@ pub(super) struct Timer<P> {
     pub(super) payload: P,
 }
 
+/// Why no incarnation starts for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// The journal knows a newer owner; the region asks who owns the shard. The next message starts the entity.
+    Fenced,
+    /// It failed, and is started again when its wait is over, whether or not a message waits.
+    Backoff,
+}
+
 /// What only busy entities have.
 #[derive(Debug)]
 pub(super) struct Extra<P> {
@@ -65,8 +74,10 @@ pub(super) struct Extra<P> {
     bytes: usize,
     pub(super) timers: Vec<Timer<P>>,
     pub(super) stop_deadline: Option<Instant>,
-    /// When it may start again, while held.
-    pub(super) held_until: Option<Instant>,
+    /// Until when it is held, and why.
+    pub(super) held: Option<(Instant, Hold)>,
+    /// The failures that count for the wait after the next one.
+    pub(super) failures: Option<Failures>,
     /// Times of the latest restarts.
     pub(super) restarts: VecDeque<Instant>,
 }
@@ -79,7 +90,8 @@ impl<P> Default for Extra<P> {
             bytes: 0,
             timers: Vec::new(),
             stop_deadline: None,
-            held_until: None,
+            held: None,
+            failures: None,
             restarts: VecDeque::new(),
         }
     }
@@ -168,7 +180,8 @@ impl<P: Weigh> Extra<P> {
 impl<P> Extra<P> {
     fn is_empty(&self) -> bool {
         let queues = self.queue.is_empty() && self.later.is_empty() && self.timers.is_empty();
-        queues && self.stop_deadline.is_none() && self.held_until.is_none() && self.restarts.is_empty()
+        let history = self.restarts.is_empty() && self.failures.is_none();
+        queues && self.stop_deadline.is_none() && self.held.is_none() && history
     }
 }
 

@@ -5,6 +5,7 @@
 //! `suspend:stoppable` a stop request may end the suspension, with `fence:x` the entity gives `x` back.
 
 mod limits;
+mod supervision;
 
 use super::*;
 
@@ -135,6 +136,7 @@ impl World {
             }
             Effect::DeadLetter { id, payload, reason } => self.log.push(format!("{id}: {payload} dead: {reason}")),
             Effect::Late(payload) => self.log.push(format!("late {payload}")),
+            Effect::Escalate => self.log.push("the shard fails".to_owned()),
             Effect::DropDirect { payload, reason } => self.log.push(format!("{payload} dead: {reason}")),
             Effect::Stopped(leftovers) => {
                 assert!(self.leftovers.is_none(), "a shard stops once");

@@ -253,6 +253,26 @@ fn a_side_that_is_refused_no_more_asks_again_before_it_decides() {
     assert!(world.is_refused(1));
 }
 
+/// An answer to a sender that this node does not know would let that one decide, while this one decides without it.
+#[test]
+fn a_sender_that_is_not_known_is_not_answered() {
+    let mut world = World::new(&["b", "a"]);
+    world.join(0, Phase::Up);
+    world.tell_members_to(0);
+    world.join(1, Phase::Up);
+    world.tell_members_to(1);
+    world.coordinate(1, true);
+    world.deliver_all();
+    assert!(world.granted().is_empty(), "n0 does not know n1, and says nothing");
+    world.coordinate(0, true);
+    assert_eq!(world.granted(), ["b"].into(), "n0 knows no other member");
+    world.tell_members_to(0);
+    world.pass(RETRY);
+    world.deliver_all();
+    assert_eq!(world.granted(), ["b"].into());
+    assert!(world.is_refused(1));
+}
+
 /// However messages are delayed, lost and repeated, and whenever coordinators start, end and members join: two sides whose
 /// members all reach each other are never both active. In the end one is.
 #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{AllocationFailed, ClassicalLeastShard, ConsistentHashing, LeastShard, View};
+use crate::allocation::{AllocationFailed, ClassicalLeastShard, ConsistentHashing, LeastShard, View};
 use crate::ids::{RegionId, ShardId};
 use crate::settings::ShardingSettings;
 

@@ -1,0 +1,97 @@
+//! Failures after which an entity waits, or its shard fails. Source: sharding §4.6.
+
+use std::time::Duration;
+
+use super::World;
+use crate::entity::{Backoff, Directive, Supervision};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Waits of 1, 2, 4, ... s, all exact.
+fn backing_off() -> World {
+    let backoff = Backoff { jitter: 0.0, ..Backoff::default() };
+    World::supervised(Supervision::always(Directive::Backoff(backoff)), |_| {})
+}
+
+/// sharding 58: messages wait for the next incarnation, and do not start it early.
+#[test]
+fn an_entity_that_backs_off_keeps_its_messages_and_starts_when_its_wait_is_over() {
+    let mut world = backing_off();
+    world.send("1", "timer:t");
+    for message in ["fail", "a", "b"] {
+        world.send("1", message);
+    }
+    world.advance(SECOND * 99 / 100);
+    world.expect(&["1: start 1", "1: timer:t", "1: fail", "1: Failed"]);
+    world.advance(SECOND);
+    world.expect(&["1: start 2", "1: a", "1: b"]);
+    world.advance(SECOND * 5);
+    world.expect(&[]);
+}
+
+/// sharding 58: an entity of which nothing is wanted is started again, too.
+#[test]
+fn an_entity_that_backs_off_starts_without_a_message() {
+    let mut world = backing_off();
+    world.send("1", "fail");
+    world.advance(SECOND);
+    world.expect(&["1: start 1", "1: fail", "1: Failed", "1: start 2"]);
+    assert_eq!(world.shard.entity_count(), 1);
+}
+
+#[test]
+fn waits_grow_until_an_entity_has_lived_for_a_while() {
+    let mut world = backing_off();
+    for wait in [1, 2, 4] {
+        world.send("1", "fail");
+        world.log.clear();
+        world.advance(SECOND * wait - Duration::from_millis(1));
+        assert!(world.log.is_empty(), "{wait} s: {:?}", world.log);
+        world.advance(Duration::from_millis(1));
+        assert_eq!(world.log.len(), 1, "it starts after {wait} s");
+    }
+    world.advance(Backoff::default().reset_after);
+    world.send("1", "fail");
+    world.log.clear();
+    world.advance(SECOND);
+    assert_eq!(world.log.len(), 1, "it begins anew");
+}
+
+/// sharding 58: what cannot start is tried again after the wait; the message that woke it is lost.
+#[test]
+fn an_entity_that_cannot_start_backs_off() {
+    let mut world = backing_off();
+    world.broken.push("1");
+    world.send("1", "a");
+    world.send("1", "b");
+    world.expect(&["1: a dead: EntityStartFailed", "1: Failed"]);
+    world.broken.clear();
+    world.advance(SECOND);
+    world.expect(&["1: start 2", "1: b"]);
+}
+
+/// A shard that stops waits for no entity that backs off: its messages travel.
+#[test]
+fn a_shard_that_stops_hands_on_what_waits_for_an_entity_that_backs_off() {
+    let mut world = backing_off();
+    world.send("1", "fail");
+    world.send("1", "a");
+    world.log.clear();
+    world.stop(SECOND);
+    world.expect_leftovers(&["1: a"]);
+    world.advance(SECOND * 5);
+    world.expect(&[]);
+}
+
+/// sharding 58: the whole shard ends, and nothing that waits is lost.
+#[test]
+fn a_failure_that_escalates_ends_all_entities_of_the_shard() {
+    let mut world = World::supervised(Supervision::always(Directive::Escalate), |_| {});
+    world.send("1", "suspend");
+    world.send("1", "a");
+    world.send("2", "x");
+    world.log.clear();
+    world.send("2", "fail");
+    world.expect(&["2: fail", "the shard fails", "1: Killed", "2: Killed"]);
+    world.expect_leftovers(&["1: a"]);
+}
