@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use greylag_cluster::AppVersion;
 use greylag_core::{Generation, UniqueAddress};
+use greylag_sharding::coordinator::replay::Replay;
 use greylag_sharding::coordinator::{Coordinator, CoordinatorConfig, Effect, Input, StateEvent, StoredState};
 use greylag_sharding::fingerprint::{Fingerprint, Mismatch, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
@@ -34,8 +35,13 @@ struct World {
     now: Instant,
     machine: Coordinator,
     members: Members,
-    /// What was committed, as a replicated store would return it.
+    mode: StateStoreMode,
+    /// What was committed, as a store would return it.
     stored: StoredState,
+    /// The same in mode persistence: every history has to be free of contradictions.
+    history: Replay,
+    /// The last batch that the history has.
+    batch: Option<u64>,
     serials: BTreeMap<String, u64>,
     effects: Vec<Effect>,
 }
@@ -72,13 +78,14 @@ fn fingerprint(shards: u32) -> Fingerprint {
     }
 }
 
-fn machine(effects: &mut Vec<Effect>, incarnation: u64) -> Coordinator {
+fn machine(effects: &mut Vec<Effect>, incarnation: u64, mode: StateStoreMode, max_batch: usize) -> Coordinator {
     let config = CoordinatorConfig {
         id: CoordinatorId { node: address("a"), incarnation },
         fingerprint: fingerprint(12),
         role: String::new(),
-        settings: ShardingSettings::test(),
+        settings: ShardingSettings { state_store_mode: mode, ..ShardingSettings::test() },
         down_removal_margin: Duration::from_secs(1),
+        max_batch,
     };
     Coordinator::new(config, effects)
 }
@@ -87,17 +94,28 @@ impl World {
     fn new() -> Self {
         let start = Instant::now();
         let mut effects = Vec::new();
-        let mut machine = machine(&mut effects, 1);
+        let mode = StateStoreMode::Ddata;
+        let mut machine = machine(&mut effects, 1, mode, usize::MAX);
         machine.handle(start, Input::Standing(Standing::Agreed), &mut effects);
         let (members, stored, serials) = (Members::default(), StoredState::default(), BTreeMap::new());
-        Self { start, now: start, machine, members, stored, serials, effects }
+        let history = Replay::new(true);
+        Self { start, now: start, machine, members, mode, stored, history, batch: None, serials, effects }
     }
 
     fn run(&mut self, case: &Case<'_>) -> String {
         match case.command {
             "members" => self.members_are(case),
+            "mode" => {
+                assert_eq!(case.positional(0), Some("persistence"), "the other mode is the default");
+                self.mode = StateStoreMode::Persistence;
+                self.effects.clear();
+                let max_batch = case.parse("max-batch").unwrap_or(usize::MAX);
+                self.machine = machine(&mut self.effects, 1, self.mode, max_batch);
+                self.tell(Input::Standing(Standing::Agreed));
+            }
             "fail-over" => {
-                self.machine = machine(&mut self.effects, 2);
+                self.batch = None;
+                self.machine = machine(&mut self.effects, 2, self.mode, usize::MAX);
                 self.tell(Input::Standing(Standing::Agreed));
             }
             "continue" => self.tell(Input::Continue),
@@ -119,6 +137,11 @@ impl World {
                 self.tell(Input::Read { state: self.stored.clone(), wall_secs: 5, seen_epoch });
             }
             "committed" => self.tell(Input::Committed { batch: case.parse("batch").expect("a batch") }),
+            "unreadable" => self.tell(Input::Unreadable),
+            "not-stored" => {
+                let batch = case.parse("batch").expect("a batch");
+                self.tell(Input::CommitFailed { batch, retryable: true });
+            }
             "fenced" => {
                 let batch = case.parse("batch").expect("a batch");
                 self.tell(Input::CommitFailed { batch, retryable: false });
@@ -161,7 +184,7 @@ impl World {
             let facts = MemberFacts {
                 phase: Phase::Up,
                 up_number: age as u32,
-                reachable: true,
+                reachable: !case.arg("unreachable").unwrap_or("").split(',').any(|silent| silent == node),
                 roles: BTreeSet::new(),
                 app_version: AppVersion::default(),
             };
@@ -227,8 +250,14 @@ impl World {
     fn show(&mut self) -> String {
         let mut text = String::new();
         for effect in std::mem::take(&mut self.effects) {
-            if let Effect::Commit { events, .. } = &effect {
-                self.store(events);
+            match (&effect, self.mode) {
+                (Effect::Commit { events, .. }, StateStoreMode::Ddata) => self.store(events),
+                // A batch that is said again was not stored before.
+                (Effect::Commit { events, batch }, _) if self.batch != Some(*batch) => {
+                    self.batch = Some(*batch);
+                    self.keep(events);
+                }
+                _ => {}
             }
             let line = match &effect {
                 Effect::Read => "read".to_owned(),
@@ -257,14 +286,27 @@ impl World {
             match event.clone() {
                 StateEvent::EpochStarted(meta) => self.stored.meta = Some(meta),
                 StateEvent::Home { shard, home } => drop(self.stored.homes.insert(shard, home)),
+                other => panic!("{other:?} in mode ddata"),
             }
         }
+    }
+
+    /// As a journal would.
+    fn keep(&mut self, events: &[StateEvent]) {
+        for event in events {
+            self.history.apply(event.clone().into()).expect("no contradiction");
+        }
+        self.stored = self.history.state(&fingerprint(12)).expect("no contradiction");
     }
 }
 
 fn show_event(event: &StateEvent) -> String {
     match event {
         StateEvent::EpochStarted(meta) => format!("epoch {}", meta.epoch),
+        StateEvent::FingerprintRecorded(recorded) => format!("fingerprint of {} shards", recorded.number_of_shards),
+        StateEvent::Initialized => "initialized".to_owned(),
+        StateEvent::RegionRegistered(region) => format!("region {} registered", name(&region.node)),
+        StateEvent::RegionTerminated(region) => format!("region {} terminated", name(&region.node)),
         StateEvent::Home { shard, home } => {
             let what = if home.deallocated { "is nowhere since" } else { "lives at" };
             let mut text = format!("shard {shard} {what} {} {}", name(&home.region.node), home.generation);
