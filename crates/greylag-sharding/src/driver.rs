@@ -11,6 +11,7 @@ mod members;
 mod node;
 mod persistent;
 mod region;
+mod removal;
 mod shard;
 mod sharding;
 mod shared;
@@ -23,6 +24,7 @@ pub use event_sourced::EventSourcedEntity;
 pub use handle::Region;
 pub(crate) use node::Node;
 pub use persistent::{HostedMachine, PersistentEntity, Standing};
+pub use removal::{RemovalError, Removed, remove_internal_sharding_data};
 pub(crate) use sharding::SharedSharding;
 pub use sharding::{InitError, NotStarted, Sharding};
 

@@ -119,7 +119,9 @@ mod timetable;
 pub mod wire;
 
 pub use allocation::AllocationStrategy;
-pub use driver::{Event, InitError, NotStarted, Region, RegionEvents, Sharding};
+pub use driver::{
+    Event, InitError, NotStarted, Region, RegionEvents, RemovalError, Removed, Sharding, remove_internal_sharding_data,
+};
 pub use entity::{Directive, Entity, EntityCtx, EntityInit, Failure, FailureCause, Signal, Supervision, TimerKey};
 pub use entity_ref::{Answer, Ask, AskError, EntityRef, SendError};
 pub use entity_type::{ByEvents, ByState, EntityType, Kind, Passivation, Plain, Proxy};

@@ -16,6 +16,7 @@ use greylag_persistence::Stores;
 
 use self::ddata::DdataStore;
 use self::persistence::PersistenceStore;
+pub(crate) use self::persistence::persistence_id;
 use crate::coordinator::{StateEvent, StoredState};
 use crate::fingerprint::Fingerprint;
 use crate::ids::EntityTypeName;

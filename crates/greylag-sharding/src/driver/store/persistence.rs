@@ -45,7 +45,7 @@ const ADVICE_STRICT: &str = "with sharding.strict_recovery = false it is repaire
 const SNAPSHOT_ATTEMPTS: usize = 3;
 
 /// Under which id the coordinator of a type keeps its history.
-pub(super) fn persistence_id(name: &EntityTypeName) -> PersistenceId {
+pub(crate) fn persistence_id(name: &EntityTypeName) -> PersistenceId {
     PersistenceId::unique(&format!("/sharding/{}Coordinator", name.encoded())).expect("type names are short")
 }
 
@@ -138,7 +138,14 @@ impl PersistenceStore {
         let mut criteria = SnapshotCriteria::LATEST;
         let mut cause = "there is none".to_owned();
         for _ in 0..SNAPSHOT_ATTEMPTS {
-            let Some((seq_nr, read)) = self.newest(criteria).await? else { break };
+            let Some((seq_nr, read)) = self.newest(criteria).await? else {
+                // Retention leaves the last event, so a history without any, and without a snapshot, was removed.
+                let was_removed = criteria == SnapshotCriteria::LATEST && claim.deleted_to == claim.highest;
+                if was_removed {
+                    return Ok((Replay::new(self.strict), claim.highest));
+                }
+                break;
+            };
             match read {
                 Ok(_) if seq_nr < claim.deleted_to => {
                     cause = format!("the newest reflects event {seq_nr}");

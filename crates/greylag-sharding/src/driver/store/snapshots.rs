@@ -39,10 +39,11 @@ struct Retention {
 }
 
 impl Retention {
-    /// Behind a snapshot at `seq_nr`. A store that keeps one snapshot needs none deleted, and no event that it reflects.
+    /// Behind a snapshot at `seq_nr`. A store that keeps one snapshot needs none deleted, and no event that it reflects; the
+    /// last one stays, since a history without events is one that was removed.
     fn behind(seq_nr: SeqNr, settings: &StateJournalSettings, latest_only: bool) -> Option<Self> {
         if latest_only {
-            return Some(Self { events_to: seq_nr, snapshots_to: None });
+            return Some(Self { events_to: seq_nr.previous(), snapshots_to: None });
         }
         let kept = settings.snapshot_every.get().saturating_mul(settings.keep_n_snapshots.get().into());
         let events_to = SeqNr::saturating(seq_nr.as_u64().saturating_sub(kept));
@@ -168,8 +169,8 @@ mod tests {
     }
 
     #[test]
-    fn a_store_of_one_snapshot_needs_no_event_that_it_reflects() {
-        let goes = Some(Retention { events_to: 43.into(), snapshots_to: None });
+    fn a_store_of_one_snapshot_needs_no_event_that_it_reflects_but_the_last() {
+        let goes = Some(Retention { events_to: 42.into(), snapshots_to: None });
         assert_eq!(Retention::behind(43.into(), &settings(), true), goes);
     }
 

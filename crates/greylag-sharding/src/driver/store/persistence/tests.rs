@@ -330,3 +330,51 @@ async fn numbers_go_on_behind_a_snapshot_whose_journal_is_new() {
     let refused = text(&world.store().read().await.unwrap_err());
     assert!(refused.contains("reflects event 40") && refused.contains("the last is 1"), "{refused}");
 }
+
+/// sharding 79: what was removed is reported, and the next coordinator begins without homes.
+#[tokio::test]
+async fn scenario_79_removed_data_are_named_and_leave_an_empty_history() {
+    let world = World::new();
+    let stores = Stores::new(Arc::new(world.journal.clone()), Arc::new(world.snapshots.clone()));
+    let removed = async |force: bool| {
+        let removed = crate::remove_internal_sharding_data(&stores, &["Größe"], force).await?;
+        assert_eq!(removed[0].entity_type, "Größe");
+        Ok::<_, crate::RemovalError>((removed[0].events, removed[0].snapshots))
+    };
+    assert_eq!(removed(false).await.unwrap(), (false, false));
+    let store = world.store();
+    store.read().await.unwrap();
+    store.commit(beginning()).await.unwrap();
+    let refused = removed(false).await.unwrap_err();
+    assert!(matches!(refused, crate::RemovalError::ClusterSeemsRunning { .. }), "{refused}");
+    assert_eq!(world.kept().len(), 3);
+    assert_eq!(removed(true).await.unwrap(), (true, false));
+    assert_eq!(store.commit(vec![epoch(5)]).await, Err(NotCommitted::Lost), "what still runs is fenced");
+    assert_eq!(world.store().read().await.unwrap(), StoredState::default());
+    world.long().await;
+    assert_eq!(removed(true).await.unwrap(), (true, true));
+    assert_eq!(world.store().read().await.unwrap(), StoredState::default());
+    assert_eq!(removed(false).await.unwrap(), (false, false), "what is empty is not running");
+    assert_eq!(world.long().await.regions, [region()].into(), "numbers go on");
+    // An unreadable history is removed, too: that is what the tool is for.
+    world.append(vec![(EVENT_MANIFEST, 1, vec![0xff])]).await;
+    assert!(world.store().read().await.is_err());
+    assert_eq!(removed(true).await.unwrap(), (true, true));
+    assert_eq!(world.store().read().await.unwrap(), StoredState::default());
+}
+
+/// sharding §6.3: a coordinator that was silent for a minute does not run.
+#[tokio::test]
+async fn an_old_history_is_removed_without_force() {
+    let mut world = World::new();
+    let long_ago = || greylag_persistence::Timestamp::from_micros(1);
+    world.journal = InMemoryJournal::new(greylag_persistence::Scope::Shared, long_ago);
+    world.append(vec![(EVENT_MANIFEST, 1, history::encode_event(&HistoryEvent::Initialized))]).await;
+    let stores = Stores::new(Arc::new(world.journal.clone()), Arc::new(world.snapshots.clone()));
+    let removed = crate::remove_internal_sharding_data(&stores, &["Größe", "Cart"], false).await.unwrap();
+    assert_eq!(
+        removed.iter().map(|one| (one.events, one.snapshots)).collect::<Vec<_>>(),
+        [(true, false), (false, false)]
+    );
+    assert!(crate::remove_internal_sharding_data(&stores, &["a|b"], false).await.is_err());
+}
