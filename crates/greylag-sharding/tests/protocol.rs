@@ -42,6 +42,7 @@ struct World {
     history: Replay,
     /// The last batch that the history has.
     batch: Option<u64>,
+    min_regions: usize,
     serials: BTreeMap<String, u64>,
     effects: Vec<Effect>,
 }
@@ -78,12 +79,18 @@ fn fingerprint(shards: u32) -> Fingerprint {
     }
 }
 
-fn machine(effects: &mut Vec<Effect>, incarnation: u64, mode: StateStoreMode, max_batch: usize) -> Coordinator {
+fn machine(
+    effects: &mut Vec<Effect>,
+    incarnation: u64,
+    mode: StateStoreMode,
+    max_batch: usize,
+    min_regions: usize,
+) -> Coordinator {
     let config = CoordinatorConfig {
         id: CoordinatorId { node: address("a"), incarnation },
         fingerprint: fingerprint(12),
         role: String::new(),
-        settings: ShardingSettings { state_store_mode: mode, ..ShardingSettings::test() },
+        settings: ShardingSettings { state_store_mode: mode, min_regions, ..ShardingSettings::test() },
         down_removal_margin: Duration::from_secs(1),
         max_batch,
     };
@@ -95,11 +102,23 @@ impl World {
         let start = Instant::now();
         let mut effects = Vec::new();
         let mode = StateStoreMode::Ddata;
-        let mut machine = machine(&mut effects, 1, mode, usize::MAX);
+        let mut machine = machine(&mut effects, 1, mode, usize::MAX, 1);
         machine.handle(start, Input::Standing(Standing::Agreed), &mut effects);
         let (members, stored, serials) = (Members::default(), StoredState::default(), BTreeMap::new());
         let history = Replay::new(true);
-        Self { start, now: start, machine, members, mode, stored, history, batch: None, serials, effects }
+        Self {
+            start,
+            now: start,
+            machine,
+            members,
+            mode,
+            stored,
+            history,
+            batch: None,
+            min_regions: 1,
+            serials,
+            effects,
+        }
     }
 
     fn run(&mut self, case: &Case<'_>) -> String {
@@ -110,12 +129,13 @@ impl World {
                 self.mode = StateStoreMode::Persistence;
                 self.effects.clear();
                 let max_batch = case.parse("max-batch").unwrap_or(usize::MAX);
-                self.machine = machine(&mut self.effects, 1, self.mode, max_batch);
+                self.min_regions = case.parse("min-regions").unwrap_or(1);
+                self.machine = machine(&mut self.effects, 1, self.mode, max_batch, self.min_regions);
                 self.tell(Input::Standing(Standing::Agreed));
             }
             "fail-over" => {
                 self.batch = None;
-                self.machine = machine(&mut self.effects, 2, self.mode, usize::MAX);
+                self.machine = machine(&mut self.effects, 2, self.mode, usize::MAX, self.min_regions);
                 self.tell(Input::Standing(Standing::Agreed));
             }
             "continue" => self.tell(Input::Continue),

@@ -149,10 +149,7 @@ impl World {
     }
 
     async fn history(&self) -> Vec<HistoryEvent> {
-        let read = |record: &StoredEvent| {
-            history::decode_event(&record.payload, Horizon::after(4_000_000_000)).expect("it can be read")
-        };
-        self.records().await.iter().map(read).collect()
+        self.records().await.iter().map(decoded).collect()
     }
 
     /// The homes that the history amounts to, which must not contradict itself.
@@ -177,6 +174,10 @@ impl World {
         };
         self.history().await.into_iter().filter_map(epoch).collect()
     }
+}
+
+fn decoded(record: &StoredEvent) -> HistoryEvent {
+    history::decode_event(&record.payload, Horizon::after(4_000_000_000)).expect("it can be read")
 }
 
 /// Asks again while the answer is lost: what was on its way to a dead node is.
@@ -397,6 +398,9 @@ async fn scenario_24_known_homes_go_on_while_the_journal_takes_nothing() {
     increment(&a.volatile, 0..1);
     assert_eq!(get(&a.volatile, 0).await, 2, "what is known goes on");
     assert_eq!(get(&a.volatile, other).await, 1, "what was told meanwhile is not lost");
+    let records = world.stores.journal.read(&of_coordinator, ReadRange::all()).await.expect("it answers").records;
+    let epochs = records.iter().filter(|record| matches!(decoded(record), HistoryEvent::EpochStarted { .. })).count();
+    assert_eq!(epochs, 1, "it was the same coordinator that tried again");
 }
 
 /// sharding §2.14, §6.3: a history that cannot be read is never taken for an empty one; once it is removed, the next

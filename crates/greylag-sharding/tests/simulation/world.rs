@@ -1197,7 +1197,7 @@ impl<A: Application> World<A> {
         coordinator::Input::Read { state, wall_secs, seen_epoch: self.nodes[node].seen_epoch }
     }
 
-    fn on_journal(&mut self, timer: Timer<A>) {
+    fn on_state_journal(&mut self, timer: Timer<A>) {
         let (delay, fate) = (self.random(5, 80), self.net.rng().random_range(0..100));
         let fate = match fate {
             0..5 if self.faulty => Fate::NotStored,
@@ -1225,7 +1225,7 @@ impl<A: Application> World<A> {
 
     fn on_store(&mut self, node: usize, timer: Timer<A>) {
         if self.journal.is_some() {
-            return self.on_journal(timer);
+            return self.on_state_journal(timer);
         }
         if !self.nodes[node].alive {
             return;
