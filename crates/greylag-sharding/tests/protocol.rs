@@ -218,7 +218,7 @@ impl World {
 
     fn message(&mut self, case: &Case<'_>, what: &str) -> RegionMessage {
         let from = case.arg("from").expect("who says so");
-        let region_of = region(from);
+        let region_of = RegionId { incarnation: case.parse("incarnation").unwrap_or(1), ..region(from) };
         let shard = || ShardId::new(case.arg("shard").expect("a shard")).expect("valid");
         let at = || generation(case.arg("at").expect("a generation"));
         match what {
