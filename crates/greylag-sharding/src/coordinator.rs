@@ -6,10 +6,10 @@
 //! Nothing is announced before it is durable, and everything is said again until it is answered.
 //!
 //! ```text
-//! Recovering --read--> commit epoch --read again--> Reconciling --inventory complete--> Active
+//! Recovering --read--> commit epoch --(mode ddata: read again)--> Reconciling --inventory complete--> Active
 //! Allocated(O, g) --BeginHandOff, acks--> HandOff --ShardStopped(g)--> Deallocated --> Allocated(N, g')
 //! ```
-//! Source: sharding §2.7 to §2.13, §2.15, §2.16, §9. Differs: as tagged `[D]` there.
+//! Source: sharding §2.7 to §2.16, §9. Differs: as tagged `[D]` there.
 
 mod allocate;
 mod drops;
@@ -19,7 +19,9 @@ mod lifecycle;
 mod placement;
 mod protocol;
 mod reconcile;
+mod recorded;
 mod registry;
+pub mod replay;
 mod requests;
 mod tables;
 
@@ -35,6 +37,7 @@ use self::ledger::{HomeEntry, Ledger};
 pub use self::protocol::{
     CoordinatorEvent, Effect, HandOffPhase, Input, Meta, StateEvent, StopReason, StoredHome, StoredState,
 };
+use self::recorded::Recorded;
 use self::registry::Registry;
 use self::requests::Requests;
 use self::tables::Tables;
@@ -63,6 +66,8 @@ pub struct CoordinatorConfig {
     pub settings: ShardingSettings,
     /// Wait after a removal that is not proven to be an end.
     pub down_removal_margin: Duration,
+    /// Events that the store writes in one piece, at most: larger batches are split.
+    pub max_batch: usize,
 }
 
 /// How far the incarnation is.
@@ -111,6 +116,8 @@ pub struct Coordinator {
     ledger: Ledger,
     /// Decisions that a region's claim made: their allocation needs no `HostShard`.
     adopting: BTreeMap<ShardId, (Generation, ClaimState)>,
+    /// What is durable beside homes, in mode persistence.
+    recorded: Recorded,
     next_seq: u64,
     requests: Requests,
     handoffs: HandOffs,
@@ -136,6 +143,7 @@ impl Coordinator {
         out.push(Effect::Read);
         Self {
             fingerprint: config.fingerprint.clone(),
+            recorded: Recorded::new(config.settings.state_store_mode),
             config,
             state: CoordinatorState::Reading,
             epoch: 0,
@@ -192,6 +200,7 @@ impl Coordinator {
     fn dispatch(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {
         match input {
             Input::Read { state, wall_secs, seen_epoch } => self.on_read(now, state, wall_secs, seen_epoch, out),
+            Input::Unreadable => self.stop(StopReason::Unreadable, out),
             Input::Committed { batch } => self.on_committed(now, batch, out),
             Input::CommitFailed { batch, retryable } => self.on_commit_failed(batch, retryable, out),
             Input::FromRegion { node, message } => self.on_region(now, &node, message, out),
@@ -219,7 +228,7 @@ impl Coordinator {
         match self.state {
             _ if self.suspect => None,
             CoordinatorState::Stopped => None,
-            CoordinatorState::Reconciling => [at, self.inquire_at].into_iter().flatten().min(),
+            CoordinatorState::Reconciling => [at, self.inquire_at, self.recorded.next()].into_iter().flatten().min(),
             CoordinatorState::Active => [at, self.work_deadline()].into_iter().flatten().min(),
             _ => at,
         }
@@ -228,7 +237,8 @@ impl Coordinator {
     /// When something that only an active coordinator does is due: a handoff that a predecessor began goes on without a
     /// coordinator that takes stock, and its deadline would keep the timer of that coordinator ready for ever.
     fn work_deadline(&self) -> Option<Instant> {
-        [self.rebalance_at, self.unstarted.next(), self.handoffs.next()].into_iter().flatten().min()
+        let by_time = [self.rebalance_at, self.unstarted.next(), self.handoffs.next(), self.recorded.next()];
+        by_time.into_iter().flatten().min()
     }
 
     /// How far it is.

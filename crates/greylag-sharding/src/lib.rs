@@ -119,7 +119,10 @@ pub mod shard;
 mod timetable;
 pub mod wire;
 
-pub use driver::{AllocationStrategy, Event, InitError, NotStarted, Region, RegionEvents, Sharding};
+pub use driver::{
+    AllocationStrategy, Event, InitError, NotStarted, Region, RegionEvents, RemovalError, Removed, Sharding,
+    remove_internal_sharding_data,
+};
 pub use entity::{
     Backoff, Directive, Entity, EntityCtx, EntityInit, Failure, FailureCause, Signal, Supervision, TimerKey,
 };

@@ -1,11 +1,13 @@
 //! Settings of one entity type. Keys are those of `sharding.*`. Source: sharding §7.
 
 mod allocation;
+mod journal;
 mod passivation;
 
 use std::time::Duration;
 
 pub use allocation::{ClassicalLeastShardSettings, ConsistentHashingSettings, ExternalSettings, LeastShardSettings};
+pub use journal::StateJournalSettings;
 
 pub use passivation::{PassivationSettings, PassivationStrategy};
 
@@ -71,8 +73,11 @@ pub struct ShardingSettings {
     pub shard_failure_backoff: Duration,
     /// Between rebalance checks. Default 10 s.
     pub rebalance_interval: Duration,
-    /// Where the coordinator keeps homes. Default, and the only one that this release has: replicated data.
+    /// Where the coordinator keeps homes: replicated data, or a journal that every node reaches. All nodes must agree.
+    /// Default: replicated data. Source: sharding §2.14, §2.15.
     pub state_store_mode: StateStoreMode,
+    /// Of the journal, if that is where.
+    pub journal: StateJournalSettings,
     /// Limits of the default allocation strategy.
     pub least_shard: LeastShardSettings,
     /// Limits of the classical one, which a limit of 0 in `least_shard` selects.
@@ -119,7 +124,8 @@ pub struct ShardingSettings {
     pub max_restarts: u32,
     /// See `max_restarts`. Default 1 min.
     pub restart_window: Duration,
-    /// Lets event-sourced types run on a journal that only this process can open. Default false.
+    /// Lets event-sourced types, and coordinators in mode persistence, use a journal that only this process can open.
+    /// Default false.
     pub allow_local_journal: bool,
     /// Entities of this node that recover at the same time, of all types. Default 50. Source: persistence §2.5.
     pub max_concurrent_recoveries: usize,
@@ -146,6 +152,7 @@ impl Default for ShardingSettings {
             shard_failure_backoff: seconds(10),
             rebalance_interval: seconds(10),
             state_store_mode: StateStoreMode::Ddata,
+            journal: StateJournalSettings::default(),
             least_shard: LeastShardSettings::default(),
             classical_least_shard: ClassicalLeastShardSettings::default(),
             allocation_timeout: seconds(10),
@@ -192,6 +199,7 @@ impl ShardingSettings {
             rebalance_interval: millis(500),
             waiting_for_state_timeout: millis(500),
             updating_state_timeout: millis(500),
+            journal: StateJournalSettings { recovery_timeout: millis(500), ..StateJournalSettings::default() },
             ..Self::default()
         }
     }
@@ -221,6 +229,7 @@ impl ShardingSettings {
             ("permit_wait_warn", self.permit_wait_warn),
             ("ask_timeout", self.ask_timeout),
             ("no_host_timeout", self.no_host_timeout),
+            ("recovery_timeout", self.journal.recovery_timeout),
         ];
         if let Some((key, value)) = durations.into_iter().find(|(_, value)| value.is_zero()) {
             return fail(key, format!("{value:?}"), "it must not be zero");
@@ -240,10 +249,6 @@ impl ShardingSettings {
         ];
         if let Some((key, value)) = sizes.into_iter().find(|(_, value)| *value == 0) {
             return fail(key, value.to_string(), "it must not be zero");
-        }
-        if self.state_store_mode == StateStoreMode::Persistence {
-            let reason = "coordinators of this release keep homes in replicated data only; write \"ddata\", or leave the key out";
-            return fail("state_store_mode", self.state_store_mode.to_string(), reason);
         }
         self.passivation.chosen().validate()?;
         let relative = self.least_shard.rebalance_relative_limit;
@@ -272,12 +277,10 @@ mod tests {
         assert_eq!(wrong.validate().unwrap_err().key, "retry_interval");
     }
 
-    /// A mode that stores homes nowhere would lose every home with its coordinator.
     #[test]
-    fn a_state_store_that_is_not_there_is_refused_at_start() {
-        let wrong = ShardingSettings { state_store_mode: StateStoreMode::Persistence, ..ShardingSettings::default() };
-        let error = wrong.validate().unwrap_err();
-        assert_eq!(error.key, "state_store_mode");
-        assert!(error.to_string().contains("persistence") && error.to_string().contains("ddata"), "{error}");
+    fn no_wait_for_recorded_regions_is_refused() {
+        let journal = StateJournalSettings { recovery_timeout: Duration::ZERO, ..StateJournalSettings::default() };
+        let wrong = ShardingSettings { journal, ..ShardingSettings::default() };
+        assert_eq!(wrong.validate().unwrap_err().key, "recovery_timeout");
     }
 }

@@ -3,6 +3,8 @@
 //! A message that cannot be read is refused whole: none is acted on in parts. Every list is bounded by
 //! the frame that carried it, since each element takes bytes there.
 
+pub mod history;
+
 use bytes::Bytes;
 use greylag_core::{DecodeError, Generation, NodeAddress, Uid, UniqueAddress};
 use prost::Message;
@@ -96,14 +98,7 @@ pub fn decode(manifest: &str, bytes: Bytes, horizon: Horizon) -> Result<Control,
 
 /// The stored form of a home.
 pub fn encode_home(home: &StoredHome) -> Vec<u8> {
-    proto::StoredHome {
-        region: Some(region(&home.region)),
-        generation: home.generation.as_u64(),
-        deallocated: home.deallocated,
-        previous: home.previous.map(Generation::as_u64),
-        leftovers_from: home.leftovers_from.as_ref().map(region),
-    }
-    .encode_to_vec()
+    stored_home(home).encode_to_vec()
 }
 
 /// Reads a stored home.
@@ -113,27 +108,12 @@ pub fn encode_home(home: &StoredHome) -> Vec<u8> {
 pub fn decode_home(bytes: &[u8], horizon: Horizon) -> Result<StoredHome, ReadError> {
     const MANIFEST: &str = "greylag.sharding.home";
     let home = proto::StoredHome::decode(bytes).map_err(|error| DecodeError::malformed(MANIFEST, error))?;
-    let read = || {
-        Ok(StoredHome {
-            region: read_region(home.region)?,
-            generation: read_generation(home.generation, horizon)?,
-            deallocated: home.deallocated,
-            previous: home.previous.map(|previous| read_generation(previous, horizon)).transpose()?,
-            leftovers_from: home.leftovers_from.map(|from| read_region(Some(from))).transpose()?,
-        })
-    };
-    read().map_err(|invalid: Invalid| invalid.of(MANIFEST))
+    read_stored_home(home, horizon).map_err(|invalid| invalid.of(MANIFEST))
 }
 
 /// The stored form of an incarnation's claim to power.
 pub fn encode_meta(meta: &Meta) -> Vec<u8> {
-    proto::StoredMeta {
-        epoch: meta.epoch,
-        coordinator_node: Some(node(&meta.coordinator.node)),
-        coordinator_incarnation: meta.coordinator.incarnation,
-        fingerprint: Some(fingerprint(&meta.fingerprint)),
-    }
-    .encode_to_vec()
+    stored_meta(meta).encode_to_vec()
 }
 
 /// Reads what [`encode_meta`] wrote.
@@ -143,17 +123,47 @@ pub fn encode_meta(meta: &Meta) -> Vec<u8> {
 pub fn decode_meta(bytes: &[u8], horizon: Horizon) -> Result<Meta, ReadError> {
     const MANIFEST: &str = "greylag.sharding.meta";
     let meta = proto::StoredMeta::decode(bytes).map_err(|error| DecodeError::malformed(MANIFEST, error))?;
-    let read = || {
-        Ok(Meta {
-            epoch: read_epoch(meta.epoch, horizon)?,
-            coordinator: CoordinatorId {
-                node: read_node(meta.coordinator_node)?,
-                incarnation: meta.coordinator_incarnation,
-            },
-            fingerprint: read_fingerprint(meta.fingerprint)?,
-        })
-    };
-    read().map_err(|invalid: Invalid| invalid.of(MANIFEST))
+    read_stored_meta(meta, horizon).map_err(|invalid| invalid.of(MANIFEST))
+}
+
+fn stored_home(home: &StoredHome) -> proto::StoredHome {
+    proto::StoredHome {
+        region: Some(region(&home.region)),
+        generation: home.generation.as_u64(),
+        deallocated: home.deallocated,
+        previous: home.previous.map(Generation::as_u64),
+        leftovers_from: home.leftovers_from.as_ref().map(region),
+    }
+}
+
+fn read_stored_home(home: proto::StoredHome, horizon: Horizon) -> Result<StoredHome, Invalid> {
+    Ok(StoredHome {
+        region: read_region(home.region)?,
+        generation: read_generation(home.generation, horizon)?,
+        deallocated: home.deallocated,
+        previous: home.previous.map(|previous| read_generation(previous, horizon)).transpose()?,
+        leftovers_from: home.leftovers_from.map(|from| read_region(Some(from))).transpose()?,
+    })
+}
+
+fn stored_meta(meta: &Meta) -> proto::StoredMeta {
+    proto::StoredMeta {
+        epoch: meta.epoch,
+        coordinator_node: Some(node(&meta.coordinator.node)),
+        coordinator_incarnation: meta.coordinator.incarnation,
+        fingerprint: Some(fingerprint(&meta.fingerprint)),
+    }
+}
+
+fn read_stored_meta(meta: proto::StoredMeta, horizon: Horizon) -> Result<Meta, Invalid> {
+    Ok(Meta {
+        epoch: read_epoch(meta.epoch, horizon)?,
+        coordinator: CoordinatorId {
+            node: read_node(meta.coordinator_node)?,
+            incarnation: meta.coordinator_incarnation,
+        },
+        fingerprint: read_fingerprint(meta.fingerprint)?,
+    })
 }
 
 /// What is wrong with the field that made a message unreadable.

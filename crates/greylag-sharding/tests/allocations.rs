@@ -75,6 +75,7 @@ impl World {
             role: String::new(),
             settings: ShardingSettings::default(),
             down_removal_margin: Duration::from_secs(1),
+            max_batch: usize::MAX,
         };
         let mut effects = Vec::new();
         let mut world = Self {
@@ -117,6 +118,7 @@ impl World {
                         match event {
                             StateEvent::EpochStarted(meta) => self.stored.meta = Some(meta),
                             StateEvent::Home { shard, home } => drop(self.stored.homes.insert(shard, home)),
+                            other => panic!("{other:?} in mode ddata"),
                         }
                     }
                     if self.holds_writes {

@@ -101,7 +101,7 @@ fn stored() -> StoredState {
     };
     let coordinator = CoordinatorId { node: node(A), incarnation: 1 };
     let meta = Meta { epoch: 1, coordinator, fingerprint: fingerprint() };
-    StoredState { meta: Some(meta), homes: (0..SHARDS).map(record).collect() }
+    StoredState { meta: Some(meta), homes: (0..SHARDS).map(record).collect(), ..StoredState::default() }
 }
 
 /// The longest frame, and the messages that took several: the test asserts a bound of the one and the kinds of the others.
@@ -206,6 +206,7 @@ impl World {
                     match event {
                         StateEvent::EpochStarted(meta) => self.stored.meta = Some(meta),
                         StateEvent::Home { shard, home } => drop(self.stored.homes.insert(shard, home)),
+                        other => panic!("{other:?} in mode ddata"),
                     }
                 }
                 self.coordinate(Told::Committed { batch });
@@ -296,6 +297,7 @@ impl World {
             role: String::new(),
             settings: settings(),
             down_removal_margin: Duration::from_secs(1),
+            max_batch: usize::MAX,
         };
         let mut deeds = Vec::new();
         self.coordinator = Some(Coordinator::new(config, &mut deeds));

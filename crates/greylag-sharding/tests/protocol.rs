@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use greylag_cluster::AppVersion;
 use greylag_core::{Generation, UniqueAddress};
+use greylag_sharding::coordinator::replay::Replay;
 use greylag_sharding::coordinator::{Coordinator, CoordinatorConfig, Effect, Input, StateEvent, StoredState};
 use greylag_sharding::fingerprint::{Fingerprint, Mismatch, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
@@ -34,8 +35,14 @@ struct World {
     now: Instant,
     machine: Coordinator,
     members: Members,
-    /// What was committed, as a replicated store would return it.
+    mode: StateStoreMode,
+    /// What was committed, as a store would return it.
     stored: StoredState,
+    /// The same in mode persistence: every history has to be free of contradictions.
+    history: Replay,
+    /// The last batch that the history has.
+    batch: Option<u64>,
+    min_regions: usize,
     serials: BTreeMap<String, u64>,
     /// Wait after a removal that is not proven to be an end.
     margin: Duration,
@@ -74,13 +81,25 @@ fn fingerprint(shards: u32) -> Fingerprint {
     }
 }
 
-fn machine(effects: &mut Vec<Effect>, node: &str, incarnation: u64, margin: Duration) -> Coordinator {
+/// What an incarnation is made of, as far as cases say it.
+struct Made<'a> {
+    node: &'a str,
+    incarnation: u64,
+    margin: Duration,
+    mode: StateStoreMode,
+    max_batch: usize,
+    min_regions: usize,
+}
+
+fn machine(effects: &mut Vec<Effect>, made: &Made<'_>) -> Coordinator {
+    let Made { node, incarnation, margin, mode, max_batch, min_regions } = *made;
     let config = CoordinatorConfig {
         id: CoordinatorId { node: address(node), incarnation },
         fingerprint: fingerprint(12),
         role: String::new(),
-        settings: ShardingSettings::test(),
+        settings: ShardingSettings { state_store_mode: mode, min_regions, ..ShardingSettings::test() },
         down_removal_margin: margin,
+        max_batch,
     };
     Coordinator::new(config, effects)
 }
@@ -90,10 +109,26 @@ impl World {
         let start = Instant::now();
         let mut effects = Vec::new();
         let margin = Duration::from_secs(1);
-        let mut machine = machine(&mut effects, "a", 1, margin);
+        let mode = StateStoreMode::Ddata;
+        let made = Made { node: "a", incarnation: 1, margin, mode, max_batch: usize::MAX, min_regions: 1 };
+        let mut machine = machine(&mut effects, &made);
         machine.handle(start, Input::Standing(Standing::Agreed), &mut effects);
         let (members, stored, serials) = (Members::default(), StoredState::default(), BTreeMap::new());
-        Self { start, now: start, machine, members, stored, serials, margin, effects }
+        let history = Replay::new(true);
+        Self {
+            start,
+            now: start,
+            machine,
+            members,
+            mode,
+            stored,
+            history,
+            batch: None,
+            min_regions: 1,
+            serials,
+            margin,
+            effects,
+        }
     }
 
     fn run(&mut self, case: &Case<'_>) -> String {
@@ -102,12 +137,18 @@ impl World {
             "margin" => {
                 self.margin = transcript::duration(case.positional(0).expect("a time")).expect("a duration");
                 self.effects.clear();
-                self.machine = machine(&mut self.effects, "a", 1, self.margin);
-                self.tell(Input::Standing(Standing::Agreed));
+                self.incarnate("a", 1, usize::MAX);
+            }
+            "mode" => {
+                assert_eq!(case.positional(0), Some("persistence"), "the other mode is the default");
+                self.mode = StateStoreMode::Persistence;
+                self.effects.clear();
+                self.min_regions = case.parse("min-regions").unwrap_or(1);
+                self.incarnate("a", 1, case.parse("max-batch").unwrap_or(usize::MAX));
             }
             "fail-over" => {
-                self.machine = machine(&mut self.effects, case.arg("to").unwrap_or("a"), 2, self.margin);
-                self.tell(Input::Standing(Standing::Agreed));
+                self.batch = None;
+                self.incarnate(case.arg("to").unwrap_or("a"), 2, usize::MAX);
             }
             "continue" => self.tell(Input::Continue),
             "standing" => {
@@ -128,6 +169,11 @@ impl World {
                 self.tell(Input::Read { state: self.stored.clone(), wall_secs: 5, seen_epoch });
             }
             "committed" => self.tell(Input::Committed { batch: case.parse("batch").expect("a batch") }),
+            "unreadable" => self.tell(Input::Unreadable),
+            "not-stored" => {
+                let batch = case.parse("batch").expect("a batch");
+                self.tell(Input::CommitFailed { batch, retryable: true });
+            }
             "fenced" => {
                 let batch = case.parse("batch").expect("a batch");
                 self.tell(Input::CommitFailed { batch, retryable: false });
@@ -156,6 +202,13 @@ impl World {
         self.show()
     }
 
+    /// Another incarnation, with which all members agree.
+    fn incarnate(&mut self, node: &str, incarnation: u64, max_batch: usize) {
+        let (margin, mode, min_regions) = (self.margin, self.mode, self.min_regions);
+        self.machine = machine(&mut self.effects, &Made { node, incarnation, margin, mode, max_batch, min_regions });
+        self.tell(Input::Standing(Standing::Agreed));
+    }
+
     fn tell(&mut self, input: Input) {
         let ticks = matches!(input, Input::Tick);
         self.machine.handle(self.now, input, &mut self.effects);
@@ -170,7 +223,7 @@ impl World {
             let facts = MemberFacts {
                 phase: Phase::Up,
                 up_number: age as u32,
-                reachable: case.arg("unreachable") != Some(node),
+                reachable: !case.arg("unreachable").unwrap_or("").split(',').any(|silent| silent == node),
                 roles: BTreeSet::new(),
                 app_version: AppVersion::default(),
             };
@@ -184,7 +237,7 @@ impl World {
 
     fn message(&mut self, case: &Case<'_>, what: &str) -> RegionMessage {
         let from = case.arg("from").expect("who says so");
-        let region_of = region(from);
+        let region_of = RegionId { incarnation: case.parse("incarnation").unwrap_or(1), ..region(from) };
         let shard = || ShardId::new(case.arg("shard").expect("a shard")).expect("valid");
         let at = || generation(case.arg("at").expect("a generation"));
         match what {
@@ -236,8 +289,14 @@ impl World {
     fn show(&mut self) -> String {
         let mut text = String::new();
         for effect in std::mem::take(&mut self.effects) {
-            if let Effect::Commit { events, .. } = &effect {
-                self.store(events);
+            match (&effect, self.mode) {
+                (Effect::Commit { events, .. }, StateStoreMode::Ddata) => self.store(events),
+                // A batch that is said again was not stored before.
+                (Effect::Commit { events, batch }, _) if self.batch != Some(*batch) => {
+                    self.batch = Some(*batch);
+                    self.keep(events);
+                }
+                _ => {}
             }
             let line = match &effect {
                 Effect::Read => "read".to_owned(),
@@ -266,14 +325,27 @@ impl World {
             match event.clone() {
                 StateEvent::EpochStarted(meta) => self.stored.meta = Some(meta),
                 StateEvent::Home { shard, home } => drop(self.stored.homes.insert(shard, home)),
+                other => panic!("{other:?} in mode ddata"),
             }
         }
+    }
+
+    /// As a journal would.
+    fn keep(&mut self, events: &[StateEvent]) {
+        for event in events {
+            self.history.apply(event.clone().into()).expect("no contradiction");
+        }
+        self.stored = self.history.state(&fingerprint(12)).expect("no contradiction");
     }
 }
 
 fn show_event(event: &StateEvent) -> String {
     match event {
         StateEvent::EpochStarted(meta) => format!("epoch {}", meta.epoch),
+        StateEvent::FingerprintRecorded(recorded) => format!("fingerprint of {} shards", recorded.number_of_shards),
+        StateEvent::Initialized => "initialized".to_owned(),
+        StateEvent::RegionRegistered(region) => format!("region {} registered", name(&region.node)),
+        StateEvent::RegionTerminated(region) => format!("region {} terminated", name(&region.node)),
         StateEvent::Home { shard, home } => {
             let what = if home.deallocated { "is nowhere since" } else { "lives at" };
             let mut text = format!("shard {shard} {what} {} {}", name(&home.region.node), home.generation);

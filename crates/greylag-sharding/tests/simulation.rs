@@ -3,6 +3,7 @@
 //! Checked at every step: I1 no shard lives twice among nodes that share a view, I2 no sender's
 //! messages are swapped, I3 every message is accounted for (by the machines' own invariants), and
 //! after healing everything answers. Without faults of links and nodes nothing may be dropped at all.
+//! All of it over both stores of the coordinators' state.
 //!
 //! Replay: `GREYLAG_SEED=17 GREYLAG_TRACE=400 cargo test -p greylag-sharding --test simulation one_seed`.
 //! `GREYLAG_SEEDS=2000` runs so many seeds instead of the gate's number.
@@ -43,6 +44,33 @@ fn promises_hold_under_drawn_faults() {
     assert!(total.moved > 100, "shards move: {total:?}");
 }
 
+fn run_over_journal(seed: u64, sabotage: Sabotage) -> Result<Tally, String> {
+    World::new(seed, Faults::of(seed), sabotage)
+        .over_journal()
+        .run(world::SAFETY, world::PATIENCE)
+        .map_err(|what| format!("seed {seed}, over a journal: {what}"))
+}
+
+/// The same worlds in mode persistence: histories never contradict themselves, whoever else writes.
+#[test]
+fn promises_hold_over_a_journal_under_drawn_faults() {
+    let mut total = Tally::default();
+    for seed in 0..seeds(200) {
+        let tally = run_over_journal(seed, Sabotage::default()).unwrap_or_else(|violation| panic!("{violation}"));
+        total.sent += tally.sent;
+        total.handled += tally.handled;
+        total.moved += tally.moved;
+    }
+    assert!(total.handled * 2 > total.sent, "the runs do something: {total:?}");
+    assert!(total.moved > 100, "shards move: {total:?}");
+}
+
+#[test]
+fn a_journal_without_a_fence_is_noticed() {
+    let unfenced = Sabotage { unfenced: true, ..Sabotage::default() };
+    assert!((0..2000).any(|seed| run_over_journal(seed, unfenced).is_err()));
+}
+
 fn run_moved(seed: u64, margin: Duration, moved_name: bool) -> Result<Tally, String> {
     World::new(seed, Faults::MOVED, Sabotage { moved_name, ..Sabotage::default() })
         .with_margin(margin)
@@ -74,6 +102,7 @@ fn scenario_76_a_member_that_is_downed_for_its_name_is_noticed_whatever_the_marg
 fn one_seed() {
     if let Some(seed) = std::env::var("GREYLAG_SEED").ok().and_then(|seed| seed.parse().ok()) {
         run(seed, Sabotage::default()).unwrap_or_else(|violation| panic!("{violation}"));
+        run_over_journal(seed, Sabotage::default()).unwrap_or_else(|violation| panic!("{violation}"));
     }
 }
 

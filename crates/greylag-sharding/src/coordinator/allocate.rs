@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use greylag_core::Generation;
 
-use super::protocol::{CoordinatorEvent, Effect, StopReason, StoredHome};
+use super::protocol::{CoordinatorEvent, Effect, StateEvent, StopReason, StoredHome};
 use super::{Coordinator, CoordinatorState};
 use crate::allocation::{RegionView, View};
 use crate::ids::{RegionId, ShardId};
@@ -97,7 +97,9 @@ impl Coordinator {
                 return self.stop(StopReason::GenerationsUsedUp, out);
             };
             self.next_seq += 1;
-            self.initialized = true;
+            if !std::mem::replace(&mut self.initialized, true) && self.recorded.is_kept() {
+                self.ledger.record(StateEvent::Initialized);
+            }
             self.requests.decided(&shard);
             let ended = self.ledger.decided(&shard);
             // Without a record there was no home, or it was lost with the state: then nothing that left

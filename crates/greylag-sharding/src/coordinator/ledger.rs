@@ -111,13 +111,14 @@ impl Ledger {
         self.queue.push(event);
     }
 
-    /// The next write, if there is something to write and none is under way.
-    pub(super) fn next_batch(&mut self) -> Option<(u64, Vec<StateEvent>)> {
+    /// The next write, of `limit` events at most, if there is something to write and none is under way.
+    pub(super) fn next_batch(&mut self, limit: usize) -> Option<(u64, Vec<StateEvent>)> {
         if self.in_flight.is_some() || self.queue.is_empty() {
             return None;
         }
         self.batch += 1;
-        let events = std::mem::take(&mut self.queue);
+        let rest = self.queue.split_off(limit.clamp(1, self.queue.len()));
+        let events = std::mem::replace(&mut self.queue, rest);
         self.in_flight = Some((self.batch, events.clone()));
         Some((self.batch, events))
     }

@@ -1,6 +1,6 @@
 //! From the first read to the end: the epoch, commits, members that go, deadlines.
 //!
-//! Source: sharding §2.12, §2.13, §2.15.
+//! Source: sharding §2.12 to §2.15.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,13 +40,18 @@ impl Coordinator {
         let generations = state.homes.values().map(|home| home.generation.epoch()).max().unwrap_or(0);
         let known = stored.max(generations).max(self.seen_epoch);
         self.epoch = (known + 1).max(wall_secs).min(Generation::MAX_EPOCH);
-        if let Some(meta) = state.meta {
+        if let Some(meta) = &state.meta {
             // Codecs change over node by node, so the names that count are those of this node and not the first one's.
             let codec = self.config.fingerprint.codec.clone();
-            self.fingerprint = Fingerprint { codec, ..meta.fingerprint };
+            self.fingerprint = Fingerprint { codec, ..meta.fingerprint.clone() };
         }
         self.state = CoordinatorState::CommittingEpoch;
+        let recorded = state.meta.as_ref().map(|meta| &meta.fingerprint);
+        if self.recorded.is_kept() && recorded != Some(&self.fingerprint) {
+            self.ledger.record(StateEvent::FingerprintRecorded(self.fingerprint.clone()));
+        }
         self.ledger.record(StateEvent::EpochStarted(self.meta()));
+        self.recorded.keep(state);
     }
 
     fn meta(&self) -> Meta {
@@ -61,7 +66,26 @@ impl Coordinator {
         if let Some(by) = rival.max(foreign).max(seen) {
             return self.stop(StopReason::Fenced { by }, out);
         }
+        self.take_stock(now, state, out);
+    }
+
+    /// The epoch is durable. A journal has compared it with what was read before, so no rival can have written since;
+    /// replicated data has to be read again.
+    fn on_epoch_durable(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        match self.recorded.take() {
+            Some(_) if self.seen_epoch >= self.epoch => self.stop(StopReason::Fenced { by: self.seen_epoch }, out),
+            Some(state) => self.take_stock(now, state, out),
+            None => {
+                self.state = CoordinatorState::ReadingAgain;
+                out.push(Effect::Read);
+            }
+        }
+    }
+
+    fn take_stock(&mut self, now: Instant, state: StoredState, out: &mut Vec<Effect>) {
         self.ledger.load(state.homes);
+        self.recorded.load(state.regions, now + self.config.settings.journal.recovery_timeout);
+        self.initialized |= state.initialized;
         self.state = CoordinatorState::Reconciling;
         self.inquire_at = Some(now);
         self.note_missing(now);
@@ -83,16 +107,18 @@ impl Coordinator {
             return self.stop(StopReason::HandedOver, out);
         }
         self.call_strategy(out);
-        out.extend(self.ledger.next_batch().map(|(batch, events)| Effect::Commit { batch, events }));
+        let batch = self.ledger.next_batch(self.config.max_batch);
+        out.extend(batch.map(|(batch, events)| Effect::Commit { batch, events }));
         self.tell_tables(out);
     }
 
     pub(super) fn on_committed(&mut self, now: Instant, batch: u64, out: &mut Vec<Effect>) {
         let Some(events) = self.ledger.committed(batch) else { return };
-        if self.state == CoordinatorState::CommittingEpoch {
-            self.state = CoordinatorState::ReadingAgain;
-            out.push(Effect::Read);
-            return;
+        if events.iter().any(|event| matches!(event, StateEvent::EpochStarted(_))) {
+            match self.state {
+                CoordinatorState::CommittingEpoch => return self.on_epoch_durable(now, out),
+                _ => self.recorded.refreshed(now),
+            }
         }
         let mut told = Announcements::default();
         for event in events {
@@ -189,7 +215,7 @@ impl Coordinator {
     /// Nodes that own something and are no members: their time runs.
     fn note_missing(&mut self, now: Instant) {
         let regions = self.registry.regions().map(|(region, _)| region);
-        let named = self.ledger.owners().chain(regions).map(|region| &region.node);
+        let named = self.ledger.owners().chain(self.recorded.regions()).chain(regions).map(|region| &region.node);
         let missing: BTreeSet<_> = named.filter(|node| !self.members.contains(node)).cloned().collect();
         let members = &self.members;
         self.registry.note_missing(missing, |node| members.removed.get(node).map_or(now, |removal| removal.at));
@@ -216,7 +242,8 @@ impl Coordinator {
 
     /// Everything of a process is gone: all regions that it is known to have had.
     pub(super) fn terminate_node(&mut self, node: &UniqueAddress) {
-        let named = self.ledger.named().chain(self.registry.regions().map(|(region, _)| region));
+        let registered = self.registry.regions().map(|(region, _)| region);
+        let named = self.ledger.named().chain(self.recorded.regions()).chain(registered);
         let regions: BTreeSet<_> = named.filter(|region| region.node == *node).cloned().collect();
         for region in regions {
             self.terminate(&region);
@@ -234,6 +261,9 @@ impl Coordinator {
             }
             self.deallocate(&shard, None);
         }
+        if self.recorded.remove(region) {
+            self.ledger.record(StateEvent::RegionTerminated(region.clone()));
+        }
         for shard in self.drops.forget(region) {
             self.requests.look_again(&shard);
         }
@@ -245,6 +275,7 @@ impl Coordinator {
     fn become_active(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.state = CoordinatorState::Active;
         self.inquire_at = None;
+        self.recorded.refreshed(now);
         self.initialized |= self.ledger.all_durable().next().is_some();
         self.rebalance_at = Some(now + self.config.settings.rebalance_interval);
         let shards = self.homes().count();
@@ -263,6 +294,9 @@ impl Coordinator {
 
     pub(super) fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let retry = self.config.settings.retry_interval;
+        if self.recorded.tick(now) {
+            self.ledger.record(StateEvent::EpochStarted(self.meta()));
+        }
         if self.state == CoordinatorState::Reconciling && self.inquire_at.is_some_and(|at| at <= now) {
             self.inquire_at = Some(now + retry);
             for node in self.silent_nodes() {
@@ -301,12 +335,26 @@ impl Coordinator {
 
     /// Members that may host, or may still be hosting, and have not told this incarnation what.
     pub(super) fn silent_nodes(&self) -> Vec<UniqueAddress> {
+        if self.recorded.is_kept() {
+            return self.unregistered_nodes();
+        }
         let may_host = self
             .members
             .members
             .iter()
             .filter(|(_, member)| member.phase != Phase::Joining && member.has_role(&self.config.role));
         may_host.map(|(node, _)| node).filter(|node| !self.has_spoken(node)).cloned().collect()
+    }
+
+    /// In mode persistence: members that can be reached and host by what is recorded, and have not registered again.
+    fn unregistered_nodes(&self) -> Vec<UniqueAddress> {
+        let can_register = |node: &UniqueAddress| {
+            let member = self.members.members.get(node);
+            member.is_some_and(|member| member.reachable && !matches!(member.phase, Phase::Joining | Phase::Down))
+        };
+        let silent =
+            self.recorded.regions().filter(|region| !self.registry.contains(region)).map(|region| &region.node);
+        silent.filter(|node| can_register(node)).cloned().collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     fn has_spoken(&self, node: &UniqueAddress) -> bool {
@@ -325,10 +373,14 @@ impl Coordinator {
         self.sabotage == Some(Sabotage::Agreement) || self.standing == Standing::Agreed
     }
 
-    /// Whether every node has spoken or is gone: then a shard that is not known does not run anywhere.
+    /// Whether every node has spoken or is gone: then a shard that is not known does not run anywhere. A journal knows all
+    /// that do: there it is enough that those have spoken which it names, and their silence ends with its time.
     fn inventory_is_complete(&mut self, now: Instant) -> bool {
         if self.sabotage == Some(Sabotage::Inventory) {
             return true;
+        }
+        if self.recorded.is_kept() {
+            return self.recorded.is_overdue() || self.silent_nodes().is_empty();
         }
         let replaced = |node: &UniqueAddress| {
             let replaces = |region: &RegionId| region.node.address() == node.address() && region.node != *node;

@@ -52,13 +52,26 @@ pub struct StoredState {
     pub meta: Option<Meta>,
     /// Homes and tombstones.
     pub homes: BTreeMap<ShardId, StoredHome>,
+    /// Hosting regions that registered and have not ended. Kept in mode persistence only.
+    pub regions: BTreeSet<RegionId>,
+    /// The registration gate was passed once (sharding §2.16). Replicated data says so by having a home.
+    pub initialized: bool,
 }
 
 /// One durable change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StateEvent {
-    /// An incarnation takes over; the write is fenced by every later one.
+    /// An incarnation takes over, or in mode persistence, is still there; the write is fenced by every later one.
     EpochStarted(Meta),
+    /// What the type is understood to be from now on. This event and the three that follow are written in mode
+    /// persistence only: replicated data has the fingerprint in its `Meta`, and no need of the others.
+    FingerprintRecorded(Fingerprint),
+    /// The registration gate was passed.
+    Initialized,
+    /// A hosting region may be given shards from now on.
+    RegionRegistered(RegionId),
+    /// A region is proven to be gone; its homes were ended before.
+    RegionTerminated(RegionId),
     /// `ShardHomeAllocated` or, with `deallocated`, `ShardHomeDeallocated`.
     Home {
         /// Which shard.
@@ -81,6 +94,8 @@ pub enum Input {
         /// The largest epoch that this node has seen in a `Register` or `StaleEpoch`.
         seen_epoch: Epoch,
     },
+    /// The state was read and makes no sense; reading it again would not help.
+    Unreadable,
     /// The batch is durable, and no newer incarnation has been seen since it was written.
     Committed {
         /// As in [`Effect::Commit`].
@@ -185,8 +200,10 @@ pub enum StopReason {
         /// The epoch met.
         by: Epoch,
     },
-    /// A write's outcome is unknown: start again with backoff.
+    /// A write's outcome is unknown, or another incarnation writes: start again with backoff.
     CommitFailed,
+    /// What is stored cannot be read, as the log says: start again with backoff.
+    Unreadable,
     /// Its decisions are numbered to the end: start again at once.
     GenerationsUsedUp,
     /// This node is no member any more.

@@ -5,12 +5,12 @@
 //!
 //! Source: sharding §2.3, §2.13.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use greylag_core::{Generation, UniqueAddress};
 
-use super::protocol::{CoordinatorEvent, Effect, StopReason, StoredHome};
+use super::protocol::{CoordinatorEvent, Effect, StateEvent, StopReason, StoredHome};
 use super::registry::RegionEntry;
 use super::{Coordinator, CoordinatorState};
 use crate::ids::{RegionId, ShardId};
@@ -63,6 +63,9 @@ impl Coordinator {
             }
             None => {
                 self.send(&region, CoordinatorMessage::RegisterAck { serial }, out);
+                if !proxy && self.recorded.add(&region) {
+                    self.ledger.record(StateEvent::RegionRegistered(region.clone()));
+                }
                 for claim in hosted {
                     self.reconcile(now, &region, claim, out);
                 }
@@ -81,9 +84,10 @@ impl Coordinator {
 
     /// A process has one region of a type at a time, and an address one process.
     fn end_predecessors(&mut self, region: &RegionId) {
-        let owners = self.ledger.named().chain(self.registry.regions().map(|(region, _)| region));
+        let registered = self.registry.regions().map(|(region, _)| region);
+        let owners = self.ledger.named().chain(self.recorded.regions()).chain(registered);
         let before = owners.filter(|r| r.node == region.node && r.incarnation < region.incarnation);
-        for older in before.cloned().collect::<std::collections::BTreeSet<_>>() {
+        for older in before.cloned().collect::<BTreeSet<_>>() {
             self.terminate(&older);
         }
         let replaced = |node: &&UniqueAddress| node.address() == region.node.address() && **node != region.node;
@@ -109,6 +113,10 @@ impl Coordinator {
                     }
                 }
                 self.handoffs.remove(&shard);
+                if self.recorded.is_kept() {
+                    // A history in which a home follows another without an end contradicts itself.
+                    self.deallocate(&shard, None);
+                }
                 self.adopting.insert(shard.clone(), (generation, state));
                 let region = region.clone();
                 let home = StoredHome { region, generation, deallocated: false, previous: None, leftovers_from: None };
@@ -213,8 +221,8 @@ impl Coordinator {
     }
 
     fn terminate_hosting(&mut self, node: &UniqueAddress) {
-        let owners = self.ledger.owners();
-        let named: Vec<_> = owners.filter(|region| region.node == *node).cloned().collect();
+        let owners = self.ledger.owners().chain(self.recorded.regions());
+        let named: BTreeSet<_> = owners.filter(|region| region.node == *node).cloned().collect();
         for region in named {
             self.terminate(&region);
         }

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use greylag_cluster::{Cluster, Singleton, SingletonSettings, StopToken};
 use greylag_core::{DeadLetterReason, UniqueAddress};
-use greylag_ddata::Replicator;
 use greylag_transport::{AskError, AskHeader, Inbound, Receiver, Remoting};
 use tokio::task::JoinSet;
 
@@ -22,7 +21,7 @@ use super::control::{ControlLane, control_path};
 use super::mailbox::{Mailbox, mailbox};
 use super::region::AnyRegion;
 use super::shared::Coordination;
-use super::store::Store;
+use super::store::{Backend, NotCommitted, StateStore};
 use super::strategy::AllocationStrategy;
 use crate::allocation::View;
 use crate::coordinator::{Coordinator, CoordinatorConfig, CoordinatorEvent, Effect, Input, StopReason};
@@ -42,7 +41,7 @@ pub(crate) struct Host {
     remoting: Arc<dyn Remoting>,
     control_lane: ControlLane,
     /// `None` where the singleton never is, because the node lacks the role.
-    store: Option<Store>,
+    backend: Option<Backend>,
     fingerprint: Fingerprint,
     settings: ShardingSettings,
     margin: Duration,
@@ -76,7 +75,7 @@ impl Host {
     /// Receives for the type from now on, and coordinates it whenever the singleton is here.
     pub(crate) fn start(
         cluster: &Cluster,
-        replicator: Option<Replicator>,
+        backend: Option<Backend>,
         region: &Arc<dyn AnyRegion>,
         (name, fingerprint, settings, strategy): (
             EntityTypeName,
@@ -88,7 +87,7 @@ impl Host {
     ) -> Arc<Self> {
         let role = Some(fingerprint.role.clone()).filter(|role| !role.is_empty());
         let host = Arc::new(Self {
-            store: replicator.map(|replicator| Store::new(&name, replicator, &settings)),
+            backend,
             remoting: cluster.remoting().clone(),
             control_lane: ControlLane::new(name.clone(), cluster.remoting().clone()),
             margin: settings.down_removal_margin.unwrap_or_else(|| cluster.down_removal_margin()),
@@ -168,8 +167,10 @@ impl Host {
         }
     }
 
-    fn store(&self) -> &Store {
-        self.store.as_ref().expect("the singleton runs only where the role is, and there the store is")
+    /// The store of a new incarnation.
+    fn open_store(&self) -> Arc<dyn StateStore> {
+        let backend = self.backend.as_ref().expect("the singleton runs only where the role is, and there the store is");
+        backend.open(&self.name, &self.fingerprint, &self.settings)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Now> {
@@ -199,7 +200,7 @@ impl Host {
             match reason {
                 StopReason::HandedOver | StopReason::Downed => return,
                 StopReason::GenerationsUsedUp => continue,
-                StopReason::Fenced { .. } | StopReason::CommitFailed => {}
+                StopReason::Fenced { .. } | StopReason::CommitFailed | StopReason::Unreadable => {}
             }
             if began.elapsed() > backoff * 10 {
                 backoff = self.settings.coordinator_failure_backoff;
@@ -220,8 +221,10 @@ impl Host {
         // Singleton instances are drawn at random; incarnations of one instance follow each other.
         let incarnation = instance.wrapping_add(number);
         let id = CoordinatorId { node: self.remoting.self_address().clone(), incarnation };
+        let store = self.open_store();
         let config = CoordinatorConfig {
             id,
+            max_batch: store.max_batch(),
             fingerprint: self.fingerprint.clone(),
             role: self.fingerprint.role.clone(),
             settings: self.settings.clone(),
@@ -235,7 +238,7 @@ impl Host {
         let mut told_to_stop = false;
         loop {
             for effect in std::mem::take(&mut effects) {
-                if let Some(reason) = self.execute(effect, &sender, &mut work) {
+                if let Some(reason) = self.execute(effect, &store, &sender, &mut work) {
                     return reason;
                 }
             }
@@ -260,21 +263,22 @@ impl Host {
     }
 
     /// Executes one effect; work that waits is spawned and ends with the incarnation.
-    fn execute(self: &Arc<Self>, effect: Effect, inbox: &Mailbox, work: &mut JoinSet<()>) -> Option<StopReason> {
-        let (host, inbox) = (self.clone(), inbox.clone());
+    fn execute(
+        self: &Arc<Self>,
+        effect: Effect,
+        store: &Arc<dyn StateStore>,
+        inbox: &Mailbox,
+        work: &mut JoinSet<()>,
+    ) -> Option<StopReason> {
+        let (host, store, inbox) = (self.clone(), store.clone(), inbox.clone());
         match effect {
             Effect::Read => drop(work.spawn(async move {
-                let state = host.store().read().await;
-                let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-                let seen_epoch = host.seen_epoch.load(Ordering::Relaxed);
-                inbox.tell(Input::Read { state, wall_secs: since_1970.as_secs(), seen_epoch });
+                inbox.tell(host.read(&*store).await);
             })),
             Effect::Commit { batch, events } => drop(work.spawn(async move {
-                let committed = host.store().commit(events).await;
-                let answer = if committed {
-                    Input::Committed { batch }
-                } else {
-                    Input::CommitFailed { batch, retryable: false }
+                let answer = match store.commit(events).await {
+                    Ok(()) => Input::Committed { batch },
+                    Err(failed) => Input::CommitFailed { batch, retryable: failed == NotCommitted::NotStored },
                 };
                 inbox.tell(answer);
             })),
@@ -292,6 +296,20 @@ impl Host {
             Effect::Event(event) => self.log(&event),
         }
         None
+    }
+
+    async fn read(&self, store: &dyn StateStore) -> Input {
+        match store.read().await {
+            Ok(state) => {
+                let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                let seen_epoch = self.seen_epoch.load(Ordering::Relaxed);
+                Input::Read { state, wall_secs: since_1970.as_secs(), seen_epoch }
+            }
+            Err(error) => {
+                tracing::error!(entity_type = %self.name, %error, "new shards of this type get no home");
+                Input::Unreadable
+            }
+        }
     }
 
     fn send(&self, to: UniqueAddress, message: FromCoordinator, inbox: &Mailbox, work: &mut JoinSet<()>) {

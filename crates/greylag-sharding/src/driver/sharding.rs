@@ -9,7 +9,7 @@ use greylag_cluster::{AppVersion, Cluster, ClusterEvent, ClusterEvents, Phase, R
 use greylag_core::{DeadLetterReason, Generation};
 use greylag_crdt::{LwwMap, LwwRegister};
 use greylag_ddata::{Membership, Replicator, ReplicatorSettings, TypeTable};
-use greylag_persistence::{RecoveryPermits, Scope, Stores};
+use greylag_persistence::{RecoveryPermits, Scope, SettingsError, Stores};
 use greylag_transport::{Envelope, Remoting, TransportEvent, TransportListener};
 
 use super::alone::Alone;
@@ -19,12 +19,13 @@ use super::members::Tracker;
 use super::node::Node;
 use super::region::{self, AnyRegion};
 use super::shared::data_path;
+use super::store::Backend;
 use super::strategy::{AllocationStrategy, default_strategy};
 use crate::entity_ref::EntityRef;
 use crate::entity_type::{Common, Described, EntityType, Kind, Persisted};
 use crate::error::{InvalidSetting, InvalidTypeName};
 use crate::extractor::{Extractor, HashV1};
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::{Fingerprint, StateStoreMode};
 use crate::frame;
 use crate::ids::EntityTypeName;
 use crate::key::EntityKey;
@@ -79,10 +80,21 @@ pub enum InitError {
     },
     /// A shard that moves would come up empty and look healthy.
     #[error(
-        "entity type {name} is persistent, but only this node reaches the journal; use a shared one, or set \
+        "entity type {name} keeps {what} in a store that only this node reaches; use a shared one, or set \
          allow_local_journal for a cluster of one node"
     )]
     JournalNotShared {
+        /// The name.
+        name: EntityTypeName,
+        /// What would be lost with the node: events, or, in mode persistence, homes of shards or snapshots of them.
+        what: &'static str,
+    },
+    /// The homes of shards are to be kept in a journal, and sharding was started without one.
+    #[error(
+        "state_store_mode is \"persistence\", but sharding was started without stores to keep the homes of entity type \
+         {name} in; name a journal that every node reaches, or set state_store_mode to \"ddata\""
+    )]
+    NoCoordinatorJournal {
         /// The name.
         name: EntityTypeName,
     },
@@ -379,6 +391,7 @@ impl Inner {
         if let Some(hosted) = entity_type.hosted.as_ref().filter(|_| !proxy) {
             self.check_stores(hosted.persisted, &name, settings.allow_local_journal)?;
         }
+        self.state_journal(&name, &role, &settings)?;
         let fingerprint = Fingerprint {
             protocol_major: Fingerprint::PROTOCOL_MAJOR,
             type_name: name.to_string(),
@@ -419,7 +432,9 @@ impl Inner {
             Persisted::Nothing => Ok(()),
             Persisted::Events => match stores {
                 None => Err(InitError::NoStores { name }),
-                Some(stores) if !local && !stores.is_shared() => Err(InitError::JournalNotShared { name }),
+                Some(stores) if !local && !stores.is_shared() => {
+                    Err(InitError::JournalNotShared { name, what: "events" })
+                }
                 Some(_) => Ok(()),
             },
             Persisted::State => match stores.and_then(|stores| stores.states.as_ref()) {
@@ -430,6 +445,65 @@ impl Inner {
                 Some(_) => Ok(()),
             },
         }
+    }
+
+    /// Whether this node may run coordinators of types that this role hosts.
+    fn can_coordinate(&self, role: &str) -> bool {
+        self.cluster.as_ref().is_some_and(|cluster| role.is_empty() || cluster.settings().has_role(role))
+    }
+
+    /// The stores in which a coordinator on this node keeps homes, if they are to be in a journal. Every other node has to
+    /// reach them too.
+    fn state_journal(
+        &self,
+        name: &EntityTypeName,
+        role: &str,
+        settings: &ShardingSettings,
+    ) -> Result<Option<Stores>, InitError> {
+        if settings.state_store_mode != StateStoreMode::Persistence || !self.can_coordinate(role) {
+            return Ok(None);
+        }
+        let (name, journal) = (name.clone(), &settings.journal);
+        let Some(stores) = &self.node.stores else { return Err(InitError::NoCoordinatorJournal { name }) };
+        let unknown = |error| {
+            let (key, value) = match error {
+                SettingsError::UnknownPlugin { key, plugin, .. } => (key, plugin),
+                other => (other.key(), other.to_string()),
+            };
+            InvalidSetting { key, value, reason: "among the node's stores there is none of that name" }
+        };
+        let stores = stores.select(&journal.journal_plugin_id, &journal.snapshot_plugin_id).map_err(unknown)?;
+        let scopes = [("homes of shards", stores.journal.caps().scope), ("snapshots", stores.snapshots.caps().scope)];
+        match scopes.into_iter().find(|(_, scope)| *scope != Scope::Shared) {
+            Some((what, _)) if !settings.allow_local_journal => Err(InitError::JournalNotShared { name, what }),
+            _ => Ok(Some(stores)),
+        }
+    }
+
+    /// Where coordinators of a type on this node keep homes; nowhere, if none may run here.
+    fn backend(
+        &self,
+        state: &mut State,
+        cluster: &Cluster,
+        name: &EntityTypeName,
+        role: &str,
+        settings: &ShardingSettings,
+    ) -> Result<Option<Backend>, InitError> {
+        if let Some(stores) = self.state_journal(name, role, settings)? {
+            return Ok(Some(Backend::Persistence(stores)));
+        }
+        if !self.can_coordinate(role) {
+            return Ok(None);
+        }
+        let replicator = match state.replicators.get(role) {
+            Some(known) => known.clone(),
+            None => {
+                let started = start_replicator(cluster, &self.node, role, settings)?;
+                state.replicators.insert(role.to_owned(), started.clone());
+                started
+            }
+        };
+        Ok(Some(Backend::Ddata(replicator)))
     }
 
     /// Connects a new region with the coordination of its type on this node.
@@ -452,20 +526,9 @@ impl Inner {
             region.0.coordination.set(host.clone()).ok();
             return Ok(());
         }
-        let role = coordinated.1.role.clone();
-        // A node that cannot run the coordinator does not keep its state.
-        let can_coordinate = role.is_empty() || cluster.settings().has_role(&role);
-        let replicator = match state.replicators.get(&role) {
-            Some(known) => Some(known.clone()),
-            None if can_coordinate => {
-                let started = start_replicator(cluster, &self.node, &role, &coordinated.2)?;
-                state.replicators.insert(role, started.clone());
-                Some(started)
-            }
-            None => None,
-        };
         let name = coordinated.0.clone();
-        let host = coordinator::Host::start(cluster, replicator, erased, coordinated, state.members.clone());
+        let backend = self.backend(state, cluster, &name, &coordinated.1.role, &coordinated.2)?;
+        let host = coordinator::Host::start(cluster, backend, erased, coordinated, state.members.clone());
         if state.suspect {
             host.on_cluster(&Input::SelfSuspect);
         }

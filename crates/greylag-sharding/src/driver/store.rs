@@ -1,228 +1,86 @@
-//! The coordinator's state as replicated data.
+//! Where coordinators keep their state, behind one trait: replicated data, or a journal that every node reaches.
 //!
-//! One register says which incarnation wrote last with authority; 64 maps hold the homes, so a commit
-//! ships only what it touched. Both are clocked by epochs and generations, never by the wall clock. A
-//! commit counts only when a read made after it still shows the own incarnation: either a newer one
-//! sees what was written, or this one learns that it is fenced before any region hears of its decision.
-//!
-//! Source: sharding §2.15.
+//! A store belongs to one incarnation of the coordinator, so that nothing an earlier one still has under way can be taken
+//! for the work of its successor. Source: sharding §2.14, §2.15.
 
-use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+mod ddata;
+mod failures;
+mod persistence;
+mod snapshots;
 
-use futures::future::join_all;
-use greylag_crdt::{LwwMap, LwwRegister};
-use greylag_ddata::{Key, Read, ReadLevel, Replicator, WriteLevel};
-use twox_hash::XxHash3_64;
+use std::sync::Arc;
 
-use crate::coordinator::{Meta, StateEvent, StoredHome, StoredState};
-use crate::ids::{EntityTypeName, ShardId};
-use crate::settings::{MajorityPlus, ShardingSettings};
-use crate::wire;
+use async_trait::async_trait;
+use greylag_ddata::Replicator;
+use greylag_persistence::Stores;
 
-/// Maps that the homes are spread over.
-const BUCKETS: u64 = 64;
-/// Failures after which a repeated read or write is an error and not a warning any more.
-const FAILURES_BEFORE_ERROR: u32 = 5;
-/// Between a failure and the next try.
-const RETRY_PAUSE: Duration = Duration::from_millis(100);
+use self::ddata::DdataStore;
+use self::persistence::PersistenceStore;
+pub(crate) use self::persistence::persistence_id;
+use crate::coordinator::{StateEvent, StoredState};
+use crate::fingerprint::Fingerprint;
+use crate::ids::EntityTypeName;
+use crate::settings::ShardingSettings;
 
-type Register = LwwRegister<Vec<u8>>;
-type Homes = LwwMap<String, Vec<u8>>;
+/// Reads and writes the state of one incarnation.
+#[async_trait]
+pub(crate) trait StateStore: Send + Sync + 'static {
+    /// Events that are written in one piece, at most.
+    fn max_batch(&self) -> usize;
 
-/// See the module's description.
-pub(crate) struct Store {
-    replicator: Replicator,
-    name: EntityTypeName,
-    meta: Key<Register>,
-    buckets: Vec<Key<Homes>>,
-    read: ReadLevel,
-    write: WriteLevel,
-    /// How long one try may take.
-    patience: Duration,
-    /// The claim to power of the incarnation that runs now.
-    own: Mutex<Option<Meta>>,
+    /// All that is durable; tried again until the store answers.
+    ///
+    /// # Errors
+    /// [`Unreadable`]: the store answers, and trying again would not help.
+    async fn read(&self) -> Result<StoredState, Unreadable>;
+
+    /// Makes events durable, all or none. They count only if no other incarnation has come since the last read.
+    ///
+    /// # Errors
+    /// [`NotCommitted`] says what is stored.
+    async fn commit(&self, events: Vec<StateEvent>) -> Result<(), NotCommitted>;
 }
 
-impl Store {
-    pub(crate) fn new(name: &EntityTypeName, replicator: Replicator, settings: &ShardingSettings) -> Self {
-        let prefix = format!("coordinator/{}", name.encoded());
-        let key = |suffix: String| format!("{prefix}/{suffix}");
-        let homes = |bucket| Key::new(key(format!("homes/{bucket}"))).expect("type names are short");
-        let min_cap = Some(settings.majority_min_cap);
-        let (reading, writing) = (settings.waiting_for_state_timeout, settings.updating_state_timeout);
-        Self {
-            replicator,
-            name: name.clone(),
-            meta: Key::new(key("meta".into())).expect("type names are short"),
-            buckets: (0..BUCKETS).map(homes).collect(),
-            patience: reading,
-            read: match settings.read_majority_plus {
-                MajorityPlus::Additional(additional) => {
-                    ReadLevel::MajorityPlus { additional, min_cap, timeout: reading }
-                }
-                MajorityPlus::All => ReadLevel::All { timeout: reading },
-            },
-            write: match settings.write_majority_plus {
-                MajorityPlus::Additional(additional) => {
-                    WriteLevel::MajorityPlus { additional, min_cap, timeout: writing }
-                }
-                MajorityPlus::All => WriteLevel::All { timeout: writing },
-            },
-            own: Mutex::new(None),
-        }
-    }
-
-    /// Everything, by a majority; again until that succeeds.
-    pub(crate) async fn read(&self) -> StoredState {
-        let mut failures = Failures::default();
-        loop {
-            let buckets = join_all(self.buckets.iter().map(|bucket| self.replicator.get(bucket, self.read)));
-            let (meta, buckets) = tokio::join!(self.read_meta(), buckets);
-            let buckets: Result<Vec<_>, _> = buckets.into_iter().collect();
-            match (meta, buckets) {
-                (Ok(meta), Ok(buckets)) => {
-                    let homes = buckets.into_iter().filter_map(Read::found).flat_map(|homes| self.homes_of(&homes));
-                    return StoredState { meta, homes: homes.collect() };
-                }
-                (Err(error), _) | (_, Err(error)) => self.report(&mut failures, "read", &error).await,
-            }
-        }
-    }
-
-    async fn read_meta(&self) -> Result<Option<Meta>, greylag_ddata::GetError> {
-        let register = self.replicator.get(&self.meta, self.read).await?.found();
-        let bytes = register.as_ref().and_then(Register::value);
-        Ok(bytes.and_then(|bytes| match wire::decode_meta(bytes, super::node::horizon()) {
-            Ok(meta) => Some(meta),
-            Err(error) => {
-                tracing::error!(entity_type = %self.name, %error, "the coordinator's epoch could not be read");
-                None
-            }
-        }))
-    }
-
-    fn homes_of(&self, homes: &Homes) -> BTreeMap<ShardId, StoredHome> {
-        let horizon = super::node::horizon();
-        let read = |(shard, bytes): (&String, &Vec<u8>)| {
-            let shard = ShardId::new(shard.as_str()).ok()?;
-            match wire::decode_home(bytes, horizon) {
-                Ok(home) => Some((shard, home)),
-                Err(error) => {
-                    tracing::error!(entity_type = %self.name, %shard, %error, "a home could not be read");
-                    None
-                }
-            }
-        };
-        homes.iter().filter_map(read).collect()
-    }
-
-    /// Writes until a majority has it; then looks whether a newer incarnation has come. False: fenced.
-    pub(crate) async fn commit(&self, events: Vec<StateEvent>) -> bool {
-        let mut buckets: BTreeMap<u64, BTreeMap<ShardId, StoredHome>> = BTreeMap::new();
-        let mut started = None;
-        for event in events {
-            match event {
-                StateEvent::EpochStarted(meta) => started = Some(meta),
-                StateEvent::Home { shard, home } => {
-                    let bucket = XxHash3_64::oneshot(shard.as_str().as_bytes()) % BUCKETS;
-                    let homes = buckets.entry(bucket).or_default();
-                    // The later decision of one batch has the larger clock.
-                    homes.entry(shard).and_modify(|known| *known = home.clone()).or_insert(home);
-                }
-            }
-        }
-        if let Some(meta) = started {
-            *self.own.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(meta.clone());
-            self.write_meta(&meta).await;
-        }
-        join_all(buckets.into_iter().map(|(bucket, homes)| self.write_homes(bucket, homes))).await;
-        self.is_unfenced().await
-    }
-
-    async fn write_meta(&self, meta: &Meta) {
-        let mut failures = Failures::default();
-        loop {
-            let (value, clock) = (wire::encode_meta(meta), i64::try_from(meta.epoch).unwrap_or(i64::MAX));
-            let set = move |register: &mut Register, cx: &mut greylag_crdt::UpdateCx<'_>| {
-                register.set_with(cx, value, |_, _| clock);
-                Ok::<(), std::convert::Infallible>(())
-            };
-            match self.replicator.update(&self.meta, self.write, Register::new, set).await {
-                Ok(()) => return,
-                Err(error) => self.report(&mut failures, "write", &error).await,
-            }
-        }
-    }
-
-    async fn write_homes(&self, bucket: u64, homes: BTreeMap<ShardId, StoredHome>) {
-        let mut failures = Failures::default();
-        let key = &self.buckets[usize::try_from(bucket).expect("there are 64")];
-        loop {
-            let homes = homes.clone();
-            let put = move |map: &mut Homes, cx: &mut greylag_crdt::UpdateCx<'_>| {
-                for (shard, home) in homes {
-                    let clock = i64::try_from(home.clock()).unwrap_or(i64::MAX);
-                    map.put_with(cx, shard.to_string(), wire::encode_home(&home), |_, _| clock);
-                }
-                Ok::<(), std::convert::Infallible>(())
-            };
-            match self.replicator.update(key, self.write, Homes::new, put).await {
-                Ok(()) => return,
-                Err(error) => self.report(&mut failures, "write", &error).await,
-            }
-        }
-    }
-
-    async fn is_unfenced(&self) -> bool {
-        let own = self.own.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        let mut failures = Failures::default();
-        loop {
-            match self.read_meta().await {
-                Ok(meta) => return meta == own,
-                Err(error) => self.report(&mut failures, "read", &error).await,
-            }
-        }
-    }
-
-    /// Says that a majority could not be reached, and leaves it some time.
-    async fn report(&self, failures: &mut Failures, what: &str, error: &(dyn std::error::Error + Sync)) {
-        let name = &self.name;
-        match failures.next(self.patience) {
-            None => {}
-            Some(1) => tracing::info!(entity_type = %name, %error, "coordinator state: {what} failed, trying again"),
-            Some(n) if n < FAILURES_BEFORE_ERROR => {
-                tracing::warn!(entity_type = %name, %error, "coordinator state: {what} fails for {:?}", failures.lasting());
-            }
-            Some(_) => tracing::error!(
-                entity_type = %name, %error,
-                "coordinator state: {what} fails for {:?}; is sharding started on all nodes?", failures.lasting()
-            ),
-        }
-        // A request that fails at once (a replicator that still starts) must not spin.
-        tokio::time::sleep(RETRY_PAUSE).await;
-    }
+/// Why events are not durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotCommitted {
+    /// Nothing was written, and the same events may be committed again.
+    NotStored,
+    /// Another incarnation writes, or the outcome is unknown: only reading again can tell.
+    Lost,
 }
 
-/// Tries that failed in a row. Counted in the time that a try may take, since many fail at once.
-#[derive(Default)]
-struct Failures {
-    since: Option<Instant>,
-    told: u32,
+/// What is stored makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the coordinator's history under {id} cannot be read: {cause}; {advice}")]
+pub(crate) struct Unreadable {
+    /// The persistence id.
+    id: String,
+    /// What is wrong, and where.
+    cause: String,
+    /// What an operator can do.
+    advice: &'static str,
 }
 
-impl Failures {
-    /// The number of this failure, if it is one to tell of: the first five, then ever fewer.
-    fn next(&mut self, patience: Duration) -> Option<u32> {
-        let since = *self.since.get_or_insert_with(Instant::now);
-        let number = 1 + (since.elapsed().as_secs_f64() / patience.as_secs_f64()) as u32;
-        let tell = number > self.told && (number <= FAILURES_BEFORE_ERROR || number.is_power_of_two());
-        self.told = number;
-        tell.then_some(number)
-    }
+/// Which kind of store a node's coordinators use.
+pub(crate) enum Backend {
+    /// Replicated among the nodes that may run the coordinator.
+    Ddata(Replicator),
+    /// In this journal, with these snapshots.
+    Persistence(Stores),
+}
 
-    fn lasting(&self) -> Duration {
-        self.since.map_or(Duration::ZERO, |since| since.elapsed())
+impl Backend {
+    /// The store of a new incarnation.
+    pub(crate) fn open(
+        &self,
+        name: &EntityTypeName,
+        fingerprint: &Fingerprint,
+        settings: &ShardingSettings,
+    ) -> Arc<dyn StateStore> {
+        match self {
+            Self::Ddata(replicator) => Arc::new(DdataStore::new(name, replicator.clone(), settings)),
+            Self::Persistence(stores) => Arc::new(PersistenceStore::new(name, stores, fingerprint, settings)),
+        }
     }
 }

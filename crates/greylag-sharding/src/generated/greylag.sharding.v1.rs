@@ -348,6 +348,88 @@ pub struct StoredMeta {
     #[prost(message, optional, tag = "4")]
     pub fingerprint: ::core::option::Option<Fingerprint>,
 }
+/// "greylag.sharding.coordinator.event": one event in the journal of a type's coordinator.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HistoryEvent {
+    #[prost(oneof = "history_event::Body", tags = "1, 2, 3, 4, 5, 6, 7")]
+    pub body: ::core::option::Option<history_event::Body>,
+}
+/// Nested message and enum types in `HistoryEvent`.
+pub mod history_event {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct EpochStarted {
+        #[prost(uint64, tag = "1")]
+        pub epoch: u64,
+        #[prost(message, optional, tag = "2")]
+        pub coordinator_node: ::core::option::Option<super::Node>,
+        #[prost(uint64, tag = "3")]
+        pub coordinator_incarnation: u64,
+    }
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Initialized {}
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct ShardHomeAllocated {
+        #[prost(string, tag = "1")]
+        pub shard: ::prost::alloc::string::String,
+        #[prost(message, optional, tag = "2")]
+        pub region: ::core::option::Option<super::Region>,
+        #[prost(fixed64, tag = "3")]
+        pub generation: u64,
+        #[prost(fixed64, optional, tag = "4")]
+        pub previous: ::core::option::Option<u64>,
+        #[prost(message, optional, tag = "5")]
+        pub leftovers_from: ::core::option::Option<super::Region>,
+    }
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct ShardHomeDeallocated {
+        #[prost(string, tag = "1")]
+        pub shard: ::prost::alloc::string::String,
+        #[prost(fixed64, tag = "2")]
+        pub generation: u64,
+        #[prost(message, optional, tag = "3")]
+        pub leftovers_from: ::core::option::Option<super::Region>,
+    }
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Body {
+        #[prost(message, tag = "1")]
+        EpochStarted(EpochStarted),
+        #[prost(message, tag = "2")]
+        Initialized(Initialized),
+        #[prost(message, tag = "3")]
+        FingerprintRecorded(super::Fingerprint),
+        #[prost(message, tag = "4")]
+        RegionRegistered(super::Region),
+        #[prost(message, tag = "5")]
+        RegionTerminated(super::Region),
+        #[prost(message, tag = "6")]
+        ShardHomeAllocated(ShardHomeAllocated),
+        #[prost(message, tag = "7")]
+        ShardHomeDeallocated(ShardHomeDeallocated),
+    }
+}
+/// "greylag.sharding.coordinator.snapshot": all that the events up to it amount to.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HistorySnapshot {
+    #[prost(message, optional, tag = "1")]
+    pub meta: ::core::option::Option<StoredMeta>,
+    #[prost(bool, tag = "2")]
+    pub initialized: bool,
+    #[prost(message, repeated, tag = "3")]
+    pub regions: ::prost::alloc::vec::Vec<Region>,
+    /// Homes and tombstones.
+    #[prost(message, repeated, tag = "4")]
+    pub homes: ::prost::alloc::vec::Vec<history_snapshot::ShardHome>,
+}
+/// Nested message and enum types in `HistorySnapshot`.
+pub mod history_snapshot {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct ShardHome {
+        #[prost(string, tag = "1")]
+        pub shard: ::prost::alloc::string::String,
+        #[prost(message, optional, tag = "2")]
+        pub home: ::core::option::Option<super::StoredHome>,
+    }
+}
 /// A piece of a control message that is longer than one frame carries. Pieces of one message follow each other on the
 /// control lane, from index 0 on, and are read together as a message of this manifest.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -1,4 +1,4 @@
-//! The world around the machines: nodes, links, the cluster's judgement, the replicated store.
+//! The world around the machines: nodes, links, the cluster's judgement, the store: replicated, or a journal.
 //!
 //! What runs in the shards, and what is sent there, is an [`Application`]: the letters of this crate's
 //! own tests, or whole entities with their journal in the workspace's simulation.
@@ -8,6 +8,9 @@
 //! `down_removal_margin` is over. Everything else may go wrong: messages are delayed, lost with their
 //! link, control messages come twice and late, nodes crash, pause, leave, come back as new processes,
 //! coordinators fail and two of them may run.
+
+#[path = "journal.rs"]
+mod journal;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -30,6 +33,8 @@ use greylag_testkit::network::{Happening, Link, Network, NodeId};
 use greylag_transport::Lane;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
+
+use self::journal::{Answer, FakeJournal, Fate};
 
 pub(crate) const MARGIN: Duration = Duration::from_millis(1500);
 /// How long a run lasts before the faults stop.
@@ -256,6 +261,8 @@ pub(crate) struct Sabotage {
     pub(crate) coordinator: Option<coordinator::Sabotage>,
     /// The cluster takes a new process at a member's address for the end of the old one, whatever its host.
     pub(crate) moved_name: bool,
+    /// The journal, if that is the store, takes appends of every writer that ever claimed it.
+    pub(crate) unfenced: bool,
 }
 
 /// What a run did; printed with a failure.
@@ -279,6 +286,8 @@ pub(crate) struct World<A: Application> {
     views: Vec<Members>,
     pub(crate) shards: u32,
     store: StoredState,
+    /// In mode persistence, and then in place of the store; what it takes in one append.
+    journal: Option<(FakeJournal, usize)>,
     incarnations: u64,
     pub(crate) faults: Faults,
     pub(crate) faulty: bool,
@@ -315,6 +324,7 @@ impl<A: Application> World<A> {
             views: vec![Members::default()],
             shards,
             store: StoredState::default(),
+            journal: None,
             incarnations: 0,
             faults,
             faulty: true,
@@ -333,6 +343,13 @@ impl<A: Application> World<A> {
         A::begin(&mut world);
         world.after(800 * MS, Timer::Fault);
         world
+    }
+
+    /// The same in mode persistence, over a journal that takes one event in an append, or a few, or any number.
+    pub(crate) fn over_journal(mut self) -> Self {
+        let max_batch = [1, 2, 3, usize::MAX][self.net.rng().random_range(0..4)];
+        self.journal = Some((FakeJournal::new(self.sabotage.unfenced), max_batch));
+        self
     }
 
     /// The same with another margin.
@@ -1056,8 +1073,15 @@ impl<A: Application> World<A> {
             id: CoordinatorId { node: self.nodes[node].address.clone(), incarnation },
             fingerprint: Self::fingerprint(),
             role: String::new(),
-            settings: Self::settings(),
+            settings: ShardingSettings {
+                state_store_mode: match self.journal {
+                    Some(_) => StateStoreMode::Persistence,
+                    None => StateStoreMode::Ddata,
+                },
+                ..Self::settings()
+            },
             down_removal_margin: self.margin,
+            max_batch: self.journal.as_ref().map_or(usize::MAX, |(_, max_batch)| *max_batch),
         };
         self.note(|| format!("n{node}: coordinator {incarnation} starts"));
         let mut effects = Vec::new();
@@ -1176,7 +1200,41 @@ impl<A: Application> World<A> {
         reached.count() * 2 > members.len()
     }
 
+    fn input_of(&self, node: usize, state: StoredState) -> coordinator::Input {
+        let wall_secs = (1000 + self.net.now().as_secs()).saturating_sub(self.clock_back);
+        coordinator::Input::Read { state, wall_secs, seen_epoch: self.nodes[node].seen_epoch }
+    }
+
+    fn on_state_journal(&mut self, timer: Timer<A>) {
+        let (delay, fate) = (self.random(5, 80), self.net.rng().random_range(0..100));
+        let fate = match fate {
+            0..5 if self.faulty => Fate::NotStored,
+            5..8 if self.faulty => Fate::AnswerLost,
+            _ => Fate::Taken,
+        };
+        let Some((journal, _)) = &mut self.journal else { return };
+        let (node, incarnation, answer) = match timer {
+            Timer::StoreRead { node, incarnation } => match journal.read(incarnation, &Self::fingerprint()) {
+                Ok(state) => (node, incarnation, self.input_of(node, state)),
+                Err(what) => return self.fail(what),
+            },
+            Timer::StoreWrite { node, incarnation, batch, events } => {
+                let answer = match journal.append(incarnation, events, fate) {
+                    Answer::Stored => coordinator::Input::Committed { batch },
+                    Answer::NotStored => coordinator::Input::CommitFailed { batch, retryable: true },
+                    Answer::Lost => coordinator::Input::CommitFailed { batch, retryable: false },
+                };
+                (node, incarnation, answer)
+            }
+            _ => return,
+        };
+        self.after(delay, Timer::Coordinate { node, incarnation, input: answer });
+    }
+
     fn on_store(&mut self, node: usize, timer: Timer<A>) {
+        if self.journal.is_some() {
+            return self.on_state_journal(timer);
+        }
         if !self.nodes[node].alive {
             return;
         }
@@ -1187,9 +1245,7 @@ impl<A: Application> World<A> {
         let delay = self.random(5, 80);
         match timer {
             Timer::StoreRead { node, incarnation } => {
-                let wall_secs = (1000 + self.net.now().as_secs()).saturating_sub(self.clock_back);
-                let seen_epoch = self.nodes[node].seen_epoch;
-                let input = coordinator::Input::Read { state: self.store.clone(), wall_secs, seen_epoch };
+                let input = self.input_of(node, self.store.clone());
                 self.after(delay, Timer::Coordinate { node, incarnation, input });
             }
             Timer::StoreWrite { node, incarnation, batch, events } => {
@@ -1222,6 +1278,10 @@ impl<A: Application> World<A> {
                     self.store.meta = Some(meta);
                 }
             }
+            StateEvent::FingerprintRecorded(_)
+            | StateEvent::Initialized
+            | StateEvent::RegionRegistered(_)
+            | StateEvent::RegionTerminated(_) => {}
             StateEvent::Home { shard, home } => {
                 let known = self.store.homes.get(&shard);
                 if known.is_none_or(|known| known.clock() <= home.clock()) {

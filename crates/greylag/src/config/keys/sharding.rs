@@ -103,8 +103,44 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "sharding.state_store_mode",
             "sharding §7",
-            "Where the coordinator keeps homes; \"persistence\" is refused, this release does not have it.",
+            "Where the coordinator keeps homes: replicated data, or a journal. The same on all nodes.",
             |draft| &mut draft.settings.sharding.state_store_mode,
+        ),
+        Key::new(
+            "sharding.journal_plugin_id",
+            "sharding §2.14",
+            "Of mode \"persistence\": the journal among the stores that the program gives; empty for the node's own.",
+            |draft| &mut draft.settings.sharding.journal.journal_plugin_id,
+        ),
+        Key::new(
+            "sharding.snapshot_plugin_id",
+            "sharding §2.14",
+            "Of mode \"persistence\": the snapshot store, likewise.",
+            |draft| &mut draft.settings.sharding.journal.snapshot_plugin_id,
+        ),
+        Key::new(
+            "sharding.snapshot_every",
+            "sharding §2.14",
+            "Of mode \"persistence\": events between two snapshots.",
+            |draft| &mut draft.settings.sharding.journal.snapshot_every,
+        ),
+        Key::new(
+            "sharding.keep_n_snapshots",
+            "sharding §2.14",
+            "Of mode \"persistence\": how many snapshots, and their events, are kept behind a new one.",
+            |draft| &mut draft.settings.sharding.journal.keep_n_snapshots,
+        ),
+        Key::new(
+            "sharding.strict_recovery",
+            "sharding §2.14",
+            "Of mode \"persistence\": a history that contradicts itself stops the coordinator, in place of being repaired.",
+            |draft| &mut draft.settings.sharding.journal.strict_recovery,
+        ),
+        Key::new(
+            "sharding.recovery_timeout",
+            "sharding §2.13",
+            "Of mode \"persistence\": how long a new coordinator waits for the regions that its predecessors recorded.",
+            |draft| &mut draft.settings.sharding.journal.recovery_timeout,
         ),
         Key::new(
             "sharding.least_shard_allocation_strategy.rebalance_absolute_limit",
@@ -249,7 +285,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "sharding.allow_local_journal",
             "sharding §2.14",
-            "Lets event-sourced types run on a journal that only this process can open.",
+            "Lets event-sourced types, and coordinators that keep homes in a journal, use one that only this process can open.",
             |draft| &mut draft.settings.sharding.allow_local_journal,
         ),
     ]
