@@ -123,6 +123,7 @@ fn coordinator(incarnation: u64, decisions: &mut Vec<Decision>) -> Coordinator {
         role: String::new(),
         settings: ShardingSettings::test(),
         down_removal_margin: Duration::from_secs(1),
+        max_batch: usize::MAX,
     };
     Coordinator::new(config, decisions)
 }
@@ -230,6 +231,8 @@ impl World {
                     match event {
                         StateEvent::EpochStarted(meta) => self.stored.meta = Some(meta),
                         StateEvent::Home { shard, home } => drop(self.stored.homes.insert(shard, home)),
+                        // Only a journal keeps the others.
+                        _ => {}
                     }
                 }
                 self.decide(Fact::Committed { batch });
