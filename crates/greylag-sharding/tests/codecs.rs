@@ -1,8 +1,9 @@
 //! How messages, answers and what stands in them find their formats, between two nodes, and what an asker hears of a
 //! mistake. Sharding scenario 110; api.md, "How replies find their format".
 
-use std::sync::Arc;
+use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -13,9 +14,11 @@ use greylag_core::{
     UniqueAddress,
 };
 use greylag_persistence::{Ctx, DurableState, Effect, EventSourced, StateEffect, StoredCodec, Stores};
+use greylag_sharding::fingerprint::Mismatch;
+use greylag_sharding::region::RegionEvent;
 use greylag_sharding::{
-    AskError, Entity, EntityCtx, EntityKey, EntityRef, EntityType, Failure, InitError, Kind, Region, Sharding,
-    ShardingSettings,
+    AskError, Entity, EntityCtx, EntityKey, EntityRef, EntityType, Event, Failure, InitError, Kind, Region, SendError,
+    Sharding, ShardingSettings,
 };
 use greylag_transport::memory::MemoryNetwork;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -150,6 +153,7 @@ impl<'de> Deserialize<'de> for Fussy {
 
 #[derive(Serialize, Deserialize)]
 enum Question {
+    Nothing,
     Fine(ReplyTo<Fussy>),
     Unwritable(ReplyTo<Fussy>),
     Unreadable(ReplyTo<Fussy>),
@@ -167,6 +171,7 @@ impl Entity for Clerk {
 
     fn receive(&mut self, question: Question, _: &mut Ctx<'_, Question>) -> Result<(), Failure> {
         match question {
+            Question::Nothing => {}
             Question::Fine(to) | Question::Holds(_, to) | Question::HoldsLast(to, _) => to.reply(Fussy::Fine),
             Question::Unwritable(to) => to.reply(Fussy::Unwritable),
             Question::Unreadable(to) => to.reply(Fussy::Unreadable),
@@ -203,8 +208,31 @@ async fn scenario_110_an_asker_hears_which_type_has_no_way_and_on_which_node() {
     }
 }
 
+/// What the nodes of this file log.
+struct Log;
+
+impl Log {
+    fn lines() -> MutexGuard<'static, Vec<u8>> {
+        static LINES: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+        LINES.lock().unwrap()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Self::lines().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The asker hears which message was not read, and where; the log of that node, which type it lacks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scenario_110_a_reference_to_a_type_that_the_reader_lacks_is_named() {
+async fn scenario_110_a_reference_to_a_type_that_the_reader_lacks_ends_its_message() {
+    tracing_subscriber::fmt().with_writer(|| Log).with_ansi(false).try_init().unwrap();
     const ONLY_HERE: EntityKey<Question> = EntityKey::new("Only here");
 
     let two = Two::new().await;
@@ -219,9 +247,40 @@ async fn scenario_110_a_reference_to_a_type_that_the_reader_lacks_is_named() {
         let unread = clerk.ask(|to| Question::HoldsLast(to, here.entity_ref("1"))).await;
         assert_eq!(unread.unwrap_err(), undecodable, "not what the token says that was read before the mistake");
     }
+    let told = undecodable.to_string();
+    assert!(told.contains("Question") && told.contains("b:1"), "{told}");
+    let log = String::from_utf8_lossy(&Log::lines()).into_owned();
+    let missing = log.lines().find(|line| line.contains("a type that is not set up here"));
+    assert!(missing.is_some_and(|line| line.contains("\"Only here\"")), "{log}");
     for question in [Question::Holds as fn(_, _) -> _, |of, to| Question::HoldsLast(to, of)] {
         assert_eq!(clerk.ask(|to| question(clerk.clone(), to)).await, Ok(Fussy::Fine));
     }
+}
+
+/// sharding 109: one type by two codecs that no message can pass between. The later node is refused when it registers.
+/// On one thread, so that nothing of the region runs before its events are listened to.
+#[tokio::test]
+async fn scenario_109_a_node_with_another_codec_is_refused_and_told_so() {
+    let two = Two::new().await;
+    let clerks = |name| EntityType::new(CLERK, |_| Ok(Clerk)).codec(json(name)).role("host");
+    let first = two.host.sharding.init(clerks("clerk.a")).unwrap();
+    assert_eq!(first.entity_ref("1").ask(Question::Fine).await, Ok(Fussy::Fine));
+    let later = two.asker.sharding.init(clerks("clerk.b")).unwrap();
+    let mut events = later.subscribe();
+    let refused = async {
+        loop {
+            if let Event::Region(RegionEvent::Refused(mismatch)) = events.next().await.unwrap() {
+                return mismatch;
+            }
+        }
+    };
+    let Mismatch { field, expected, got } = tokio::time::timeout(PATIENCE, refused).await.unwrap();
+    assert_eq!(field, "codec");
+    assert!(expected.contains("clerk.a") && got.contains("clerk.b"), "{expected} and {got}");
+    let clerk = later.entity_ref("1");
+    assert_eq!(clerk.tell(Question::Nothing), Err(SendError::Refused));
+    assert_eq!(clerk.ask(Question::Fine).await, Err(AskError::Send(SendError::Refused)), "and it does not time out");
+    assert_eq!(first.entity_ref("1").ask(Question::Fine).await, Ok(Fussy::Fine), "the first one goes on");
 }
 
 /// serde tries the variants of an untagged enum one after the other: tokens are read that no handler ever sees.

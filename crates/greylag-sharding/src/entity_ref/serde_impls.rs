@@ -5,6 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
 use super::EntityRef;
 use crate::driver::SharedSharding;
+use crate::ids::EntityTypeName;
 use crate::key::EntityKey;
 
 impl<M> Serialize for EntityRef<M> {
@@ -22,7 +23,13 @@ impl<'de, M: Send + 'static> Deserialize<'de> for EntityRef<M> {
         let sharding = ReplyScope::lent::<SharedSharding>().and_then(|shared| shared.get());
         let sharding =
             sharding.ok_or_else(|| de::Error::custom("a reference to an entity was read outside of a node"))?;
-        let key = EntityKey::<M>::named(entity_type);
-        Ok(EntityRef::new(sharding.region(key).map_err(de::Error::custom)?, id))
+        let region = sharding.region(EntityKey::<M>::named(entity_type)).map_err(|missing| {
+            // Said here, since the errors of codecs do not repeat what they read.
+            if EntityTypeName::new(&missing.name).is_ok() {
+                tracing::warn!(entity_type = ?missing.name, "a message refers to an entity of a type that is not set up here");
+            }
+            de::Error::custom(missing)
+        })?;
+        Ok(EntityRef::new(region, id))
     }
 }
