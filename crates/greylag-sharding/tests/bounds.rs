@@ -185,3 +185,22 @@ async fn scenario_105_direct_messages_are_bounded_too() {
         assert!(waiting <= 20 + 30, "{waiting} wait");
     }
 }
+
+/// What passes through the region's machine is bounded by the shard's inbox like what passes by it: here a buffer that leaves.
+#[tokio::test]
+async fn scenario_105_a_buffer_that_leaves_is_bounded_by_the_inbox_of_its_shard() {
+    const REACHABLE: EntityKey<Direct> = EntityKey::new("Reachable");
+    let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
+    let settings = ShardingSettings { shard_inbox_capacity: 100, ..ShardingSettings::test() };
+    let sharding = Sharding::alone(remoting.clone(), None, settings).await.unwrap();
+    let entity = sharding.init(EntityType::new(REACHABLE, |_| Ok(Reachable))).unwrap().entity_ref("1");
+    let counter = Arc::new(());
+    for _ in 0..400 {
+        entity.tell(Direct::Carry(counter.clone())).unwrap();
+    }
+    let behind = entity.ask(Direct::Address).await;
+    assert_eq!(behind, Err(AskError::Dropped(DeadLetterReason::ShardInboxFull)), "it was the last that waited");
+    assert_eq!(remoting.dead_letter_totals().get(&DeadLetterReason::ShardInboxFull), Some(&301));
+    entity.ask(Direct::Address).await.unwrap();
+    assert_eq!(Arc::strong_count(&counter), 1, "the others were handled");
+}
