@@ -9,8 +9,10 @@ use greylag_core::{Generation, UniqueAddress};
 use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::membership::{MemberFacts, Members, Phase};
-use greylag_sharding::message::{Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, RegionMessage};
-use greylag_sharding::region::{Effect, Input, MessageInfo, Region, RegionConfig, Route, Token};
+use greylag_sharding::message::{
+    Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, Mark, RegionMessage,
+};
+use greylag_sharding::region::{Effect, Input, MessageInfo, Provenance, Region, RegionConfig, Returned, Route, Token};
 use greylag_sharding::settings::ShardingSettings;
 use greylag_transport::Lane;
 
@@ -44,6 +46,8 @@ struct World {
     killed: bool,
     stopped: bool,
     told: Vec<RegionMessage>,
+    /// Messages that had left when the mark of leftovers was sent.
+    marked_after: Option<usize>,
 }
 
 impl World {
@@ -78,6 +82,7 @@ impl World {
             killed: false,
             stopped: false,
             told: Vec::new(),
+            marked_after: None,
         };
         let facts = |up_number| MemberFacts {
             phase: Phase::Up,
@@ -104,6 +109,7 @@ impl World {
                 Effect::KillShard { .. } => self.killed = true,
                 Effect::StopShard { .. } => self.stopped = true,
                 Effect::SendCoordinator { message, .. } => self.told.push(message),
+                Effect::SendMark { mark: Mark::Leftover { .. }, .. } => self.marked_after = Some(self.left.len()),
                 Effect::DeadLetter { reason, .. } => panic!("nothing is lost: {reason}"),
                 _ => {}
             }
@@ -215,4 +221,34 @@ fn scenario_100_a_route_left_in_the_midst_of_a_flush_is_marked() {
     assert!(acked, "a mark follows what was sent");
     while world.turn() {}
     assert_eq!((world.left.len(), world.region.counters().buffered), (TURN, 2_000 - TURN as u64));
+}
+
+/// Leftovers are good for the next home alone, so all of them leave for it at once: of a route that is left in the midst of
+/// them the rest would be dropped, with every link up.
+#[test]
+fn scenario_100_leftovers_leave_in_one_turn_and_the_mark_behind_them() {
+    let mut world = World::new();
+    world.home(BUSY, 1);
+    world.ready(BUSY);
+    let (shard, generation) = (ShardId::from_index(BUSY), Generation::new(1, 1).unwrap());
+    let attempt = Attempt(generation.as_u64());
+    world.order(CoordinatorMessage::HandOff { shard: shard.clone(), generation, attempt, flush_from: Vec::new() });
+    let leftovers =
+        (1..=2_000).map(|token| Returned { message: MessageInfo::of(Token(token)), provenance: Provenance::Own });
+    world.last = 2_000;
+    world.input(Input::ShardStopped { shard: shard.clone(), generation, leftovers: leftovers.collect() });
+    world.fill(2_000);
+    let home = Home {
+        shard,
+        region: region(3),
+        generation: Generation::new(1, 9).unwrap(),
+        flushed: None,
+        previous: None,
+        leftovers_from: None,
+    };
+    world.order(CoordinatorMessage::ShardHomes(vec![home]));
+    assert_eq!(world.marked_after, Some(2_000), "the mark follows all leftovers, in the same turn");
+    assert_eq!(world.left.len(), 2_000 + TURN, "and the others have begun");
+    while world.turn() {}
+    assert_eq!(world.left, (1..=4_000).collect::<Vec<_>>());
 }

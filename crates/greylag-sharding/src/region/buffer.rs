@@ -329,6 +329,25 @@ mod tests {
         }
     }
 
+    /// What waits for a newer generation stays behind a flush, in its order, and is not lost.
+    #[test]
+    fn a_flush_passes_over_what_is_for_a_newer_generation() {
+        let newer = |token| Waiting { stamped: Some(generation(5)), ..entry(token, Rank::Plain) };
+        let mut buffer = Buffer::default();
+        [newer(1), entry(2, Rank::Plain), newer(3), entry(4, Rank::Back)]
+            .into_iter()
+            .for_each(|waiting| buffer.insert(waiting));
+        let mut left = Vec::new();
+        while let Some(Waiting { content: Content::Message(message), .. }) = buffer.pop_for(generation(4)) {
+            left.push(message.token.0);
+        }
+        assert_eq!((left, buffer.messages(), buffer.has_more()), (vec![4, 2], 2, false));
+        assert!(!buffer.is_empty(), "they wait");
+        buffer.end_flush();
+        assert!(buffer.may_hold_newer(generation(4)));
+        assert_eq!(tokens(&mut buffer), [1, 3]);
+    }
+
     #[test]
     fn a_larger_stamp_is_known_until_the_buffer_is_emptied() {
         let mut buffer = Buffer::default();

@@ -483,26 +483,19 @@ impl Region {
     fn open_remote(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
         let State::Remote { region, generation } = &slot.state else { return };
         let (region, generation) = (region.clone(), *generation);
-        let mut left = self.flush_turn;
-        while left > 0
-            && let Some(waiting) = slot.buffer.pop_leftover()
-        {
-            left -= 1;
+        // In one turn, however many: leftovers are good for this home alone, and a route left in their midst would strand the
+        // rest.
+        while let Some(waiting) = slot.buffer.pop_leftover() {
             self.empty(now, shard, waiting, out, |this, waiting, out| {
                 this.forward(shard, &region, generation, waiting, out);
             });
-        }
-        if slot.buffer.has_leftovers() {
-            return Self::continue_later(shard, slot, out);
         }
         if std::mem::take(&mut slot.owes_leftover_mark) {
             let mark = Mark::Leftover { generation, from: self.config.id.clone() };
             out.push(Effect::SendMark { to: region.clone(), shard: shard.clone(), mark });
         }
-        while left > 0
-            && let Some(waiting) = slot.buffer.pop()
-        {
-            left -= 1;
+        for _ in 0..self.flush_turn {
+            let Some(waiting) = slot.buffer.pop() else { break };
             self.empty(now, shard, waiting, out, |this, waiting, out| {
                 this.forward(shard, &region, generation, waiting, out);
             });

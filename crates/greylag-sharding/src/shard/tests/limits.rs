@@ -106,6 +106,23 @@ fn a_newcomer_that_is_not_admitted_handles_its_message_and_ends() {
     world.expect(&["2: start 2", "2: a", "2: on_stop", "2: Stopped"]);
 }
 
+/// A veto ends with its incarnation: what takes the place afterwards is an entity like any other.
+#[test]
+fn a_veto_ends_with_its_incarnation() {
+    for end in ["stop", "fail"] {
+        let mut world = limited(1);
+        world.use_entity("1", "veto");
+        world.use_entity("1", end);
+        if end == "stop" {
+            world.use_entity("2", "a");
+        }
+        let live = if end == "stop" { "2" } else { "1" };
+        world.log.clear();
+        world.use_entity("3", "a");
+        world.expect(&["3: start 3", "3: a", &format!("{live}: on_stop"), &format!("{live}: Stopped")]);
+    }
+}
+
 /// Entities that end, fail or are asked to stop make room at once.
 #[test]
 fn what_ends_by_itself_counts_no_more() {
