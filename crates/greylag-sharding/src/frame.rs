@@ -268,8 +268,10 @@ mod tests {
         ] {
             let mut buffer = BytesMut::new();
             put_header(&mut buffer, &stamp, 1, &EntityId::new("c").unwrap());
-            assert!(take_header(&"a:1#1".parse().unwrap(), &mut buffer.freeze(), horizon()).is_err());
-            assert!(decode_mark(encode_mark(&Mark::Probe { nonce: 1, stamp }), horizon()).is_err());
+            let taken = take_header(&"a:1#1".parse().unwrap(), &mut buffer.freeze(), horizon());
+            assert!(matches!(taken, Err(ReadError::BeyondReach(_))), "{taken:?}");
+            let probe = decode_mark(encode_mark(&Mark::Probe { nonce: 1, stamp }), horizon());
+            assert!(matches!(probe, Err(ReadError::BeyondReach(_))), "{probe:?}");
         }
         let (from, attempt) = (region("a:1#1"), Attempt(beyond().as_u64()));
         for mark in [
@@ -277,7 +279,8 @@ mod tests {
             Mark::Flush { generation: generation(1), attempt, from: from.clone() },
             Mark::Leftover { generation: beyond(), from },
         ] {
-            assert!(decode_mark(encode_mark(&mark), horizon()).is_err());
+            let read = decode_mark(encode_mark(&mark), horizon());
+            assert!(matches!(read, Err(ReadError::BeyondReach(_))), "{read:?}");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use greylag_cluster::{Clock, Cluster, ClusterSettings, SbrSettings, ShutdownReason};
 use greylag_codec::json;
@@ -19,7 +19,7 @@ use greylag_sharding::{
     ByEvents, Entity, EntityKey, EntityType, Failure, Region, SendError, Sharding, ShardingSettings,
 };
 use greylag_transport::memory::MemoryNetwork;
-use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient};
+use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient, Remoting};
 use serde::{Deserialize, Serialize};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -368,67 +368,132 @@ impl Receiver for Told {
     }
 }
 
+/// A node without sharding that speaks to the coordinator of the counters by hand.
+struct Speaker {
+    region: RegionId,
+    remoting: Arc<dyn Remoting>,
+    told: tokio::sync::mpsc::UnboundedReceiver<Control>,
+    cluster: Option<Cluster>,
+}
+
+impl Speaker {
+    /// As a member, or as a stranger.
+    async fn new(world: &World, address: &str, member: bool) -> Self {
+        let node: UniqueAddress = address.parse().expect("an address");
+        let remoting = world.network.node(node.clone(), Arc::new(Registry::new()));
+        let (sender, told) = tokio::sync::mpsc::unbounded_channel();
+        remoting.register(&Self::path(), Arc::new(Told(sender)));
+        let mut cluster = None;
+        if member {
+            let resolver = SbrSettings { stable_after: Duration::from_secs(3), ..SbrSettings::default() };
+            let settings = ClusterSettings::test().with_resolver(resolver);
+            let started = Cluster::start(settings, remoting.clone()).await.expect("it starts");
+            started.join_seed_nodes(vec![world.seed.clone()]).await.expect("it joins");
+            started.wait_up().await.expect("it comes up");
+            cluster = Some(started);
+        }
+        Self { region: RegionId { node, incarnation: 1 }, remoting, told, cluster }
+    }
+
+    fn path() -> String {
+        format!("{}sharding/Counter", Recipient::CONTROL_PREFIX)
+    }
+
+    /// Says something; answers in how many frames.
+    fn say(&self, to: &UniqueAddress, message: &RegionMessage) -> usize {
+        let (manifest, bytes) = wire::encode_region(message);
+        let frames = Cutter::default().frames(manifest, bytes);
+        let count = frames.len();
+        for (manifest, frame) in frames {
+            assert!(frame.len() <= 64 * 1024, "a frame of {} bytes", frame.len());
+            let envelope = Envelope::new(Recipient::new(Self::path()), CodecId::INTERNAL, manifest, frame);
+            self.remoting.send(&Destination::Incarnation(to.clone()), envelope.to_uid(to.uid())).expect("taken");
+        }
+        count
+    }
+
+    /// A registration that is refused, since that is an answer to its serial which any region gets.
+    fn register(&self, serial: u64, highest_epoch: u64, hosted: Vec<Claim>) -> RegionMessage {
+        let fingerprint = Fingerprint {
+            protocol_major: 1,
+            type_name: "Another".into(),
+            extractor: ("HashV1".into(), 1),
+            number_of_shards: 10_000,
+            remember_entities: false,
+            remember_entities_store: "ddata".into(),
+            state_store_mode: StateStoreMode::Ddata,
+            role: String::new(),
+            codec: Vec::new(),
+        };
+        let region = self.region.clone();
+        RegionMessage::Register(Register { region, proxy: false, serial, fingerprint, highest_epoch, hosted })
+    }
+
+    /// The serial of the next refusal, and the epoch of the coordinator that refuses.
+    async fn refusal(&mut self) -> (u64, u64) {
+        let refusal = async {
+            loop {
+                let message = self.told.recv().await.expect("the receiver lives as long as its node");
+                if let Control::FromCoordinator(FromCoordinator { epoch, message, .. }) = message
+                    && let CoordinatorMessage::RegisterRefused { serial, .. } = message
+                {
+                    return (serial, epoch);
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, refusal).await.expect("the coordinator answers")
+    }
+}
+
 /// sharding 98: an inventory that takes several frames reaches the coordinator.
 #[tokio::test]
 async fn scenario_98_an_inventory_in_pieces_is_answered() {
     let world = World::new();
     let a = world.node("a:1").await;
-    let address: UniqueAddress = "b:1#77".parse().expect("an address");
-    let remoting = world.network.node(address.clone(), Arc::new(Registry::new()));
-    let path = format!("{}sharding/Counter", Recipient::CONTROL_PREFIX);
-    let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
-    remoting.register(&path, Arc::new(Told(sender)));
-    let resolver = SbrSettings { stable_after: Duration::from_secs(3), ..SbrSettings::default() };
-    let settings = ClusterSettings::test().with_resolver(resolver);
-    let b = Cluster::start(settings, remoting.clone()).await.expect("it starts");
-    b.join_seed_nodes(vec![world.seed.clone()]).await.expect("it joins");
-    b.wait_up().await.expect("it comes up");
-
-    // Refused, since that is an answer to its serial which any region gets.
-    let fingerprint = Fingerprint {
-        protocol_major: 1,
-        type_name: "Another".into(),
-        extractor: ("HashV1".into(), 1),
-        number_of_shards: 10_000,
-        remember_entities: false,
-        remember_entities_store: "ddata".into(),
-        state_store_mode: StateStoreMode::Ddata,
-        role: String::new(),
-        codec: Vec::new(),
-    };
+    let mut b = Speaker::new(&world, "b:1#77", true).await;
     let claim = |index| Claim {
         shard: ShardId::from_index(index),
         generation: Generation::new(1, 1).expect("in range"),
         state: ClaimState::Running,
     };
-    let region = RegionId { node: address, incarnation: 1 };
-    let register = Register {
-        region,
-        proxy: false,
-        serial: 5,
-        fingerprint,
-        highest_epoch: 0,
-        hosted: (0..10_000).map(claim).collect(),
-    };
-    let (manifest, bytes) = wire::encode_region(&RegionMessage::Register(register));
-    let frames = Cutter::default().frames(manifest, bytes);
-    assert!(frames.len() > 2, "{} frames", frames.len());
-    for (manifest, frame) in frames {
-        let envelope = Envelope::new(Recipient::new(path.as_str()), CodecId::INTERNAL, manifest, frame);
-        remoting.send(&Destination::Incarnation(a.address.clone()), envelope.to_uid(a.address.uid())).expect("taken");
-    }
-    let answer = async {
-        while let Some(message) = told.recv().await {
-            if let Control::FromCoordinator(FromCoordinator {
-                message: CoordinatorMessage::RegisterRefused { serial, .. },
-                ..
-            }) = message
-            {
-                return serial;
-            }
+    let frames = b.say(&a.address, &b.register(5, 0, (0..10_000).map(claim).collect()));
+    assert!(frames > 2, "{frames} frames");
+    assert_eq!(b.refusal().await.0, 5, "it was read whole");
+}
+
+/// sharding 103: the coordinator believes no epoch that none can have reached, from a member or from a stranger, and keeps
+/// its own.
+#[tokio::test]
+async fn scenario_103_a_coordinator_stores_no_number_beyond_reach_and_goes_on() {
+    let world = World::new();
+    let a = world.node("a:1").await;
+    increment_all(&a.counters, 10);
+    assert_all(&a.counters, 10, 1).await;
+    let mut member = Speaker::new(&world, "b:1#78", true).await;
+    let stranger = Speaker::new(&world, "c:1#79", false).await;
+    member.say(&a.address, &member.register(1, 0, Vec::new()));
+    let (_, before) = member.refusal().await;
+    let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs();
+    for epoch in [u64::MAX, Generation::MAX_EPOCH - 1, wall + 200 * 365 * 24 * 60 * 60] {
+        for speaker in [&member, &stranger] {
+            speaker.say(&a.address, &speaker.register(2, epoch, Vec::new()));
+            let claim = |shard| Claim {
+                shard: ShardId::from_index(shard),
+                generation: Generation::new(epoch.min(Generation::MAX_EPOCH), 1).expect("in range"),
+                state: ClaimState::Running,
+            };
+            speaker.say(&a.address, &speaker.register(3, before, (0..20).map(claim).collect()));
+            speaker.say(&a.address, &RegionMessage::StaleEpoch { region: speaker.region.clone(), epoch });
         }
-        unreachable!("the receiver lives as long as its node")
-    };
-    let answer = tokio::time::timeout(PATIENCE, answer).await.expect("the coordinator answers");
-    assert_eq!(answer, 5, "it was read whole");
+    }
+    // Behind all of it on the same lane.
+    member.say(&a.address, &member.register(4, 0, Vec::new()));
+    assert_eq!(member.refusal().await, (4, before), "nothing in between was answered, and it is the same coordinator");
+    // A member without the type keeps no part of the coordinator's state: with it, nothing new is decided.
+    let leaver = member.cluster.take().expect("it is a member");
+    leaver.leave(member.region.node.clone()).expect("it is one of its cluster");
+    tokio::time::timeout(PATIENCE, leaver.terminated()).await.expect("it leaves");
+    increment_all(&a.counters, 40);
+    assert_eq!(get(&a.counters, 5).await, 2);
+    assert_eq!(get(&a.counters, 35).await, 1, "an entity that is new");
 }

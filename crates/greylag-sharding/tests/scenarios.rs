@@ -16,7 +16,9 @@ use greylag_sharding::membership::{MemberFacts, Members, Phase, Removal};
 use greylag_sharding::message::{
     Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, Mark, PeerMessage, RegionMessage, Stamp,
 };
-use greylag_sharding::region::{Effect, Input, MessageInfo, Provenance, Region, RegionConfig, Returned, Route, Token};
+use greylag_sharding::region::{
+    Effect, Input, MessageInfo, Provenance, Region, RegionConfig, RegionEvent, Returned, Route, Token,
+};
 use greylag_sharding::settings::ShardingSettings;
 use greylag_testkit::deadlines::assert_moved;
 use greylag_transport::Lane;
@@ -80,6 +82,27 @@ fn home(owner: usize, seq: u64) -> Home {
     Home { shard: shard(), region, generation, flushed: None, previous: None, leftovers_from: None }
 }
 
+fn config(node: usize) -> RegionConfig {
+    RegionConfig {
+        id: region(node),
+        proxy: false,
+        fingerprint: Fingerprint {
+            protocol_major: 1,
+            type_name: "Entity".into(),
+            extractor: ("HashV1".into(), 1),
+            number_of_shards: 12,
+            remember_entities: false,
+            remember_entities_store: "ddata".into(),
+            state_store_mode: StateStoreMode::Ddata,
+            role: String::new(),
+            codec: Vec::new(),
+        },
+        coordinator_role: String::new(),
+        settings: ShardingSettings::test(),
+        lane_of: Arc::new(|_| Lane::ordinary(0)),
+    }
+}
+
 /// All three, but for those that were downed and removed.
 fn members_without(removed: &[usize], at: Instant) -> Arc<Members> {
     let facts = |n: usize| MemberFacts {
@@ -111,26 +134,8 @@ impl Lab {
         };
         let members = members_without(&[], now);
         for node in 0..3 {
-            let config = RegionConfig {
-                id: region(node),
-                proxy: false,
-                fingerprint: Fingerprint {
-                    protocol_major: 1,
-                    type_name: "Entity".into(),
-                    extractor: ("HashV1".into(), 1),
-                    number_of_shards: 12,
-                    remember_entities: false,
-                    remember_entities_store: "ddata".into(),
-                    state_store_mode: StateStoreMode::Ddata,
-                    role: String::new(),
-                    codec: Vec::new(),
-                },
-                coordinator_role: String::new(),
-                settings: ShardingSettings::test(),
-                lane_of: Arc::new(|_| Lane::ordinary(0)),
-            };
             lab.nodes.push(Node {
-                region: Region::new(config, now),
+                region: Region::new(config(node), now),
                 published: Route::Closed,
                 tokens: BTreeMap::new(),
                 inbox: Vec::new(),
@@ -908,4 +913,35 @@ fn scenario_103_a_stranger_moves_no_route() {
     // The coordinator of before is obeyed still: none of these raised the epoch.
     lab.route(P, home(N, 2));
     assert!(matches!(&lab.nodes[P].published, Route::Closed), "it leaves O and probes the path");
+}
+
+/// By the default settings: one warning after ten seconds, and each message ends after ten seconds of its own.
+#[test]
+fn scenario_108_ten_seconds_without_a_host_are_said_once() {
+    let start = Instant::now();
+    let fingerprint = Fingerprint { role: "carts".into(), ..config(P).fingerprint };
+    let settings = ShardingSettings::default();
+    let mut region = Region::new(RegionConfig { proxy: true, fingerprint, settings, ..config(P) }, start);
+    let mut seen = Vec::new();
+    let mut tell = |millis: u64, input| {
+        let mut effects = Vec::new();
+        region.handle(start + Duration::from_millis(millis), input, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Event(RegionEvent::NoHost { role }) => seen.push((millis, format!("no {role}"))),
+                Effect::DeadLetter { token, reason, .. } => seen.push((millis, format!("{} is {reason}", token.0))),
+                _ => {}
+            }
+        }
+    };
+    tell(0, Input::Membership(members_without(&[], start)));
+    tell(1_000, Input::LocalSend { shard: shard(), token: Token(1), expires_at: None });
+    for step in 1..=600 {
+        tell(100 * step, Input::Tick);
+        if step == 50 {
+            tell(5_000, Input::LocalSend { shard: shard(), token: Token(2), expires_at: None });
+        }
+    }
+    let expected = [(10_000, "no carts"), (11_000, "1 is NoHost"), (15_000, "2 is NoHost")];
+    assert_eq!(seen, expected.map(|(millis, what)| (millis, what.to_owned())));
 }

@@ -80,9 +80,10 @@ pub(crate) fn control_path(name: &EntityTypeName) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parts::Joiner;
     use greylag_core::Registry;
-    use greylag_transport::QuarantineReason;
     use greylag_transport::memory::MemoryNetwork;
+    use greylag_transport::{GrpcTransport, Inbound, QuarantineReason, Receiver, TransportSettings};
 
     /// Sharding scenario 98: what the transport does not take is an event that names the node, the kind and the reason.
     #[tokio::test]
@@ -97,5 +98,61 @@ mod tests {
         let (to, error) = (peer.clone(), SendError::Quarantined);
         let refused = Event::ControlRefused { to, message: "greylag.sharding.region", error };
         assert_eq!(lane.send(&peer, message(), None), Err(refused));
+    }
+
+    /// Keeps what arrives.
+    struct Inbox(tokio::sync::mpsc::UnboundedSender<Inbound>);
+
+    impl Receiver for Inbox {
+        fn receive(&self, message: Inbound) {
+            self.0.send(message).ok();
+        }
+    }
+
+    /// Sharding scenario 98: a long message reaches the other node in frames that its lane carries, and whole.
+    #[tokio::test]
+    async fn scenario_98_a_long_control_message_arrives_in_frames_of_at_most_64_kib() {
+        let network = MemoryNetwork::new();
+        let (sender, mut inbox) = tokio::sync::mpsc::unbounded_channel();
+        let peer: UniqueAddress = "b:1#2".parse().unwrap();
+        let other = network.node(peer.clone(), Arc::new(Registry::new()));
+        let name = EntityTypeName::new("Echo").expect("valid");
+        other.register(&control_path(&name), Arc::new(Inbox(sender)));
+        let node = network.node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
+        let sent = Bytes::from((0..200_000_u32).map(|n| n as u8).collect::<Vec<_>>());
+        let manifest = crate::wire::MANIFESTS[0];
+        assert_eq!(ControlLane::new(name, node).send(&peer, (manifest, sent.clone()), None), Ok(()));
+        let (mut joiner, mut frames) = (Joiner::default(), 0);
+        let whole = loop {
+            let wait = tokio::time::timeout(Duration::from_secs(60), inbox.recv());
+            let Inbound { from, payload, .. } = wait.await.expect("the rest arrives").expect("it is registered");
+            frames += 1;
+            assert!(payload.len() + 512 <= 64 * 1024, "{} bytes and a header", payload.len());
+            if let Some(whole) = joiner.take(&from, payload).expect("it is a piece") {
+                break whole;
+            }
+        };
+        assert_eq!((whole, frames), ((manifest, sent), 4));
+    }
+
+    /// Sharding scenario 98: no frame of such a message is too large for the lane, and one that is would be an event.
+    #[tokio::test]
+    async fn scenario_98_a_frame_beyond_the_limit_of_the_transport_is_an_event() {
+        let peer: UniqueAddress = "b:1#2".parse().unwrap();
+        let lane = async |settings: TransportSettings| {
+            let transport = GrpcTransport::bind(settings, Arc::new(Registry::new())).await.expect("it listens");
+            ControlLane::new(EntityTypeName::new("Echo").expect("valid"), transport)
+        };
+        let message = || ("greylag.sharding.region", Bytes::from(vec![0; 200_000]));
+        let by_default = lane(TransportSettings::test()).await;
+        assert_eq!(by_default.send(&peer, message(), None), Ok(()));
+        let max = 32 * 1024;
+        let narrow = lane(TransportSettings { maximum_control_frame_size: max, ..TransportSettings::test() }).await;
+        let refused = narrow.send(&peer, message(), None).unwrap_err();
+        let Event::ControlRefused { to, message, error: SendError::TooLarge { size, max: told } } = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!((to, message, told), (peer.clone(), "greylag.sharding.region", max));
+        assert!(size > max, "{size} bytes");
     }
 }

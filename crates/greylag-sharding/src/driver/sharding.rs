@@ -662,8 +662,10 @@ impl TransportListener for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Event;
     use crate::entity::{Entity, Failure, Supervision};
     use crate::entity_ref::{AskError, SendError};
+    use crate::region::RegionEvent;
     use greylag_codec::json;
     use greylag_core::{Registry, ReplyTo};
     use greylag_persistence::Ctx;
@@ -769,5 +771,33 @@ mod tests {
         assert!(early.is_err(), "a node that is suspect handled a message");
         sharding.0.on_cluster_event(&ClusterEvent::SelfTrusted);
         assert_eq!(answer.await.unwrap(), 1);
+    }
+
+    /// Sharding scenario 102: the same in a cluster, where the type's coordinator decides nothing either.
+    #[tokio::test]
+    async fn scenario_102_the_coordinator_of_a_type_set_up_while_the_node_is_suspect_waits() {
+        let node = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
+        let cluster = Cluster::start(greylag_cluster::ClusterSettings::test(), node).await.unwrap();
+        cluster.join_seed_nodes(vec!["a:1".parse().unwrap()]).await.unwrap();
+        cluster.wait_up().await.unwrap();
+        let sharding = Sharding::start(cluster, None, ShardingSettings::test()).await.unwrap();
+        sharding.0.on_cluster_event(&ClusterEvent::SelfSuspect);
+        let echoes = sharding.init(EntityType::new(ECHO, |_| Ok(Echo)).codec(json("echo"))).unwrap();
+        let mut events = echoes.subscribe();
+        let answer = echoes.entity_ref("e").ask(|reply_to| reply_to).timeout(Duration::from_secs(60)).send();
+        let registered = async {
+            loop {
+                if let Some(Event::Region(RegionEvent::Registered { .. })) = events.next().await {
+                    return;
+                }
+            }
+        };
+        let mut registered = std::pin::pin!(registered);
+        let early = tokio::time::timeout(Duration::from_millis(500), &mut registered).await;
+        assert!(early.is_err(), "the coordinator of a suspect node took a region");
+        assert_eq!(echoes.shard_homes(), BTreeMap::new(), "and none of its shards has a home");
+        sharding.0.on_cluster_event(&ClusterEvent::SelfTrusted);
+        assert_eq!(answer.await.unwrap(), 1);
+        tokio::time::timeout(Duration::from_secs(60), registered).await.expect("it goes on once it is trusted");
     }
 }
