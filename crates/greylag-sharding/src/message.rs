@@ -343,7 +343,8 @@ pub enum PeerMessage {
         /// What it is.
         claim: TypeClaim,
     },
-    /// Your cached home is older than this generation.
+    /// Your cached home is older than this generation; from the node of that very home, with its own generation: the
+    /// region that you send to has stopped.
     StaleRoute(Vec<(ShardId, Generation)>),
     /// A probe has reached the end of the old path.
     FlushEcho {
