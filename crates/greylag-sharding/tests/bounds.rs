@@ -204,3 +204,20 @@ async fn scenario_105_a_buffer_that_leaves_is_bounded_by_the_inbox_of_its_shard(
     entity.ask(Direct::Address).await.unwrap();
     assert_eq!(Arc::strong_count(&counter), 1, "the others were handled");
 }
+
+/// A direct message whose incarnation is gone ends as such, and an asker that waits for it hears that it did not run.
+#[tokio::test]
+async fn a_direct_message_that_finds_no_incarnation_says_so() {
+    const REACHABLE: EntityKey<Direct> = EntityKey::new("Reachable");
+    let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
+    let sharding = Sharding::alone(remoting, None, ShardingSettings::test()).await.unwrap();
+    let region = sharding.init(EntityType::new(REACHABLE, |_| Ok(Reachable))).unwrap();
+    let living = region.entity_ref("1").ask(Direct::Address).await.unwrap().expect("it lives in a shard");
+    let gone = DirectRef { instance: living.instance + 1, ..living };
+    let carry = |token| {
+        region.tell_direct(&gone, Direct::Address(token)).unwrap();
+        Direct::Carry(Arc::new(()))
+    };
+    let answer = region.entity_ref("2").ask(carry).await;
+    assert_eq!(answer, Err(AskError::Dropped(DeadLetterReason::StaleRecipient)));
+}

@@ -151,16 +151,7 @@ impl World {
                 self.incarnate(case.arg("to").unwrap_or("a"), 2, usize::MAX);
             }
             "continue" => self.tell(Input::Continue),
-            "standing" => {
-                let mismatch =
-                    Mismatch { field: "role".into(), expected: "b (on d:1)".into(), got: "a (on a:1)".into() };
-                self.tell(Input::Standing(match case.positional(0) {
-                    Some("asking") => Standing::Asking,
-                    Some("agreed") => Standing::Agreed,
-                    Some("refused") => Standing::Refused(mismatch),
-                    other => panic!("no standing {other:?}"),
-                }));
-            }
+            "standing" => self.stands(case),
             "read" => {
                 if case.flag("lost") {
                     self.stored = StoredState::default();
@@ -207,6 +198,16 @@ impl World {
         let (margin, mode, min_regions) = (self.margin, self.mode, self.min_regions);
         self.machine = machine(&mut self.effects, &Made { node, incarnation, margin, mode, max_batch, min_regions });
         self.tell(Input::Standing(Standing::Agreed));
+    }
+
+    fn stands(&mut self, case: &Case<'_>) {
+        let mismatch = Mismatch { field: "role".into(), expected: "b (on d:1)".into(), got: "a (on a:1)".into() };
+        self.tell(Input::Standing(match case.positional(0) {
+            Some("asking") => Standing::Asking,
+            Some("agreed") => Standing::Agreed,
+            Some("refused") => Standing::Refused(mismatch),
+            other => panic!("no standing {other:?}"),
+        }));
     }
 
     fn tell(&mut self, input: Input) {

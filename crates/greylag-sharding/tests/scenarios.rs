@@ -935,11 +935,11 @@ fn scenario_108_ten_seconds_without_a_host_are_said_once() {
         }
     };
     tell(0, Input::Membership(members_without(&[], start)));
-    tell(1_000, Input::LocalSend { shard: shard(), token: Token(1), expires_at: None });
+    tell(1_000, Input::LocalSend { shard: shard(), message: MessageInfo::of(Token(1)) });
     for step in 1..=600 {
         tell(100 * step, Input::Tick);
         if step == 50 {
-            tell(5_000, Input::LocalSend { shard: shard(), token: Token(2), expires_at: None });
+            tell(5_000, Input::LocalSend { shard: shard(), message: MessageInfo::of(Token(2)) });
         }
     }
     let expected = [(10_000, "no carts"), (11_000, "1 is NoHost"), (15_000, "2 is NoHost")];
