@@ -46,7 +46,7 @@ struct World {
     killed: bool,
     stopped: bool,
     told: Vec<RegionMessage>,
-    /// Messages that had left when the mark of leftovers was sent.
+    /// Messages that had left when the last mark was sent.
     marked_after: Option<usize>,
 }
 
@@ -109,7 +109,9 @@ impl World {
                 Effect::KillShard { .. } => self.killed = true,
                 Effect::StopShard { .. } => self.stopped = true,
                 Effect::SendCoordinator { message, .. } => self.told.push(message),
-                Effect::SendMark { mark: Mark::Leftover { .. }, .. } => self.marked_after = Some(self.left.len()),
+                Effect::SendMark { mark: Mark::Leftover { .. } | Mark::Flush { .. }, .. } => {
+                    self.marked_after = Some(self.left.len())
+                }
                 Effect::DeadLetter { reason, .. } => panic!("nothing is lost: {reason}"),
                 _ => {}
             }
@@ -207,9 +209,11 @@ fn scenario_100_a_handoff_in_the_midst_of_a_flush_stops_the_shard_in_order() {
     assert_eq!(world.region.counters().buffered, 2_000 - TURN as u64);
 }
 
-/// A route that is left in the midst of a flush: what was sent is followed by the mark, and the rest waits for the next.
+/// A route that is left in the midst of a flush: the rest leaves first and the mark follows all of it. A part left behind
+/// would wait for a new home with the probes of other regions in its midst, and that home may wait for their echo (found by
+/// the simulation: seed 3036 of the world `sharding`).
 #[test]
-fn scenario_100_a_route_left_in_the_midst_of_a_flush_is_marked() {
+fn scenario_100_a_route_left_in_the_midst_of_a_flush_is_flushed_first() {
     let mut world = World::new();
     world.fill(2_000);
     world.home(BUSY, 3);
@@ -219,8 +223,11 @@ fn scenario_100_a_route_left_in_the_midst_of_a_flush_is_marked() {
     world.order(CoordinatorMessage::BeginHandOff { shard, generation, attempt, owner: region(3) });
     let acked = world.told.iter().any(|told| matches!(told, RegionMessage::BeginHandOffAck { flushed: true, .. }));
     assert!(acked, "a mark follows what was sent");
+    assert_eq!(world.marked_after, Some(2_000), "and follows all of it");
+    world.send(BUSY);
     while world.turn() {}
-    assert_eq!((world.left.len(), world.region.counters().buffered), (TURN, 2_000 - TURN as u64));
+    assert_eq!(world.left, (1..=2_000).collect::<Vec<_>>());
+    assert_eq!(world.region.counters().buffered, 1, "what comes later waits for the next home");
 }
 
 /// Leftovers are good for the next home alone, so all of them leave for it at once: of a route that is left in the midst of

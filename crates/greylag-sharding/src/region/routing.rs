@@ -430,6 +430,9 @@ impl Region {
     }
 
     /// Closes a remote route and keeps it as the old path. `probe` at once, unless a flush mark is sent.
+    ///
+    /// A flush in turns that has begun ends first, as if all had left in one: of what waits here a part would else be on the
+    /// old path while the rest, probes of other regions among it, waits for a new home that may wait for their echo.
     pub(super) fn leave_remote(
         &mut self,
         now: Instant,
@@ -438,6 +441,9 @@ impl Region {
         probe: bool,
         out: &mut Vec<Effect>,
     ) {
+        if slot.published == Route::Closed && !self.suspect {
+            self.flush_remote(now, shard, slot, usize::MAX, out);
+        }
         let State::Remote { region, generation } = std::mem::replace(&mut slot.state, State::NoRoute) else { return };
         self.publish(shard, slot, Route::Closed, out);
         slot.old_path = Some(OldPath { region, generation, flushed: None, probe: None, deadline: None });
@@ -494,17 +500,24 @@ impl Region {
             let mark = Mark::Leftover { generation, from: self.config.id.clone() };
             out.push(Effect::SendMark { to: region.clone(), shard: shard.clone(), mark });
         }
-        for _ in 0..self.flush_turn {
-            let Some(waiting) = slot.buffer.pop() else { break };
-            self.empty(now, shard, waiting, out, |this, waiting, out| {
-                this.forward(shard, &region, generation, waiting, out);
-            });
-        }
+        self.flush_remote(now, shard, slot, self.flush_turn, out);
         if !slot.buffer.is_empty() {
             return Self::continue_later(shard, slot, out);
         }
         slot.asking.end();
         self.publish(shard, slot, Route::Remote { region, generation }, out);
+    }
+
+    /// Passes at most so many entries of the buffer to the home elsewhere.
+    fn flush_remote(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, limit: usize, out: &mut Vec<Effect>) {
+        let State::Remote { region, generation } = &slot.state else { return };
+        let (region, generation) = (region.clone(), *generation);
+        for _ in 0..limit {
+            let Some(waiting) = slot.buffer.pop() else { break };
+            self.empty(now, shard, waiting, out, |this, waiting, out| {
+                this.forward(shard, &region, generation, waiting, out);
+            });
+        }
     }
 
     fn open_local(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
