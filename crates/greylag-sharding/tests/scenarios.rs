@@ -671,6 +671,36 @@ fn scenario_95_a_hand_off_during_the_start_loses_nothing() {
     assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2", "m3"], 0));
 }
 
+/// N was handed off before it served: O, the owner again, waits for its leftovers, and N waits for the echo of a probe that
+/// waits at O (found by the simulation: seed 3388 of the world `sharding`).
+#[test]
+fn scenario_95_leftovers_do_not_wait_for_a_probe_that_waits_for_them() {
+    let mut lab = Lab::owned_by_o();
+    lab.route(N, home(O, 1));
+    lab.begin(P, O, 1, 1);
+    lab.hand_off(O, 1, 1, &[P]);
+    lab.arrive(P, O);
+    lab.stopped(O);
+    lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+    lab.ready(N);
+    lab.send(N, "n1");
+    lab.arrive(N, O);
+    lab.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
+    lab.send(P, "p1");
+    lab.begin(P, N, 2, 2);
+    lab.hand_off(N, 2, 2, &[P]);
+    lab.arrive(P, N);
+    lab.stopped(N);
+    assert!(lab.has_said_stopped(N, 2), "its probe waits at O, which has no route");
+    lab.host(Home { previous: Some(generation(2)), leftovers_from: Some(region(N)), ..home(O, 3) });
+    lab.ready(O);
+    assert_eq!(lab.messages(), [""; 0], "O waits for p1");
+    lab.route(N, home(O, 3));
+    lab.settle();
+    assert_eq!(lab.messages(), ["p1", "n1"], "without any timeout");
+    assert_eq!(lab.dead, []);
+}
+
 /// The same while the shard starts again after a failure, with what it gave back waiting.
 #[test]
 fn scenario_95_a_hand_off_during_the_restart_loses_nothing() {

@@ -459,11 +459,14 @@ impl Region {
 
     /// Opens the route that is known, if nothing stands against it any more.
     pub(super) fn try_open(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
-        if self.suspect || slot.old_path.is_some() || slot.hand_back.is_some() {
+        if self.suspect || slot.hand_back.is_some() {
             return;
         }
         if matches!(self.state, RegionState::Refused | RegionState::Stopping | RegionState::Stopped) {
             return;
+        }
+        if slot.old_path.is_some() {
+            return self.send_leftovers_ahead(now, shard, slot, out);
         }
         match (&slot.state, &slot.next) {
             (State::NoRoute, Some(_)) => {
@@ -489,23 +492,46 @@ impl Region {
     fn open_remote(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
         let State::Remote { region, generation } = &slot.state else { return };
         let (region, generation) = (region.clone(), *generation);
-        // In one turn, however many: leftovers are good for this home alone, and a route left in their midst would strand the
-        // rest.
-        while let Some(waiting) = slot.buffer.pop_leftover() {
-            self.empty(now, shard, waiting, out, |this, waiting, out| {
-                this.forward(shard, &region, generation, waiting, out);
-            });
-        }
-        if std::mem::take(&mut slot.owes_leftover_mark) {
-            let mark = Mark::Leftover { generation, from: self.config.id.clone() };
-            out.push(Effect::SendMark { to: region.clone(), shard: shard.clone(), mark });
-        }
+        self.send_leftovers(now, shard, slot, &region, generation, out);
         self.flush_remote(now, shard, slot, self.flush_turn, out);
         if !slot.buffer.is_empty() {
             return Self::continue_later(shard, slot, out);
         }
         slot.asking.end();
         self.publish(shard, slot, Route::Remote { region, generation }, out);
+    }
+
+    /// Passes the leftovers to a new home that may not be opened yet, since own messages may still be on the old path.
+    /// Leftovers of other senders keep their order all the same, and the new home waits for them; so may, through it, the
+    /// probe whose echo this region waits for.
+    fn send_leftovers_ahead(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
+        let (State::NoRoute, Some(Next { region, generation })) = (&slot.state, &slot.next) else { return };
+        if slot.owes_leftover_mark && !slot.buffer.has_leftovers_of(&self.config.id) {
+            let (region, generation) = (region.clone(), *generation);
+            self.send_leftovers(now, shard, slot, &region, generation, out);
+        }
+    }
+
+    /// Passes all leftovers to the home that follows, and the mark behind them. In one turn, however many: leftovers are
+    /// good for this home alone, and a route left in their midst would strand the rest.
+    fn send_leftovers(
+        &mut self,
+        now: Instant,
+        shard: &ShardId,
+        slot: &mut Slot,
+        region: &RegionId,
+        generation: Generation,
+        out: &mut Vec<Effect>,
+    ) {
+        while let Some(waiting) = slot.buffer.pop_leftover() {
+            self.empty(now, shard, waiting, out, |this, waiting, out| {
+                this.forward(shard, region, generation, waiting, out);
+            });
+        }
+        if std::mem::take(&mut slot.owes_leftover_mark) {
+            let mark = Mark::Leftover { generation, from: self.config.id.clone() };
+            out.push(Effect::SendMark { to: region.clone(), shard: shard.clone(), mark });
+        }
     }
 
     /// Passes at most so many entries of the buffer to the home elsewhere.
