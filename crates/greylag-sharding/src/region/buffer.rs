@@ -210,12 +210,6 @@ impl Buffer {
         older
     }
 
-    /// Whether leftovers of an ended hosting wait here that this region itself sent.
-    pub(super) fn has_leftovers_of(&self, origin: &RegionId) -> bool {
-        let is_leftover = |waiting: &Waiting| matches!(waiting.rank, Rank::Leftover { .. });
-        self.leftovers > 0 && self.ahead.iter().any(|waiting| is_leftover(waiting) && waiting.origin == *origin)
-    }
-
     /// Since when the message has waited that has waited longest.
     pub(super) fn oldest(&self) -> Option<Instant> {
         let messages = |entries: &VecDeque<Waiting>| entries.iter().find_map(|waiting| waiting.kept_at);

@@ -502,14 +502,12 @@ impl Region {
     }
 
     /// Passes the leftovers to a new home that may not be opened yet, since own messages may still be on the old path.
-    /// Leftovers of other senders keep their order all the same, and the new home waits for them; so may, through it, the
-    /// probe whose echo this region waits for.
+    /// Leftovers have come from there or never were there, so what is still on it is not to go first. The new home waits
+    /// for them; so may, through it, the probe whose echo this region waits for.
     fn send_leftovers_ahead(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
         let (State::NoRoute, Some(Next { region, generation })) = (&slot.state, &slot.next) else { return };
-        if slot.owes_leftover_mark && !slot.buffer.has_leftovers_of(&self.config.id) {
-            let (region, generation) = (region.clone(), *generation);
-            self.send_leftovers(now, shard, slot, &region, generation, out);
-        }
+        let (region, generation) = (region.clone(), *generation);
+        self.send_leftovers(now, shard, slot, &region, generation, out);
     }
 
     /// Passes all leftovers to the home that follows, and the mark behind them. In one turn, however many: leftovers are
