@@ -13,9 +13,9 @@ use greylag_core::Generation;
 
 use super::protocol::{Effect, Route};
 use super::slot::{Acked, Ending, HandOffWait, Slot, State, Task};
-use super::{Region, Sabotage};
+use super::{Region, RegionState, Sabotage};
 use crate::ids::{RegionId, ShardId};
-use crate::message::{Attempt, Mark, RegionMessage};
+use crate::message::{Attempt, Home, Mark, RegionMessage};
 
 impl Region {
     pub(super) fn on_begin_handoff(
@@ -90,8 +90,16 @@ impl Region {
                 if matches!(slot.state, State::Remote { generation: known, .. } if known < generation) {
                     region.leave_remote(now, shard, slot, true, out);
                 }
-                slot.end(generation);
-                region.tell_stopped(shard, slot, generation, out);
+                if !region.may_own(slot, generation) {
+                    slot.end(generation);
+                    return region.tell_stopped(shard, slot, generation, out);
+                }
+                // The order to host was lost; others were told all the same, and mark what they have sent here.
+                let (shard_id, own) = (shard.clone(), region.config.id.clone());
+                let (flushed, previous, leftovers_from) = (None, None, None);
+                let home = Home { shard: shard_id, region: own, generation, flushed, previous, leftovers_from };
+                region.own(now, slot, &home, Task::Absent(None));
+                region.accept_handoff(now, shard, slot, attempt, &flush_from, out);
             }
             Some(hosting) if hosting.generation == generation => {
                 region.accept_handoff(now, shard, slot, attempt, &flush_from, out);
@@ -102,6 +110,13 @@ impl Region {
             }
             Some(_) => region.tell_stopped(shard, slot, generation, out),
         });
+    }
+
+    /// Whether a generation that is not hosted here may be this region's all the same.
+    fn may_own(&self, slot: &Slot, generation: Generation) -> bool {
+        let is_running =
+            matches!(self.state, RegionState::Unregistered | RegionState::Registered | RegionState::ShuttingDown);
+        is_running && !self.config.proxy && Some(generation) > slot.ended && Some(generation) >= slot.heard
     }
 
     fn accept_handoff(

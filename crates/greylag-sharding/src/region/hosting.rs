@@ -38,7 +38,7 @@ impl Region {
         }
         if let Some(hosting) = slot.hosting().filter(|hosting| hosting.generation == generation) {
             if hosting.ending.is_none() && hosting.handoff.is_none() {
-                self.tell_started(shard, generation, out);
+                self.tell_accepted(shard, generation, hosting.task, out);
             }
             return;
         }
@@ -48,10 +48,6 @@ impl Region {
         if checked && (Some(generation) <= slot.ended || Some(generation) < slot.heard) {
             slot.end(generation);
             return self.tell_stopped(shard, slot, generation, out);
-        }
-        if self.state == RegionState::ShuttingDown {
-            let region = self.config.id.clone();
-            return self.tell_coordinator(RegionMessage::GracefulShutdownReq { region }, out);
         }
         slot.hear(generation);
         slot.next = None;
@@ -71,7 +67,21 @@ impl Region {
         }
     }
 
+    /// Takes the shard and starts it. A region that shuts down does not start it any more, and asks again to be rid of it.
     fn accept(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, home: &Home, out: &mut Vec<Effect>) {
+        let is_leaving = self.state == RegionState::ShuttingDown;
+        let task = if is_leaving { Task::Absent(None) } else { Task::Starting };
+        self.own(now, slot, home, task);
+        if !is_leaving {
+            out.push(Effect::StartShard { shard: shard.clone(), generation: home.generation });
+        }
+        self.tell_accepted(shard, home.generation, task, out);
+        self.prove_old_path(now, shard, slot, out);
+    }
+
+    /// Owns the shard until a handoff ends that, also where it is not started: others send here by this home and mark
+    /// that they have, so what waits here is to become leftovers, in order.
+    pub(super) fn own(&mut self, now: Instant, slot: &mut Slot, home: &Home, task: Task) {
         let generation = home.generation;
         self.clear_flushed(slot, home);
         slot.pending_host = None;
@@ -87,7 +97,7 @@ impl Region {
             generation,
             previous: home.previous,
             leftovers_from: home.leftovers_from.clone(),
-            task: Task::Starting,
+            task,
             has_served: false,
             is_flushing: false,
             leftover_deadline: awaited.then(|| now + self.config.settings.flush_timeout),
@@ -97,13 +107,14 @@ impl Region {
             admitted: BTreeSet::new(),
         }));
         self.registration.hosted_changed();
-        out.push(Effect::StartShard { shard: shard.clone(), generation });
-        self.tell_started(shard, generation, out);
-        self.prove_old_path(now, shard, slot, out);
     }
 
-    fn tell_started(&self, shard: &ShardId, generation: Generation, out: &mut Vec<Effect>) {
+    /// That the shard is started; or, where it was not, that this region is to be rid of it.
+    fn tell_accepted(&self, shard: &ShardId, generation: Generation, task: Task, out: &mut Vec<Effect>) {
         let region = self.config.id.clone();
+        if task == Task::Absent(None) {
+            return self.tell_coordinator(RegionMessage::GracefulShutdownReq { region }, out);
+        }
         self.tell_coordinator(RegionMessage::ShardStarted { region, shards: vec![(shard.clone(), generation)] }, out);
     }
 
@@ -278,11 +289,7 @@ impl Region {
         if ended != generation {
             self.tell_stopped(shard, slot, generation, out);
         }
-        let pending = slot.pending_host.take().filter(|home| Some(home.generation) > slot.ended);
-        if pending.is_some() && self.state == RegionState::ShuttingDown {
-            let region = self.config.id.clone();
-            self.tell_coordinator(RegionMessage::GracefulShutdownReq { region }, out);
-        } else if let Some(home) = pending {
+        if let Some(home) = slot.pending_host.take().filter(|home| Some(home.generation) > slot.ended) {
             self.accept(now, shard, slot, &home, out);
         } else {
             self.prove_old_path(now, shard, slot, out);
