@@ -31,6 +31,12 @@ impl Waiting {
     fn is_message(&self) -> bool {
         matches!(self.content, Content::Message(_))
     }
+
+    /// Whether it goes ahead of all others when the generation that it waits for ends. Probes do not, nor do own messages
+    /// while others of this region are out on an old path (`is_path_open`), which are to come first.
+    pub(super) fn becomes_leftover(&self, is_path_open: bool) -> bool {
+        self.is_message() && !(is_path_open && self.first.is_none())
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -237,12 +243,11 @@ impl Buffer {
         self.newest > Some(generation)
     }
 
-    /// What waits was sent to the generation that ends: it goes ahead of all others to the next owner. Own messages stay
-    /// behind while others of this region are out on an old path (`is_path_open`): those must come first.
+    /// What waits was sent to the generation that ends: it goes ahead of all others to the next owner.
     pub(super) fn make_leftovers(&mut self, generation: Generation, is_path_open: bool) {
         let mut all = self.take();
         for waiting in &mut all {
-            if waiting.is_message() && !(is_path_open && waiting.first.is_none()) {
+            if waiting.becomes_leftover(is_path_open) {
                 waiting.first = waiting.first.or(Some(generation));
                 waiting.rank = Rank::Leftover { ended: generation };
             }

@@ -196,11 +196,29 @@ impl Region {
             Task::Ending | Task::Absent(_) => {}
         }
         if !open {
-            slot.buffer.make_leftovers(generation, slot.old_path.is_some());
+            self.make_leftovers(shard, slot, out);
         }
         if matches!(task, Task::Absent(_)) {
             self.end_hosting(now, shard, slot, Vec::new(), out);
         }
+    }
+
+    /// Turns what waits for a shard that does not serve into leftovers. The next owner takes leftovers unseen, so what this
+    /// shard would not have taken is dropped here.
+    fn make_leftovers(&mut self, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
+        let is_path_open = slot.old_path.is_some();
+        let State::Hosted(hosting) = &mut slot.state else { return };
+        for waiting in slot.buffer.take() {
+            if waiting.becomes_leftover(is_path_open)
+                && let Err(reason) = self.check_floor(hosting, &waiting)
+            {
+                self.count_out(&waiting.content);
+                self.drop_waiting(shard, &waiting, reason, out);
+            } else {
+                slot.buffer.push_back(waiting);
+            }
+        }
+        slot.buffer.make_leftovers(hosting.generation, is_path_open);
     }
 
     pub(super) fn on_drop_shard(

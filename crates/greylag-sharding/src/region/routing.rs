@@ -91,7 +91,7 @@ impl Region {
     }
 
     /// The floor: of each origin nothing older is taken than was taken before (sharding §2.6).
-    fn check_floor(&self, hosting: &mut Hosting, waiting: &Waiting) -> Result<(), DeadLetterReason> {
+    pub(super) fn check_floor(&self, hosting: &mut Hosting, waiting: &Waiting) -> Result<(), DeadLetterReason> {
         let first = waiting.first.unwrap_or(hosting.generation);
         let relaxed = self.config.settings.handoff_straggler == HandoffStraggler::Forward
             || self.sabotage == Some(Sabotage::Floor);
