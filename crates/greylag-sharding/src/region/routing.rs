@@ -73,10 +73,14 @@ impl Region {
             }
             return;
         };
+        let generation = hosting.generation;
         if let Err(reason) = self.check_floor(hosting, &waiting) {
+            // It may have come before this region knew of a newer home, so its sender may still use the older one.
+            if waiting.stamped.is_some_and(|stamped| stamped < generation) && !own {
+                self.note_stale(waiting.origin.node.clone(), shard, generation);
+            }
             return self.drop_waiting(shard, &waiting, reason, out);
         }
-        let generation = hosting.generation;
         let provenance = match waiting.first {
             None if own => Provenance::Own,
             first => Provenance::Travelled { origin: waiting.origin.clone(), first: first.unwrap_or(generation) },
@@ -212,6 +216,12 @@ impl Region {
                 State::Remote { generation, .. } => region.note_stale(node, shard, *generation),
                 State::Hosted(hosting) if hosting.generation > stamp.generation => {
                     region.note_stale(node, shard, hosting.generation);
+                }
+                // The sender need not wait for a home here to hear that it has an older one.
+                State::NoRoute => {
+                    if let Some(heard) = slot.heard.filter(|heard| *heard > stamp.generation) {
+                        region.note_stale(node, shard, heard);
+                    }
                 }
                 _ => {}
             }
