@@ -67,7 +67,10 @@ impl Region {
         // A second attempt finds the route closed already; messages sent along it may still be on their way.
         let path = slot.old_path.as_mut().filter(|path| path.generation == generation && path.region == *owner);
         let Some(path) = path else { return false };
-        path.deadline = None;
+        // An order that is late leaves the time of a newer home that is known already: no other home would come to set it.
+        if slot.next.is_none() {
+            path.deadline = None;
+        }
         path.flushed = Some(attempt);
         if self.sabotage != Some(Sabotage::FlushMark) {
             let mark = Mark::Flush { generation, attempt, from: self.config.id.clone() };

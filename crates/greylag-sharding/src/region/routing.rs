@@ -338,9 +338,6 @@ impl Region {
         out: &mut Vec<Effect>,
     ) {
         slot.hear(generation);
-        if slot.next.as_ref().is_some_and(|next| next.generation < generation) {
-            slot.next = None;
-        }
         match &slot.state {
             State::Remote { generation: known, .. } if *known < generation => {
                 self.leave_remote(now, shard, slot, true, out);

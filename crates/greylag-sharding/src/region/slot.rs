@@ -185,8 +185,11 @@ pub(super) struct HandOffWait {
 }
 
 impl Slot {
+    /// There is a home of this generation, or was. An older one that waits to be opened is not opened any more: what waits
+    /// here may be meant for the newer one, and would come back behind what was sent after it.
     pub(super) fn hear(&mut self, generation: Generation) {
         self.heard = self.heard.max(Some(generation));
+        self.next.take_if(|next| next.generation < generation);
     }
 
     pub(super) fn end(&mut self, generation: Generation) {
