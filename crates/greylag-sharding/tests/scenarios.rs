@@ -82,6 +82,10 @@ fn home(owner: usize, seq: u64) -> Home {
     Home { shard: shard(), region, generation, flushed: None, previous: None, leftovers_from: None }
 }
 
+fn leftover_mark(from: usize, seq: u64) -> Mark {
+    Mark::Leftover { generation: generation(seq), from: region(from) }
+}
+
 fn config(node: usize) -> RegionConfig {
     RegionConfig {
         id: region(node),
@@ -239,6 +243,14 @@ impl Lab {
         let token = Token(self.tokens);
         self.nodes[node].tokens.insert(token, message);
         token
+    }
+
+    /// A frame arrives that no lane held: `first` and `seq` are the generations by which it left and is addressed.
+    fn frame(&mut self, from: usize, to: usize, message: &'static str, first: u64, seq: u64, leftover: bool) {
+        let (first, generation) = (generation(first), generation(seq));
+        let stamp = Stamp { generation, origin: region(from), first, hops: 0, leftover };
+        let message = MessageInfo::of(self.token(to, message));
+        self.tell(to, Input::Frame { node: address(from), shard: shard(), stamp, message });
     }
 
     /// Everything on one data lane arrives.
@@ -712,6 +724,65 @@ fn scenario_95_an_owner_that_never_starts_keeps_the_order() {
         lab.settle();
         assert_eq!((lab.messages(), lab.dead.len()), (vec!["n", "m1", "m2"], 0), "leaving: {is_leaving}");
     }
+}
+
+/// P knows that N has the shard and waits for the echo from O when a message for a still newer home of its own comes: by N
+/// that message would come back behind later ones (found by the simulation: seed 127494 of the world `sharding`).
+#[test]
+fn scenario_88_a_planned_home_falls_when_a_newer_one_is_heard_of() {
+    let mut lab = Lab::owned_by_o();
+    p_is_left_out(&mut lab);
+    lab.route(P, home(N, 2));
+    lab.send(P, "m2");
+    lab.frame(O, P, "newer", 3, 3, false);
+    lab.settle();
+    assert_eq!(lab.nodes[P].published, Route::Closed, "it asks for the home of generation 3");
+    assert_eq!(lab.messages(), ["m1"]);
+    lab.host(Home { previous: Some(generation(2)), ..home(P, 3) });
+    lab.ready(P);
+    assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2", "newer"], 0));
+}
+
+/// An order to begin a handoff that is long over reaches P when it waits for the echo, which is lost (seed 57790).
+#[test]
+fn scenario_88_a_late_begin_hand_off_does_not_stop_the_clock() {
+    let mut lab = Lab::owned_by_o();
+    p_is_left_out(&mut lab);
+    lab.route(P, home(N, 2));
+    lab.begin(P, O, 1, 1);
+    lab.pass(PAST_FLUSH);
+    assert_eq!(lab.nodes[P].published, Route::Remote { region: region(N), generation: generation(2) });
+}
+
+/// O knows of a newer home than P's and of none to go to: P hears it all the same (seed 25777).
+#[test]
+fn a_sender_hears_of_a_newer_home_from_a_region_without_one() {
+    let mut lab = Lab::owned_by_o();
+    lab.hand_off(O, 1, 1, &[]);
+    lab.stopped(O);
+    lab.route(O, home(N, 2));
+    lab.begin(O, N, 2, 2);
+    lab.send(P, "m");
+    lab.arrive(P, O);
+    lab.echoes();
+    assert_eq!(lab.nodes[P].published, Route::Closed, "P leaves the old route and asks");
+}
+
+/// What waits at an owner that ends before it serves passes the next owner unseen, so it is seen to here (seed 45061).
+#[test]
+fn scenario_94_what_an_unserved_owner_would_not_take_is_no_leftover() {
+    let mut lab = Lab::owned_by_o();
+    lab.host(Home { previous: Some(generation(1)), leftovers_from: Some(region(O)), ..home(N, 2) });
+    lab.frame(P, N, "of no former owner", 1, 2, true);
+    lab.frame(P, N, "new", 2, 2, false);
+    lab.frame(P, N, "old", 1, 2, false);
+    lab.tell(N, Input::Mark { node: address(O), shard: shard(), mark: leftover_mark(O, 2) });
+    lab.hand_off(N, 2, 2, &[]);
+    lab.stopped(N);
+    let expected =
+        [("of no former owner", DeadLetterReason::HandOffStraggler), ("old", DeadLetterReason::RouteStraggler)];
+    assert_eq!(lab.dead, expected);
+    assert_eq!(lab.nodes[N].region.counters().buffered, 1, "the newer one goes on");
 }
 
 /// N was handed off before it served: O, the owner again, waits for its leftovers, and N waits for the echo of a probe that
