@@ -110,7 +110,7 @@ impl World {
                 Effect::StopShard { .. } => self.stopped = true,
                 Effect::SendCoordinator { message, .. } => self.told.push(message),
                 Effect::SendMark { mark: Mark::Leftover { .. } | Mark::Flush { .. }, .. } => {
-                    self.marked_after = Some(self.left.len())
+                    self.marked_after = Some(self.left.len());
                 }
                 Effect::DeadLetter { reason, .. } => panic!("nothing is lost: {reason}"),
                 _ => {}
