@@ -10,7 +10,7 @@
 //! Only what shows that the store does not answer counts as a failure: time-outs and I/O errors. A
 //! refusal (rejected, fenced, a conflict, not found, a damaged record) is an answer. Probing begins with the first
 //! failure, not when the breaker opens: where few calls are made, all who made one may back off long before there are
-//! `max_failures`, and nobody would look whether the store is back. While the breaker is not closed
+//! `max_failures`, and no call would find out that the store is back. While the breaker is not closed
 //! every call of a user is refused: the driver makes the probe, a read of a reserved id, so that no user's message
 //! is spent to find out whether the store is back. Time is an argument; the driver asks before each call
 //! ([`Breaker::admit`]), tells its outcome, and ticks. Source: persistence §4.1; sharding scenario 114.

@@ -129,7 +129,8 @@ struct End {
     answer: Arc<OnceLock<EntityError>>,
 }
 
-/// A future that its incarnation may end. Whoever drops it, the askers that wait for it hear why.
+/// A future that its incarnation may end. Its drop, by whatever code, tells the askers that wait for the future why it
+/// ended, since no other code would answer them.
 struct Ending<C> {
     /// There until the drop.
     future: Option<Abortable<Pin<Box<dyn Future<Output = Option<C>> + Send>>>>,

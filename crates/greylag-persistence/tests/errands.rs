@@ -626,7 +626,7 @@ async fn begins_all(entity: &EntityHandle<Command>, log: &Log) {
     let () = stopped;
 }
 
-/// Sharding scenario 113: whoever waits for work that ends with its incarnation may ask again, and is not told that the
+/// Sharding scenario 113: an asker that waits for work that ends with its incarnation may ask again, and is not told that the
 /// entity had no answer; the command that began the work may have stored something.
 #[tokio::test(start_paused = true)]
 async fn scenario_113_whoever_waits_for_work_that_a_failure_ends_may_ask_again() {

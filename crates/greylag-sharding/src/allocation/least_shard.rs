@@ -56,7 +56,7 @@ impl LeastShard {
     }
 }
 
-/// What regions have beyond the share, their oldest allocations first.
+/// The shards that regions host beyond the share, the oldest allocations of each region first.
 fn excess(regions: &[&RegionView], share: usize, limit: usize) -> BTreeSet<ShardId> {
     let beyond = |region: &&RegionView| region.shards.len().saturating_sub(share);
     let offers = regions.iter().flat_map(|region| region.shards.iter().take(beyond(region)));

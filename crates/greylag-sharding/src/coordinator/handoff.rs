@@ -197,7 +197,7 @@ impl HandOffs {
         self.due.next()
     }
 
-    /// What is unanswered is said again at once.
+    /// Makes every handoff send its unanswered messages again at once, without waiting for the next repeat.
     pub(super) fn resend_now(&mut self, now: Instant) {
         for shard in self.by_shard.keys().cloned().collect::<Vec<_>>() {
             self.update(&shard, |handoff| handoff.resend_at = now);

@@ -47,7 +47,7 @@ impl Placement {
         }
     }
 
-    /// What the region has, in the order of allocation.
+    /// The shards that the region hosts, in the order of allocation.
     pub(super) fn of(&self, region: &RegionId) -> ShardList {
         self.0.get(region).map(|hosted| hosted.shards.clone()).unwrap_or_default()
     }

@@ -63,7 +63,7 @@ pub struct StoredState {
 pub enum StateEvent {
     /// An incarnation takes over, or in mode persistence, is still there; the write is fenced by every later one.
     EpochStarted(Meta),
-    /// What the type is understood to be from now on. This event and the three that follow are written in mode
+    /// The fingerprint of the type that regions have to match from now on. This event and the three that follow are written in mode
     /// persistence only: replicated data has the fingerprint in its `Meta`, and no need of the others.
     FingerprintRecorded(Fingerprint),
     /// The registration gate was passed.

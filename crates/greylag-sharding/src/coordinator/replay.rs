@@ -29,7 +29,7 @@ pub enum HistoryEvent {
         /// The incarnation.
         coordinator: CoordinatorId,
     },
-    /// What the type is understood to be from here on.
+    /// The fingerprint of the type that regions have to match from this event on.
     FingerprintRecorded(Fingerprint),
     /// The registration gate was passed.
     Initialized,

@@ -424,7 +424,7 @@ impl Host {
 
 impl Coordination for Host {
     fn tell(&self, node: UniqueAddress, message: RegionMessage) {
-        // What does not fit is said again by its region.
+        // A message that does not fit is dropped: its region repeats a message that is not answered.
         self.offer(node, message, 0);
     }
 

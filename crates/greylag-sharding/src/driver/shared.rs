@@ -71,7 +71,8 @@ pub(crate) trait Coordination: Send + Sync {
     fn stand(&self, incarnation: Option<u64>, standing: Standing);
 }
 
-/// What members may have waiting for a region's task: all of it is said again if it is not answered.
+/// Bound of the messages of members that wait for a region's task. Their senders repeat a message that is not answered, so
+/// dropping one loses nothing.
 const OF_PEERS: Bound = Bound { items: 65_536, bytes: 64 << 20 };
 
 /// See the module's description.

@@ -58,7 +58,7 @@ pub(crate) struct Unreadable {
     id: String,
     /// What is wrong, and where.
     cause: String,
-    /// What an operator can do.
+    /// The step by which an operator makes the store readable again, for the error's text.
     advice: &'static str,
 }
 

@@ -146,7 +146,7 @@ async fn an_ask_ends_whatever_becomes_of_it() {
     assert_eq!(counters.entity_ref("x".repeat(1025)).tell(Command::Add(1)), Err(SendError::EntityIdTooLong));
 }
 
-/// sharding 63: an ask that nobody answers says what was asked of whom, and how long it waited.
+/// Sharding scenario 63: an ask without an answer says what was asked of whom, and how long it waited.
 #[tokio::test]
 async fn an_ask_that_times_out_says_what_it_waited_for() {
     let sharding = alone(ShardingSettings::test()).await;

@@ -36,10 +36,10 @@ use crate::wire::history::{self, EVENT_MANIFEST, SCHEMA_VERSION, SNAPSHOT_MANIFE
 
 /// What an operator may look for when the journal does not answer.
 const HINT: &str = "does this node reach the journal?";
-/// What an operator can do about a history that cannot be read.
+/// Advice to the operator about a history that cannot be read.
 const ADVICE: &str = "restore it from a copy, or stop all nodes and remove it with remove_internal_sharding_data; \
                       entities keep their own events";
-/// What an operator can do about a history that contradicts itself.
+/// Advice to the operator about a history that contradicts itself.
 const ADVICE_STRICT: &str = "with sharding.strict_recovery = false it is repaired";
 /// Snapshots that are tried before the events alone have to do. Source: persistence §2.5.
 const SNAPSHOT_ATTEMPTS: usize = 3;

@@ -29,7 +29,7 @@ pub(super) struct Snapshots {
     is_saving: AtomicBool,
 }
 
-/// What goes once a snapshot is durable.
+/// The events and snapshots that are deleted once a snapshot is durable.
 #[derive(Debug, PartialEq, Eq)]
 struct Retention {
     /// The last event.
