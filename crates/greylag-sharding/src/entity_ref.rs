@@ -188,7 +188,11 @@ impl AskError {
     }
 
     /// What the transport says of a question of this message type.
-    fn of_transport(error: greylag_transport::AskError, asked: impl FnOnce(Duration) -> Self, message: &str) -> Self {
+    pub(crate) fn of_transport(
+        error: greylag_transport::AskError,
+        asked: impl FnOnce(Duration) -> Self,
+        message: &str,
+    ) -> Self {
         use greylag_transport::{AskError as Transport, SendError as Unsent};
         match error {
             Transport::Timeout(timeout) => asked(timeout),

@@ -116,6 +116,7 @@ pub mod region;
 mod routes;
 pub mod settings;
 pub mod shard;
+mod start;
 mod timetable;
 pub mod wire;
 
@@ -134,3 +135,4 @@ pub use host::DirectRef;
 pub use key::EntityKey;
 pub use passivation::Passivation;
 pub use settings::ShardingSettings;
+pub use start::StartEntityAck;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::ids::{EntityId, RegionId};
+use crate::start::StartEntityAck;
 use bytes::Bytes;
-use greylag_core::{CodecId, Generation, Manifest, UniqueAddress};
+use greylag_core::{CodecId, Generation, Manifest, ReplyTo, UniqueAddress};
 
 /// The question that a message carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub(crate) enum Content<M> {
     },
     /// As it came from another node; forwarding does not decode it.
     Bytes { codec: CodecId, manifest: Manifest, payload: Bytes },
+    /// No message: the entity is to be started, and this told.
+    Start(ReplyTo<StartEntityAck>),
 }
 
 impl<M> Content<M> {
@@ -82,6 +85,12 @@ impl<M> Parcel<M> {
     pub(crate) fn local(id: EntityId, message: M, ask: Option<Box<AskTag>>) -> Self {
         let size = size_of::<M>().saturating_add(id.as_str().len());
         Self { size: bounded(size), id, content: Content::value(message), ask, origin: None }
+    }
+
+    /// A request of this node to start the entity.
+    pub(crate) fn start(id: EntityId, reply_to: ReplyTo<StartEntityAck>, ask: Box<AskTag>) -> Self {
+        let size = bounded(size_of::<AskTag>().saturating_add(id.as_str().len()));
+        Self { id, content: Content::Start(reply_to), ask: Some(ask), origin: None, size }
     }
 
     /// A message of another node.

@@ -9,12 +9,13 @@ use greylag_core::{DeadLetterReason, ReplyTo, UniqueAddress};
 
 use super::event::RegionEvents;
 use super::shared::Shared;
-use crate::entity_ref::{AskError, EntityRef, SendError};
+use crate::entity_ref::{Answer, AskError, EntityRef, SendError};
 use crate::host::DirectRef;
 use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
 use crate::parcel::Parcel;
 use crate::region::{Counters, Input, RegionState};
 use crate::routes::{Open, RouteCell};
+use crate::start::StartEntityAck;
 
 /// One entity type on this node. Clones are the same region; dropping the last one does not stop it.
 pub struct Region<M>(pub(crate) Arc<Shared<M>>);
@@ -39,6 +40,36 @@ impl<M: Send + 'static> Region<M> {
     /// How long an ask waits that does not say it.
     pub(crate) fn ask_timeout(&self) -> Duration {
         self.0.settings.ask_timeout
+    }
+
+    /// Starts an entity, or finds it running, wherever its shard lives: completes once it runs and has handled what was
+    /// sent to it before, at the latest after the type's ask timeout. A type that remembers its entities remembers this
+    /// one from then on. The request leaves when this returns, whether or not the future is awaited.
+    ///
+    /// The shard in the ack is the one in which the entity lives: another one than this node's extractor says if nodes
+    /// disagree. Source: sharding §4.7.
+    ///
+    /// # Errors
+    /// [`AskError`]: nothing is known, unless the variant says so; it may be asked for again.
+    pub fn start_entity(&self, id: impl Into<Arc<str>>) -> Answer<StartEntityAck> {
+        let id = id.into();
+        let begun = self.0.begin_start(id.clone(), self.ask_timeout());
+        let (entity_type, node) = (self.name().to_string(), self.id().node.clone());
+        Box::pin(async move {
+            let request = "StartEntity";
+            let asked = |timeout| AskError::Timeout {
+                entity_type,
+                entity: id.to_string(),
+                message_type: request.to_owned(),
+                timeout,
+            };
+            let answer = begun?.await.map_err(|error| AskError::of_transport(error, asked, request))?;
+            answer.downcast::<StartEntityAck>().map(|ack| *ack).map_err(|_| AskError::Codec {
+                type_name: std::any::type_name::<StartEntityAck>().to_owned(),
+                node,
+                cause: "the answer is of another type".to_owned(),
+            })
+        })
     }
 
     /// The id of this region.

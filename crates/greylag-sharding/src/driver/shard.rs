@@ -17,7 +17,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use greylag_core::{DeadLetterReason, EntityError, Generation, answer_dropped};
+use greylag_core::{DeadLetterReason, EntityError, Generation, ReplyTo, answer_dropped};
 use tokio::task::AbortHandle;
 
 use super::event::Event;
@@ -33,6 +33,7 @@ use crate::inbox::Inbox;
 use crate::parcel::{AskTag, Content, Origin, Parcel};
 use crate::region::Input as RegionInput;
 use crate::shard::{Effect, Ended, Input, Outcome, Repeats, Shard, SlotId, TimerChange, Weigh};
+use crate::start::StartEntityAck;
 
 /// How long a run may take before other tasks get the thread.
 const RUN_TIME: Duration = Duration::from_micros(200);
@@ -65,6 +66,8 @@ enum Letter<M> {
     User { message: Held<M>, ask: Option<Box<AskTag>>, origin: Option<Arc<Origin>>, size: u32 },
     /// Came to this incarnation alone.
     Direct { message: Held<M>, size: u32 },
+    /// No message: the entity is to run, and this told. In order with what came through sharding.
+    Start { reply_to: ReplyTo<StartEntityAck>, ask: Option<Box<AskTag>>, origin: Option<Arc<Origin>>, size: u32 },
     /// From the entity itself.
     Own(Held<M>),
     /// The turn of a timer that repeats.
@@ -79,6 +82,19 @@ impl<M> Letter<M> {
         Self::Own(Held::new(message))
     }
 
+    /// What came through sharding, as it goes on to another shard or to the dead letters.
+    fn into_parcel(self, id: EntityId) -> Option<Parcel<M>> {
+        match self {
+            Self::User { message, ask, origin, size } => {
+                Some(Parcel { id, content: Content::value(message.into_inner()), ask, origin, size })
+            }
+            Self::Start { reply_to, ask, origin, size } => {
+                Some(Parcel { id, content: Content::Start(reply_to), ask, origin, size })
+            }
+            _ => None,
+        }
+    }
+
     /// A message that an entity took and did not handle. Its asker, if any, waits for the reply token alone.
     fn given_back(message: M) -> Self {
         let size = u32::try_from(size_of::<M>()).unwrap_or(u32::MAX);
@@ -89,7 +105,7 @@ impl<M> Letter<M> {
 impl<M> Weigh for Letter<M> {
     fn weight(&self) -> usize {
         match self {
-            Self::User { size, .. } | Self::Direct { size, .. } => *size as usize,
+            Self::User { size, .. } | Self::Direct { size, .. } | Self::Start { size, .. } => *size as usize,
             Self::Own(_) | Self::Repeat(_) | Self::Resumption(_) => 0,
         }
     }
@@ -280,10 +296,16 @@ impl<M: Send + 'static> ShardTask<M> {
             Ok(parcel) => parcel,
             Err(parcel) => return self.shared.dead_letter(parcel, DeadLetterReason::Undecodable),
         };
-        let Parcel { id, content: Content::Value { message, .. }, ask, origin, size } = parcel else { return };
-        let activity = self.is_activity(&message);
-        let message = Held::new(message);
-        self.input(Input::Deliver { id, payload: Letter::User { message, ask, origin, size }, activity });
+        let Parcel { id, content, ask, origin, size } = parcel;
+        let (payload, activity) = match content {
+            Content::Value { message, .. } => {
+                let activity = self.is_activity(&message);
+                (Letter::User { message: Held::new(message), ask, origin, size }, activity)
+            }
+            Content::Start(reply_to) => (Letter::Start { reply_to, ask, origin, size }, false),
+            Content::Bytes { .. } => return,
+        };
+        self.input(Input::Deliver { id, payload, activity });
     }
 
     /// Whether a message counts as activity; one on which the type's own word panics does.
@@ -410,27 +432,22 @@ impl<M: Send + 'static> ShardTask<M> {
                 }
             }
             Effect::Stopped(leftovers) => {
-                let parcels = leftovers.into_iter().filter_map(|(id, letter)| match letter {
-                    Letter::User { message, ask, origin, size } => {
-                        Some(Parcel { id, content: Content::value(message.into_inner()), ask, origin, size })
-                    }
-                    _ => None,
-                });
+                let parcels = leftovers.into_iter().filter_map(|(id, letter)| letter.into_parcel(id));
                 self.leftovers = Some(parcels.collect());
             }
         }
     }
 
     fn dead_letter(&self, id: EntityId, letter: Letter<M>, reason: DeadLetterReason) {
-        let Letter::User { message, ask, origin, size } = letter else { return };
         if reason == DeadLetterReason::EntityStartFailed {
             // The asker hears the cause and not only the reason.
             self.shared.remoting().dead_letter(reason, id.as_str(), "");
             let answer = EntityError::StartFailed(self.start_failure.clone());
-            return answer_dropped(answer, || drop(message));
+            return answer_dropped(answer, || drop(letter));
         }
-        let content = Content::value(message.into_inner());
-        self.shared.dead_letter(Parcel { id, content, ask, origin, size }, reason);
+        if let Some(parcel) = letter.into_parcel(id) {
+            self.shared.dead_letter(parcel, reason);
+        }
     }
 
     fn run_handler(&mut self, slot: SlotId, letter: Letter<M>) {
@@ -446,6 +463,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 self.input(Input::Done { slot, outcome: Outcome { timers, ..Outcome::default() } });
                 Letter::own(message)
             }
+            Letter::Start { reply_to, .. } => return self.ack_start(slot, reply_to),
             letter => letter,
         };
         let result = self.with_entity(slot, |entity, cx| match letter {
@@ -456,9 +474,16 @@ impl<M: Send + 'static> ShardTask<M> {
                 Resumption::Message(message) => entity.receive(message, cx),
                 Resumption::Value(value) => entity.on_resume(value, cx),
             },
-            Letter::Repeat(_) => unreachable!("made into its message above"),
+            Letter::Repeat(_) | Letter::Start { .. } => unreachable!("done with above"),
         });
         self.after(slot, result, false);
+    }
+
+    /// The entity runs, and has handled what came before the request.
+    fn ack_start(&self, slot: SlotId, reply_to: ReplyTo<StartEntityAck>) {
+        if let Some((entity, _)) = self.shard.identity(slot) {
+            reply_to.reply(StartEntityAck { entity: entity.clone(), shard: self.scope.shard.clone() });
+        }
     }
 
     /// Runs a handler; the inner result is the handler's, the outer one a panic's text.

@@ -33,6 +33,7 @@ use crate::membership::{self, MemberFacts, Members};
 use crate::passivation::Passivation;
 use crate::region::{Input, RegionState};
 use crate::settings::ShardingSettings;
+use crate::start::START_MANIFEST;
 
 /// Why an entity type was not set up. Nothing was started.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -210,6 +211,8 @@ impl Sharding {
         cluster.remoting().declare_repeated("control/sharding/", None, reasons);
         // A handoff that misses one of its marks is tried again, and needs none where a node has ended.
         cluster.remoting().declare_repeated("sharding/", Some(frame::MARK_MANIFEST), reasons);
+        // A request to start an entity is made again by what made it.
+        cluster.remoting().declare_repeated("sharding/", Some(START_MANIFEST), reasons);
         greylag_ddata::expect_replicators(&**cluster.remoting());
         let events = cluster.subscribe();
         let inner =

@@ -41,6 +41,7 @@ use crate::region::{
 };
 use crate::routes::{LocalRoute, Open, RemoteRoute, RouteTable};
 use crate::settings::ShardingSettings;
+use crate::start::{START_MANIFEST, StartEntityAck, put_request};
 
 /// The answer to come of an ask.
 pub(crate) type Asked =
@@ -140,6 +141,10 @@ impl<M: Send + 'static> PayloadValue for Outgoing<M> {
             (Content::Value { message, .. }, Some(codec)) => codec.encode(message, buffer),
             (Content::Bytes { payload, .. }, _) => {
                 buffer.extend_from_slice(payload);
+                Ok(())
+            }
+            (Content::Start(reply_to), _) => {
+                put_request(buffer, reply_to);
                 Ok(())
             }
             (Content::Value { .. }, None) => Err(EncodeError::NotRegistered { type_name: std::any::type_name::<M>() }),
@@ -306,6 +311,17 @@ impl<M: Send + 'static> Shared<M> {
         Ok(ask.answer)
     }
 
+    /// Asks for an entity to be started: the request is on its way when this returns.
+    pub(crate) fn begin_start(self: &Arc<Self>, id: impl Into<Arc<str>>, timeout: Duration) -> Result<Asked, AskError> {
+        let (id, shard) = self.target(id).map_err(SendError::from)?;
+        let ask = self.remoting().open_ask(timeout);
+        let now = Instant::now();
+        let tag = AskTag::own(ask.address.ask_id, now.checked_add(timeout).unwrap_or(now + FAR));
+        let reply_to = ReplyTo::<StartEntityAck>::new(ask.address.clone(), self.remoting().reply_port());
+        self.send(shard, Parcel::start(id, reply_to, Box::new(tag)))?;
+        Ok(ask.answer)
+    }
+
     /// Drops a message that was not taken.
     pub(crate) fn refuse(&self, parcel: Parcel<M>, reason: DeadLetterReason) -> SendError {
         self.dead_letter(parcel, reason);
@@ -320,6 +336,7 @@ impl<M: Send + 'static> Shared<M> {
             Content::Value { message, .. } => undelivered(message, reason),
             // Its asker hears without the token in the bytes, which may be unreadable or dear to read.
             Content::Bytes { .. } => self.nack(parcel.ask.as_deref(), reason),
+            Content::Start(reply_to) => undelivered(reply_to, reason),
         }
         // After the token, whose answer would be counted as one that came too late.
         if let Some(ask) = &parcel.ask
@@ -346,6 +363,7 @@ impl<M: Send + 'static> Shared<M> {
                 // A codec that panics on this will panic again when it writes the message, where that is caught.
                 catch_unwind(AssertUnwindSafe(|| codec.manifest(message))).unwrap_or_else(|_| "".into())
             }
+            (Content::Start(_), _) => START_MANIFEST.into(),
             (Content::Value { .. }, None) => "".into(),
         }
     }
@@ -361,6 +379,7 @@ impl<M: Send + 'static> Shared<M> {
         let codec_id = match &parcel.content {
             Content::Bytes { codec, .. } => *codec,
             Content::Value { .. } => self.entity_type.codec_id,
+            Content::Start(_) => CodecId::INTERNAL,
         };
         let manifest = self.manifest(&parcel);
         // The header lets the transport end an ask of this node; a forwarded one is not ours to end.

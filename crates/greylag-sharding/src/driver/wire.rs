@@ -18,6 +18,7 @@ use crate::inbox::Refused;
 use crate::parcel::{AskTag, Content, Parcel};
 use crate::region::Input;
 use crate::routes::Open;
+use crate::start::{START_MANIFEST, read_request};
 
 /// Which path a receiver stands at.
 #[derive(Clone, Copy)]
@@ -145,6 +146,19 @@ pub(crate) fn decode<M: Send + 'static>(
 
 /// The parcel with its message read, or as it was.
 pub(crate) fn read<M: Send + 'static>(shared: &Shared<M>, mut parcel: Parcel<M>) -> Result<Parcel<M>, Parcel<M>> {
+    if let Content::Bytes { codec: CodecId::INTERNAL, manifest, payload } = &parcel.content
+        && *manifest == START_MANIFEST
+    {
+        let _scope = ReplyScope::enter(shared.remoting().reply_port());
+        let request = read_request(payload);
+        return match request {
+            Ok(reply_to) => {
+                parcel.content = Content::Start(reply_to);
+                Ok(parcel)
+            }
+            Err(_) => Err(parcel),
+        };
+    }
     if let Content::Bytes { codec, manifest, payload } = &parcel.content {
         let asker = parcel.ask.as_ref().and_then(|ask| Some((ask.asker.as_ref()?, ask.id)));
         match decode(shared, *codec, manifest, payload.clone(), asker) {

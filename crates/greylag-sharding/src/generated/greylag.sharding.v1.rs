@@ -322,6 +322,15 @@ pub mod to_peer {
         TypeConflict(TypeClaimed),
     }
 }
+/// "greylag.sharding.start.ack": answers a request to start an entity. The request travels among the entity's messages,
+/// and holds nothing but the token by which it is answered.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StartEntityAck {
+    #[prost(string, tag = "1")]
+    pub entity: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub shard: ::prost::alloc::string::String,
+}
 /// The value of one shard in the replicated homes map.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StoredHome {
