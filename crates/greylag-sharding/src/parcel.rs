@@ -57,7 +57,7 @@ pub(crate) enum Content<M> {
     /// As it came from another node; forwarding does not decode it.
     Bytes { codec: CodecId, manifest: Manifest, payload: Bytes },
     /// No message: the entity is to be started, and this told.
-    Start(ReplyTo<StartEntityAck>),
+    Start(Box<ReplyTo<StartEntityAck>>),
 }
 
 impl<M> Content<M> {
@@ -90,7 +90,7 @@ impl<M> Parcel<M> {
     /// A request of this node to start the entity.
     pub(crate) fn start(id: EntityId, reply_to: ReplyTo<StartEntityAck>, ask: Box<AskTag>) -> Self {
         let size = bounded(size_of::<AskTag>().saturating_add(id.as_str().len()));
-        Self { id, content: Content::Start(reply_to), ask: Some(ask), origin: None, size }
+        Self { id, content: Content::Start(Box::new(reply_to)), ask: Some(ask), origin: None, size }
     }
 
     /// A message of another node.

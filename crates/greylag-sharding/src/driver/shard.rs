@@ -67,7 +67,7 @@ enum Letter<M> {
     /// Came to this incarnation alone.
     Direct { message: Held<M>, size: u32 },
     /// No message: the entity is to run, and this told. In order with what came through sharding.
-    Start { reply_to: ReplyTo<StartEntityAck>, ask: Option<Box<AskTag>>, origin: Option<Arc<Origin>>, size: u32 },
+    Start { reply_to: Box<ReplyTo<StartEntityAck>>, ask: Option<Box<AskTag>>, origin: Option<Arc<Origin>>, size: u32 },
     /// From the entity itself.
     Own(Held<M>),
     /// The turn of a timer that repeats.
@@ -463,7 +463,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 self.input(Input::Done { slot, outcome: Outcome { timers, ..Outcome::default() } });
                 Letter::own(message)
             }
-            Letter::Start { reply_to, .. } => return self.ack_start(slot, reply_to),
+            Letter::Start { reply_to, .. } => return self.ack_start(slot, *reply_to),
             letter => letter,
         };
         let result = self.with_entity(slot, |entity, cx| match letter {

@@ -153,7 +153,7 @@ pub(crate) fn read<M: Send + 'static>(shared: &Shared<M>, mut parcel: Parcel<M>)
         let request = read_request(payload);
         return match request {
             Ok(reply_to) => {
-                parcel.content = Content::Start(reply_to);
+                parcel.content = Content::Start(Box::new(reply_to));
                 Ok(parcel)
             }
             Err(_) => Err(parcel),
