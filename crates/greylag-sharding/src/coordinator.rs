@@ -23,6 +23,7 @@ mod recorded;
 mod registry;
 pub mod replay;
 mod requests;
+mod stops;
 mod tables;
 
 use std::collections::BTreeMap;
@@ -40,6 +41,7 @@ pub use self::protocol::{
 use self::recorded::Recorded;
 use self::registry::Registry;
 use self::requests::Requests;
+use self::stops::Stops;
 use self::tables::Tables;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
@@ -121,6 +123,7 @@ pub struct Coordinator {
     next_seq: u64,
     requests: Requests,
     handoffs: HandOffs,
+    stops: Stops,
     /// `HostShard`s that are not acked, and when they are said again.
     unstarted: Timetable<ShardId>,
     drops: Drops,
@@ -158,6 +161,7 @@ impl Coordinator {
             next_seq: 1,
             requests: Requests::default(),
             handoffs: HandOffs::default(),
+            stops: Stops::default(),
             unstarted: Timetable::default(),
             drops: Drops::default(),
             tables: Tables::default(),
@@ -238,7 +242,7 @@ impl Coordinator {
     /// coordinator that takes stock, and its deadline would keep the timer of that coordinator ready for ever.
     fn work_deadline(&self) -> Option<Instant> {
         let by_time = [self.rebalance_at, self.unstarted.next(), self.handoffs.next(), self.recorded.next()];
-        by_time.into_iter().flatten().min()
+        by_time.into_iter().chain([self.stops.next()]).flatten().min()
     }
 
     /// How far it is.
@@ -305,6 +309,10 @@ impl Coordinator {
                 self.on_shard_stopped(&region, &shard, generation, leftovers);
             }
             RegionMessage::GracefulShutdownReq { .. } => self.on_graceful(now, &region, out),
+            RegionMessage::StopShards { request, shards, .. } => {
+                self.on_stop_shards(now, &region, request, shards, out);
+            }
+            RegionMessage::GetCurrentRegions { request, .. } => self.on_get_current_regions(&region, request, out),
             _ => {}
         }
     }
@@ -345,6 +353,7 @@ impl Coordinator {
     fn decide(&mut self, shard: &ShardId, home: StoredHome) {
         self.ledger.decide(shard, home);
         self.requests.look_again(shard);
+        self.stops.look_again(shard);
     }
 
     /// Ends a home; the tombstone keeps the facts that the next allocation needs.

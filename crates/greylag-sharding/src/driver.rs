@@ -14,9 +14,11 @@ mod node;
 mod persistent;
 mod region;
 mod removal;
+mod requests;
 mod shard;
 mod sharding;
 mod shared;
+mod stopping;
 mod store;
 mod strategy;
 mod wire;
@@ -30,6 +32,7 @@ pub use persistent::{HostedMachine, PersistentEntity, Standing};
 pub use removal::{RemovalError, Removed, remove_internal_sharding_data};
 pub(crate) use sharding::SharedSharding;
 pub use sharding::{InitError, NotStarted, Sharding};
+pub use stopping::{StopShardsError, StoppingShards};
 pub use strategy::AllocationStrategy;
 
 #[cfg(test)]

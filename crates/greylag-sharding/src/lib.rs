@@ -122,7 +122,7 @@ pub mod wire;
 
 pub use driver::{
     AllocationStrategy, Event, InitError, NotStarted, Region, RegionEvents, RemovalError, Removed, Sharding,
-    remove_internal_sharding_data,
+    StopShardsError, StoppingShards, remove_internal_sharding_data,
 };
 pub use entity::{
     Backoff, Directive, Entity, EntityCtx, EntityInit, Failure, FailureCause, Signal, Supervision, TimerKey,

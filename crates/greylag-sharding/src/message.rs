@@ -209,6 +209,22 @@ pub enum RegionMessage {
         /// The epoch of the inquiry.
         epoch: Epoch,
     },
+    /// Stop these shards, and give them no new home before one is asked for.
+    StopShards {
+        /// The region that asks.
+        region: RegionId,
+        /// Its number for the request; a repetition has the same one.
+        request: u64,
+        /// The shards.
+        shards: Vec<ShardId>,
+    },
+    /// Which regions that host are registered?
+    GetCurrentRegions {
+        /// The region that asks.
+        region: RegionId,
+        /// Its number for the request; a repetition has the same one.
+        request: u64,
+    },
 }
 
 impl RegionMessage {
@@ -222,7 +238,9 @@ impl RegionMessage {
             | Self::ShardStopped { region, .. }
             | Self::GracefulShutdownReq { region }
             | Self::RegionStopped { region }
-            | Self::StaleEpoch { region, .. } => Some(region),
+            | Self::StaleEpoch { region, .. }
+            | Self::StopShards { region, .. }
+            | Self::GetCurrentRegions { region, .. } => Some(region),
             Self::NoRegion { .. } => None,
         }
     }
@@ -284,6 +302,25 @@ pub enum CoordinatorMessage {
     StopHere,
     /// Answer to `RegionStopped`.
     RegionStoppedAck,
+    /// No entity of these shards lives: answers `StopShards`, in as many messages as it takes.
+    ShardsStopped {
+        /// As in the request.
+        request: u64,
+        /// Those of its shards that have stopped, or have no home.
+        shards: Vec<ShardId>,
+    },
+    /// The type remembers its entities, so that its shards are not stopped.
+    StopShardsRefused {
+        /// As in the request.
+        request: u64,
+    },
+    /// Answer to `GetCurrentRegions`.
+    CurrentRegions {
+        /// As in the request.
+        request: u64,
+        /// The registered regions, without proxies.
+        regions: Vec<RegionId>,
+    },
 }
 
 /// A coordinator's message with its authority.

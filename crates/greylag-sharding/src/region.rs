@@ -19,6 +19,7 @@ mod host_watch;
 mod hosting;
 mod protocol;
 mod registration;
+mod requests;
 mod routing;
 mod shutdown;
 mod slot;
@@ -34,9 +35,12 @@ use greylag_transport::Lane;
 use self::agreement::Agreement;
 use self::buffer::{Content, Rank, Waiting};
 use self::host_watch::HostWatch;
-pub use self::protocol::{Counters, Effect, Input, MessageInfo, Provenance, RegionEvent, Returned, Route, Token};
+pub use self::protocol::{
+    Answer, Counters, Effect, Input, MessageInfo, Provenance, RegionEvent, Request, RequestEnd, Returned, Route, Token,
+};
 use self::registration::Registration;
 pub use self::registration::answer_without_region;
+use self::requests::Requests;
 use self::slot::{Slot, State};
 use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
@@ -129,6 +133,7 @@ pub struct Region {
     members: Arc<Members>,
     suspect: bool,
     registration: Registration,
+    requests: Requests,
     slots: BTreeMap<ShardId, Slot>,
     /// When each slot has work to do.
     alarms: Timetable<ShardId>,
@@ -151,6 +156,7 @@ impl Region {
     pub fn new(config: RegionConfig, now: Instant) -> Self {
         Self {
             registration: Registration::new(now),
+            requests: Requests::default(),
             host_watch: HostWatch::new(config.settings.no_host_timeout),
             agreement: Agreement::new(&config),
             config,
@@ -215,6 +221,7 @@ impl Region {
                 self.agreement.on_coordinator(now, incarnation, out);
                 self.follow_agreement(now, out);
             }
+            Input::Request { number, request, timeout } => self.on_request(now, number, request, timeout, out),
             Input::GracefulShutdown => self.on_graceful(now, out),
             Input::Stop => self.on_stop(now, out),
             Input::Tick => self.on_tick(now, out),
@@ -226,7 +233,8 @@ impl Region {
     /// When a `Tick` next has work to do, or `None` if only another input can wake this machine.
     pub fn next_deadline(&self) -> Option<Instant> {
         let watches = [self.host_watch.next_deadline(), self.agreement.next_deadline()];
-        [self.alarms.next(), self.registration_deadline()].into_iter().chain(watches).flatten().min()
+        let own = [self.alarms.next(), self.registration_deadline(), self.requests.next()];
+        own.into_iter().chain(watches).flatten().min()
     }
 
     /// The id of this region.
@@ -259,6 +267,7 @@ impl Region {
             self.with_slot(&shard, |region, slot| region.on_slot_alarm(now, &shard, slot, out));
         }
         self.on_registration_tick(now, out);
+        self.on_requests_tick(now, out);
         self.on_host_watch(now, out);
         self.agreement.on_tick(now, out);
     }

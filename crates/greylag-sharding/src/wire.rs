@@ -210,8 +210,20 @@ fn read_region(region: Option<proto::Region>) -> Result<RegionId, Invalid> {
     Ok(RegionId { node: read_node(region.node)?, incarnation: region.incarnation })
 }
 
+fn read_regions(regions: Vec<proto::Region>) -> Result<Vec<RegionId>, Invalid> {
+    regions.into_iter().map(|region| read_region(Some(region))).collect()
+}
+
 fn read_shard(shard: String) -> Result<ShardId, Invalid> {
     ShardId::new(shard).map_err(|_| Invalid("shard", Fault::Missing))
+}
+
+fn names(shards: &[ShardId]) -> Vec<String> {
+    shards.iter().map(ToString::to_string).collect()
+}
+
+fn read_names(shards: Vec<String>) -> Result<Vec<ShardId>, Invalid> {
+    shards.into_iter().map(read_shard).collect()
 }
 
 fn read_generation(generation: u64, horizon: Horizon) -> Result<Generation, Invalid> {
@@ -294,8 +306,8 @@ fn read_type_claim(read: Option<proto::TypeClaim>) -> Result<TypeClaim, Invalid>
 
 fn to_coordinator(message: &RegionMessage) -> proto::ToCoordinator {
     use proto::to_coordinator::{
-        BeginHandOffAck, Body, GetShardHome, GracefulShutdownReq, NoRegion, RegionStopped, Register as Reg,
-        ShardStarted, ShardStopped, StaleEpoch,
+        BeginHandOffAck, Body, GetCurrentRegions, GetShardHome, GracefulShutdownReq, NoRegion, RegionStopped,
+        Register as Reg, ShardStarted, ShardStopped, StaleEpoch, StopShards,
     };
     let body = match message {
         RegionMessage::Register(register) => Body::Register(Reg {
@@ -305,9 +317,7 @@ fn to_coordinator(message: &RegionMessage) -> proto::ToCoordinator {
             highest_epoch: register.highest_epoch,
             hosted: register.hosted.iter().map(claim).collect(),
         }),
-        RegionMessage::GetShardHome { shards, .. } => {
-            Body::GetShardHome(GetShardHome { shards: shards.iter().map(ToString::to_string).collect() })
-        }
+        RegionMessage::GetShardHome { shards, .. } => Body::GetShardHome(GetShardHome { shards: names(shards) }),
         RegionMessage::ShardStarted { shards, .. } => Body::ShardStarted(ShardStarted { shards: generations(shards) }),
         RegionMessage::BeginHandOffAck { shard, generation, attempt, flushed, .. } => {
             Body::BeginHandoffAck(BeginHandOffAck {
@@ -326,6 +336,12 @@ fn to_coordinator(message: &RegionMessage) -> proto::ToCoordinator {
         RegionMessage::RegionStopped { .. } => Body::RegionStopped(RegionStopped {}),
         RegionMessage::StaleEpoch { epoch, .. } => Body::StaleEpoch(StaleEpoch { epoch: *epoch }),
         RegionMessage::NoRegion { epoch } => Body::NoRegion(NoRegion { epoch: *epoch }),
+        RegionMessage::StopShards { request, shards, .. } => {
+            Body::StopShards(StopShards { request: *request, shards: names(shards) })
+        }
+        RegionMessage::GetCurrentRegions { request, .. } => {
+            Body::GetCurrentRegions(GetCurrentRegions { request: *request })
+        }
     };
     proto::ToCoordinator { region: message.region().map(region), body: Some(body) }
 }
@@ -365,10 +381,7 @@ fn read_to_coordinator(message: proto::ToCoordinator, horizon: Horizon) -> Resul
             highest_epoch: read_epoch(read.highest_epoch, horizon)?,
             hosted: read.hosted.into_iter().map(|claim| read_claim(claim, horizon)).collect::<Result<_, _>>()?,
         }),
-        Body::GetShardHome(read) => {
-            let shards = read.shards.into_iter().map(read_shard).collect::<Result<_, _>>()?;
-            RegionMessage::GetShardHome { region, shards }
-        }
+        Body::GetShardHome(read) => RegionMessage::GetShardHome { region, shards: read_names(read.shards)? },
         Body::ShardStarted(read) => {
             RegionMessage::ShardStarted { region, shards: read_generations(read.shards, horizon)? }
         }
@@ -389,6 +402,10 @@ fn read_to_coordinator(message: proto::ToCoordinator, horizon: Horizon) -> Resul
         Body::RegionStopped(_) => RegionMessage::RegionStopped { region },
         Body::StaleEpoch(read) => RegionMessage::StaleEpoch { region, epoch: read_epoch(read.epoch, horizon)? },
         Body::NoRegion(read) => RegionMessage::NoRegion { epoch: read_epoch(read.epoch, horizon)? },
+        Body::StopShards(read) => {
+            RegionMessage::StopShards { region, request: read.request, shards: read_names(read.shards)? }
+        }
+        Body::GetCurrentRegions(read) => RegionMessage::GetCurrentRegions { region, request: read.request },
     })
 }
 
@@ -416,7 +433,8 @@ fn read_home(home: proto::Home, horizon: Horizon) -> Result<Home, Invalid> {
 
 fn from_coordinator(message: &FromCoordinator) -> proto::FromCoordinator {
     use proto::from_coordinator::{
-        BeginHandOff, Body, HandOff, Homes, RegionInquiry, RegionStoppedAck, RegisterAck, RegisterRefused, StopHere,
+        BeginHandOff, Body, CurrentRegions, HandOff, Homes, RegionInquiry, RegionStoppedAck, RegisterAck,
+        RegisterRefused, ShardsStopped, StopHere, StopShardsRefused,
     };
     let homes = |homes: &[Home]| Homes { homes: homes.iter().map(home).collect() };
     let body = match &message.message {
@@ -448,6 +466,15 @@ fn from_coordinator(message: &FromCoordinator) -> proto::FromCoordinator {
         }
         CoordinatorMessage::StopHere => Body::StopHere(StopHere {}),
         CoordinatorMessage::RegionStoppedAck => Body::RegionStoppedAck(RegionStoppedAck {}),
+        CoordinatorMessage::ShardsStopped { request, shards } => {
+            Body::ShardsStopped(ShardsStopped { request: *request, shards: names(shards) })
+        }
+        CoordinatorMessage::StopShardsRefused { request } => {
+            Body::StopShardsRefused(StopShardsRefused { request: *request })
+        }
+        CoordinatorMessage::CurrentRegions { request, regions } => {
+            Body::CurrentRegions(CurrentRegions { request: *request, regions: regions.iter().map(region).collect() })
+        }
     };
     proto::FromCoordinator {
         coordinator_node: Some(node(&message.coordinator.node)),
@@ -482,7 +509,7 @@ fn read_from_coordinator(message: proto::FromCoordinator, horizon: Horizon) -> R
             shard: read_shard(read.shard)?,
             generation: read_generation(read.generation, horizon)?,
             attempt: read_attempt(read.attempt, horizon)?,
-            flush_from: read.flush_from.into_iter().map(|from| read_region(Some(from))).collect::<Result<_, _>>()?,
+            flush_from: read_regions(read.flush_from)?,
         },
         Body::DropShard(read) => CoordinatorMessage::DropShard {
             shard: read_shard(read.shard)?,
@@ -490,6 +517,13 @@ fn read_from_coordinator(message: proto::FromCoordinator, horizon: Horizon) -> R
         },
         Body::StopHere(_) => CoordinatorMessage::StopHere,
         Body::RegionStoppedAck(_) => CoordinatorMessage::RegionStoppedAck,
+        Body::ShardsStopped(read) => {
+            CoordinatorMessage::ShardsStopped { request: read.request, shards: read_names(read.shards)? }
+        }
+        Body::StopShardsRefused(read) => CoordinatorMessage::StopShardsRefused { request: read.request },
+        Body::CurrentRegions(read) => {
+            CoordinatorMessage::CurrentRegions { request: read.request, regions: read_regions(read.regions)? }
+        }
     };
     Ok(FromCoordinator {
         coordinator: CoordinatorId {
@@ -586,6 +620,8 @@ mod tests {
             RegionMessage::RegionStopped { region: region(1) },
             RegionMessage::StaleEpoch { region: region(1), epoch: 4 },
             RegionMessage::NoRegion { epoch: 4 },
+            RegionMessage::StopShards { region: region(1), request: 8, shards: vec![shard.clone()] },
+            RegionMessage::GetCurrentRegions { region: region(1), request: 9 },
         ];
         for message in to_coordinator {
             let (manifest, bytes) = encode_region(&message);
@@ -621,6 +657,9 @@ mod tests {
             CoordinatorMessage::DropShard { shard: shard.clone(), generation: generation(3) },
             CoordinatorMessage::StopHere,
             CoordinatorMessage::RegionStoppedAck,
+            CoordinatorMessage::ShardsStopped { request: 8, shards: vec![shard.clone()] },
+            CoordinatorMessage::StopShardsRefused { request: 8 },
+            CoordinatorMessage::CurrentRegions { request: 9, regions: vec![region(1), region(2)] },
         ];
         for message in orders {
             let coordinator = CoordinatorId { node: region(1).node, incarnation: 8 };

@@ -43,6 +43,8 @@ struct World {
     /// The last batch that the history has.
     batch: Option<u64>,
     min_regions: usize,
+    /// The type remembers its entities.
+    remembers: bool,
     serials: BTreeMap<String, u64>,
     /// Wait after a removal that is not proven to be an end.
     margin: Duration,
@@ -89,13 +91,14 @@ struct Made<'a> {
     mode: StateStoreMode,
     max_batch: usize,
     min_regions: usize,
+    remembers: bool,
 }
 
 fn machine(effects: &mut Vec<Effect>, made: &Made<'_>) -> Coordinator {
-    let Made { node, incarnation, margin, mode, max_batch, min_regions } = *made;
+    let Made { node, incarnation, margin, mode, max_batch, min_regions, remembers } = *made;
     let config = CoordinatorConfig {
         id: CoordinatorId { node: address(node), incarnation },
-        fingerprint: fingerprint(12),
+        fingerprint: Fingerprint { remember_entities: remembers, ..fingerprint(12) },
         role: String::new(),
         settings: ShardingSettings { state_store_mode: mode, min_regions, ..ShardingSettings::test() },
         down_removal_margin: margin,
@@ -110,7 +113,8 @@ impl World {
         let mut effects = Vec::new();
         let margin = Duration::from_secs(1);
         let mode = StateStoreMode::Ddata;
-        let made = Made { node: "a", incarnation: 1, margin, mode, max_batch: usize::MAX, min_regions: 1 };
+        let max_batch = usize::MAX;
+        let made = Made { node: "a", incarnation: 1, margin, mode, max_batch, min_regions: 1, remembers: false };
         let mut machine = machine(&mut effects, &made);
         machine.handle(start, Input::Standing(Standing::Agreed), &mut effects);
         let (members, stored, serials) = (Members::default(), StoredState::default(), BTreeMap::new());
@@ -125,6 +129,7 @@ impl World {
             history,
             batch: None,
             min_regions: 1,
+            remembers: false,
             serials,
             margin,
             effects,
@@ -149,6 +154,11 @@ impl World {
             "fail-over" => {
                 self.batch = None;
                 self.incarnate(case.arg("to").unwrap_or("a"), 2, usize::MAX);
+            }
+            "remembers" => {
+                self.remembers = true;
+                self.effects.clear();
+                self.incarnate("a", 1, usize::MAX);
             }
             "continue" => self.tell(Input::Continue),
             "standing" => self.stands(case),
@@ -196,7 +206,8 @@ impl World {
     /// Another incarnation, with which all members agree.
     fn incarnate(&mut self, node: &str, incarnation: u64, max_batch: usize) {
         let (margin, mode, min_regions) = (self.margin, self.mode, self.min_regions);
-        self.machine = machine(&mut self.effects, &Made { node, incarnation, margin, mode, max_batch, min_regions });
+        let made = Made { node, incarnation, margin, mode, max_batch, min_regions, remembers: self.remembers };
+        self.machine = machine(&mut self.effects, &made);
         self.tell(Input::Standing(Standing::Agreed));
     }
 
@@ -282,6 +293,16 @@ impl World {
             "graceful" => RegionMessage::GracefulShutdownReq { region: region_of },
             "region-stopped" => RegionMessage::RegionStopped { region: region_of },
             "stale" => RegionMessage::StaleEpoch { region: region_of, epoch: case.parse("epoch").expect("an epoch") },
+            "stop-shards" => {
+                let shards =
+                    case.arg("shards").unwrap_or("").split(',').map(|shard| ShardId::new(shard).expect("valid"));
+                let request = case.parse("request").expect("a number");
+                RegionMessage::StopShards { region: region_of, request, shards: shards.collect() }
+            }
+            "get-regions" => RegionMessage::GetCurrentRegions {
+                region: region_of,
+                request: case.parse("request").expect("a number"),
+            },
             "no-region" => RegionMessage::NoRegion { epoch: case.parse("epoch").expect("an epoch") },
             other => panic!("no command {other}"),
         }
@@ -390,6 +411,14 @@ fn show_order(order: &CoordinatorMessage) -> String {
             format!("HandOff {shard}@{generation} attempt={attempt:?} flush_from={}", from.join(","))
         }
         CoordinatorMessage::DropShard { shard, generation } => format!("DropShard {shard}@{generation}"),
+        CoordinatorMessage::CurrentRegions { request, regions } => {
+            let regions: Vec<_> = regions.iter().map(|region| name(&region.node)).collect();
+            format!("CurrentRegions request={request} {}", regions.join(","))
+        }
+        CoordinatorMessage::ShardsStopped { request, shards } => {
+            let shards: Vec<_> = shards.iter().map(ShardId::as_str).collect();
+            format!("ShardsStopped request={request} {}", shards.join(","))
+        }
         CoordinatorMessage::RegisterRefused { mismatch, .. } => format!("RegisterRefused: {mismatch}"),
         other => format!("{other:?}"),
     }

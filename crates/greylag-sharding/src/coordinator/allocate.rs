@@ -55,8 +55,8 @@ impl Coordinator {
         }
     }
 
-    /// Whether a shard has to be given a home now, and may be.
-    fn is_wanted(&self, shard: &ShardId) -> bool {
+    /// Whether no entity of the shard lives anywhere, by what is decided: it may be given a home.
+    pub(super) fn is_nowhere(&self, shard: &ShardId) -> bool {
         self.ledger.decided(shard).is_none_or(|home| home.deallocated)
             && !self.handoffs.contains(shard)
             && !self.drops.waits_for(shard)
@@ -75,7 +75,7 @@ impl Coordinator {
             return;
         }
         let mut requests = std::mem::take(&mut self.requests);
-        let call = requests.begin_call(|shard| self.is_wanted(shard));
+        let call = requests.begin_call(|shard| self.is_nowhere(shard));
         self.requests = requests;
         out.extend(call.map(|(call, shards)| Effect::CallAllocate { call, shards, view }));
     }
@@ -84,7 +84,7 @@ impl Coordinator {
         let Some(mut asked) = self.requests.end_call(call) else { return };
         let candidates: BTreeSet<_> = self.allocation_view().regions.into_iter().map(|view| view.region).collect();
         for (shard, region) in homes {
-            if !asked.remove(&shard) || !self.is_wanted(&shard) {
+            if !asked.remove(&shard) || !self.is_nowhere(&shard) {
                 continue;
             }
             let Some(region) = region.filter(|region| candidates.contains(region)) else {

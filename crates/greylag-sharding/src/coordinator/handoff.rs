@@ -35,6 +35,8 @@ pub(super) struct HandOff {
     resend_at: Instant,
     /// When it is given up, or reported.
     deadline: Option<Instant>,
+    /// The shard is to stop, and no new home is wanted for it: one is given when a region asks.
+    is_stop: bool,
 }
 
 #[derive(Debug)]
@@ -59,6 +61,11 @@ impl HandOff {
         if let Step::AwaitAcks { waiting, .. } = &mut self.step {
             waiting.remove(region);
         }
+    }
+
+    /// Whether the shard gets a new home as soon as it has stopped.
+    pub(super) fn is_move(&self) -> bool {
+        !self.is_stop
     }
 
     fn is_acked(&self) -> bool {
@@ -162,6 +169,11 @@ impl HandOffs {
         self.by_shard.keys()
     }
 
+    /// A shard that is moving is to stop: no new home is wanted for it.
+    pub(super) fn only_stop(&mut self, shard: &ShardId) {
+        self.update(shard, |handoff| handoff.is_stop = true);
+    }
+
     /// Ends a handoff, or forgets it.
     pub(super) fn remove(&mut self, shard: &ShardId) -> Option<HandOff> {
         self.due.remove(shard);
@@ -253,6 +265,7 @@ impl Coordinator {
             participants,
             resend_at: now,
             deadline: Some(now + settings.handoff_timeout),
+            is_stop: false,
         };
         self.unstarted.remove(shard);
         self.handoffs.insert(shard, handoff);
@@ -275,6 +288,7 @@ impl Coordinator {
             step: Step::AwaitStopped { timed_out: false },
             resend_at: now + self.config.settings.retry_interval,
             deadline: Some(now + self.config.settings.handoff_timeout),
+            is_stop: false,
         };
         self.handoffs.insert(shard, handoff);
     }
@@ -369,6 +383,7 @@ impl Coordinator {
     ) {
         if self.drops.stopped(shard, region, generation) {
             self.requests.look_again(shard);
+            self.stops.look_again(shard);
         }
         let unchecked = self.sabotage == Some(Sabotage::GenerationCheck);
         let ended = self.ledger.decided(shard).is_some_and(|home| {
@@ -379,12 +394,15 @@ impl Coordinator {
             return;
         }
         if let Some(handoff) = self.handoffs.remove(shard) {
+            let moves = handoff.is_move();
             let waited = matches!(handoff.step, Step::AwaitStopped { .. });
             let flush_from = if waited { handoff.flush_from } else { BTreeSet::new() };
             let flush = Flush { attempt: handoff.attempt, flush_from, participants: handoff.participants };
             self.handoffs.flushes.insert(shard.clone(), flush);
-            // At once, even with no traffic: an idle cluster would shed its shards otherwise.
-            self.requests.make_eager(shard);
+            if moves {
+                // At once, even with no traffic: an idle cluster would shed its shards otherwise.
+                self.requests.make_eager(shard);
+            }
         }
         self.deallocate(shard, leftovers.then(|| region.clone()));
     }

@@ -106,6 +106,7 @@ impl Coordinator {
         if self.terminating && !local_goes {
             return self.stop(StopReason::HandedOver, out);
         }
+        self.settle_stops(now, out);
         self.call_strategy(out);
         let batch = self.ledger.next_batch(self.config.max_batch);
         out.extend(batch.map(|(batch, events)| Effect::Commit { batch, events }));
@@ -152,6 +153,7 @@ impl Coordinator {
         let flushed = flush.map(|flush| (flush.attempt, flush.flush_from.clone()));
         let entry = HomeEntry { stored: home.clone(), confirmed: adopted.is_some(), flushed };
         let is_latest = self.ledger.apply(&shard, entry);
+        self.stops.look_again(&shard);
         if home.deallocated || !is_latest {
             // A tombstone, or overtaken by the next decision: there is nothing to announce.
             return;
@@ -256,7 +258,7 @@ impl Coordinator {
         let mut owned = self.ledger.shards_of(region).to_vec();
         owned.sort();
         for shard in owned {
-            if self.handoffs.remove(&shard).is_some() {
+            if self.handoffs.remove(&shard).is_some_and(|handoff| handoff.is_move()) {
                 self.requests.make_eager(&shard);
             }
             self.deallocate(&shard, None);
@@ -266,9 +268,11 @@ impl Coordinator {
         }
         for shard in self.drops.forget(region) {
             self.requests.look_again(&shard);
+            self.stops.look_again(&shard);
         }
         self.handoffs.forget(region);
         self.requests.forget(region);
+        self.stops.forget(region);
         self.tables.forget(region);
     }
 
@@ -319,6 +323,7 @@ impl Coordinator {
             }
         }
         self.announce(told, out);
+        self.stops.end_due(now);
         self.tick_handoffs(now, out);
         if self.rebalance_at.is_some_and(|at| at <= now) {
             self.rebalance_at = Some(now + self.config.settings.rebalance_interval);

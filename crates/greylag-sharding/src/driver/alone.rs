@@ -3,15 +3,17 @@
 //! For tests of entities and for programs that never grow beyond one process. Nothing is stored, so
 //! its epoch is the wall clock's seconds: generations keep rising from start to start.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use greylag_core::{Generation, UniqueAddress};
 
 use super::region::AnyRegion;
 use super::shared::Coordination;
 use crate::ids::{RegionId, ShardId};
-use crate::message::{CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, RegionMessage, Standing};
+use crate::message::{
+    Attempt, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, RegionMessage, Standing,
+};
 use crate::region::Input;
 
 /// See the module's description.
@@ -25,6 +27,9 @@ pub(crate) struct Alone {
 struct Homes {
     known: BTreeMap<ShardId, Generation>,
     last: u64,
+    /// Shards that are to stop, and the requests that wait for them.
+    stopping: BTreeMap<ShardId, BTreeSet<u64>>,
+    attempts: u64,
 }
 
 impl Alone {
@@ -41,7 +46,7 @@ impl Alone {
     }
 
     fn home(&self, region: &RegionId, shard: ShardId) -> Home {
-        let mut homes = self.homes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut homes = self.lock();
         let generation = homes.known.get(&shard).copied().unwrap_or_else(|| {
             homes.last += 1;
             let next = Generation::new(self.epoch, homes.last).expect("fewer than 2^28 allocations by one process");
@@ -49,6 +54,50 @@ impl Alone {
             next
         });
         Home { shard, region: region.clone(), generation, flushed: None, previous: None, leftovers_from: None }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Homes> {
+        self.homes.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Orders the shards that run to stop, and tells at once of those that do not.
+    fn on_stop_shards(&self, node: &UniqueAddress, region: &RegionId, request: u64, shards: Vec<ShardId>) {
+        let mut homes = self.lock();
+        let (running, stopped): (Vec<_>, Vec<_>) =
+            shards.into_iter().partition(|shard| homes.known.contains_key(shard));
+        let orders: Vec<_> = running.into_iter().map(|shard| homes.stop(shard, request, self.epoch)).collect();
+        drop(homes);
+        for order in orders {
+            self.answer(node.clone(), region, order);
+        }
+        if !stopped.is_empty() {
+            self.answer(node.clone(), region, CoordinatorMessage::ShardsStopped { request, shards: stopped });
+        }
+    }
+
+    fn on_shard_stopped(&self, node: &UniqueAddress, region: &RegionId, shard: ShardId, generation: Generation) {
+        let mut homes = self.lock();
+        if homes.known.get(&shard) != Some(&generation) {
+            return;
+        }
+        homes.known.remove(&shard);
+        let requests = homes.stopping.remove(&shard).unwrap_or_default();
+        drop(homes);
+        for request in requests {
+            let shards = vec![shard.clone()];
+            self.answer(node.clone(), region, CoordinatorMessage::ShardsStopped { request, shards });
+        }
+    }
+}
+
+impl Homes {
+    /// The order to stop a shard that runs. An order that is repeated costs nothing.
+    fn stop(&mut self, shard: ShardId, request: u64, epoch: Epoch) -> CoordinatorMessage {
+        self.stopping.entry(shard.clone()).or_default().insert(request);
+        self.attempts += 1;
+        let attempt = Attempt((epoch << Generation::SEQ_BITS) | self.attempts);
+        let generation = self.known[&shard];
+        CoordinatorMessage::HandOff { shard, generation, attempt, flush_from: Vec::new() }
     }
 }
 
@@ -63,11 +112,15 @@ impl Coordination for Alone {
                 let homes = shards.into_iter().map(|shard| self.home(&region, shard)).collect();
                 self.answer(node, &region, CoordinatorMessage::HostShard(homes));
             }
-            RegionMessage::ShardStopped { shard, generation, .. } => {
-                let mut homes = self.homes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                if homes.known.get(&shard) == Some(&generation) {
-                    homes.known.remove(&shard);
-                }
+            RegionMessage::ShardStopped { region, shard, generation, .. } => {
+                self.on_shard_stopped(&node, &region, shard, generation);
+            }
+            RegionMessage::StopShards { region, request, shards } => {
+                self.on_stop_shards(&node, &region, request, shards);
+            }
+            RegionMessage::GetCurrentRegions { region, request } => {
+                let regions = vec![region.clone()];
+                self.answer(node, &region, CoordinatorMessage::CurrentRegions { request, regions });
             }
             RegionMessage::GracefulShutdownReq { region } => self.answer(node, &region, CoordinatorMessage::StopHere),
             RegionMessage::RegionStopped { region } => {

@@ -1,6 +1,6 @@
 //! The handle that a user holds of one entity type on one node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,12 @@ use greylag_core::{DeadLetterReason, ReplyTo, UniqueAddress};
 
 use super::event::RegionEvents;
 use super::shared::Shared;
+use super::stopping::StoppingShards;
 use crate::entity_ref::{Answer, AskError, EntityRef, SendError};
 use crate::host::DirectRef;
 use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
 use crate::parcel::Parcel;
-use crate::region::{Counters, Input, RegionState};
+use crate::region::{Counters, Input, RegionState, Request};
 use crate::routes::{Open, RouteCell};
 use crate::start::StartEntityAck;
 
@@ -149,6 +150,35 @@ impl<M: Send + 'static> Region<M> {
         self.0.input(Input::GracefulShutdown);
         // The sender lives in `self`.
         stopped.wait_for(|stopped| *stopped).await.ok();
+    }
+
+    /// Stops this region at once, without handing anything over: its shards are killed, so that entities hear neither their
+    /// stop message nor `PostStop`, and what waits is a dead letter. Other regions host the shards once the coordinator has
+    /// heard of it. Completes when no entity lives here any more; repeat it freely. Source: sharding §2.11.
+    pub async fn stop(&self) {
+        let mut stopped = self.0.stopped.subscribe();
+        self.0.input(Input::Stop);
+        // The sender lives in `self`.
+        stopped.wait_for(|stopped| *stopped).await.ok();
+    }
+
+    /// Stops shards of this type, wherever they run: their entities are asked to stop as in a handoff. A shard that has stopped
+    /// gets a new home with the next message to it, and not before. A shard that has no home counts as stopped.
+    ///
+    /// The returned value tells each shard as it stops, for `handoff_timeout` at most. Shards go on stopping if it is dropped.
+    ///
+    /// ```
+    /// # use greylag_sharding::{Region, StopShardsError};
+    /// # use greylag_sharding::ids::ShardId;
+    /// # async fn stop<M: Send + 'static>(region: Region<M>) -> Result<(), StopShardsError> {
+    /// region.stop_shards([ShardId::from_index(3), ShardId::from_index(4)]).all().await
+    /// # }
+    /// ```
+    /// Source: sharding §2.11.
+    pub fn stop_shards(&self, shards: impl IntoIterator<Item = ShardId>) -> StoppingShards {
+        let shards: BTreeSet<_> = shards.into_iter().collect();
+        let request = Request::StopShards(shards.clone());
+        StoppingShards::new(shards, self.0.request(request, self.0.settings.handoff_timeout))
     }
 
     pub(crate) fn send(&self, shard: u32, id: EntityId, message: M) -> Result<(), SendError> {

@@ -26,6 +26,7 @@ use super::control::ControlLane;
 use super::event::Event;
 use super::limit::EntityLimit;
 use super::node::Node;
+use super::requests::{Answers, Requests};
 use super::shard::{Control, ShardTask};
 use crate::entity_ref::{AskError, SendError};
 use crate::entity_type::Described;
@@ -37,7 +38,8 @@ use crate::inbox::{Bound, Inbox, Refused};
 use crate::message::{Mark, PeerMessage, RegionMessage, Stamp, Standing};
 use crate::parcel::{AskTag, Content, FAR, Origin, Parcel};
 use crate::region::{
-    Effect, Input, MessageInfo, Provenance, Region as Machine, RegionEvent, RegionState, Returned, Route, Token,
+    Effect, Input, MessageInfo, Provenance, Region as Machine, RegionEvent, RegionState, Request, Returned, Route,
+    Token,
 };
 use crate::routes::{LocalRoute, Open, RemoteRoute, RouteTable};
 use crate::settings::ShardingSettings;
@@ -90,6 +92,7 @@ pub(crate) struct Shared<M> {
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) stopped: watch::Sender<bool>,
     pub(crate) deferred: Arc<Inbox<Deferred>>,
+    pub(crate) requests: Requests,
     /// Set right after the region was made.
     pub(crate) coordination: OnceLock<Arc<dyn Coordination>>,
     control_lane: ControlLane,
@@ -187,6 +190,7 @@ impl<M: Send + 'static> Shared<M> {
             events: broadcast::channel(4096).0,
             stopped: watch::channel(false).0,
             deferred: Arc::new(Inbox::new(OF_PEERS)),
+            requests: Requests::default(),
             coordination: OnceLock::new(),
             guarded: Mutex::new(Guarded {
                 machine,
@@ -473,6 +477,13 @@ impl<M: Send + 'static> Shared<M> {
         self.with_machine(|guarded| self.handle(guarded, input, None));
     }
 
+    /// Asks something of the coordinator.
+    pub(crate) fn request(self: &Arc<Self>, request: Request, timeout: Duration) -> Answers {
+        let (number, answers) = self.requests.open();
+        self.input(Input::Request { number, request, timeout });
+        answers
+    }
+
     /// Has the region's task tell the machine what a member said. False if too much of that waits: it is said again.
     pub(crate) fn tell_of_peer(&self, input: Input, bytes: usize) -> bool {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -578,6 +589,7 @@ impl<M: Send + 'static> Shared<M> {
                     guarded.dropped.push((parcel, reason));
                 }
             }
+            Effect::Answer { number, answer } => self.requests.answer(number, answer),
             Effect::Stopped => {
                 self.stopped.send_replace(true);
             }

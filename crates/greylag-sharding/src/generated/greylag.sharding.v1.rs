@@ -100,7 +100,7 @@ pub struct ToCoordinator {
     /// Who speaks; absent in NoRegion.
     #[prost(message, optional, tag = "1")]
     pub region: ::core::option::Option<Region>,
-    #[prost(oneof = "to_coordinator::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10")]
+    #[prost(oneof = "to_coordinator::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
     pub body: ::core::option::Option<to_coordinator::Body>,
 }
 /// Nested message and enum types in `ToCoordinator`.
@@ -162,6 +162,19 @@ pub mod to_coordinator {
         #[prost(uint64, tag = "1")]
         pub epoch: u64,
     }
+    /// The request's number comes back with the answers.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct StopShards {
+        #[prost(fixed64, tag = "1")]
+        pub request: u64,
+        #[prost(string, repeated, tag = "2")]
+        pub shards: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    }
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct GetCurrentRegions {
+        #[prost(fixed64, tag = "1")]
+        pub request: u64,
+    }
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Body {
         #[prost(message, tag = "2")]
@@ -182,6 +195,10 @@ pub mod to_coordinator {
         StaleEpoch(StaleEpoch),
         #[prost(message, tag = "10")]
         NoRegion(NoRegion),
+        #[prost(message, tag = "11")]
+        StopShards(StopShards),
+        #[prost(message, tag = "12")]
+        GetCurrentRegions(GetCurrentRegions),
     }
 }
 /// "greylag.sharding.coordinator": from a coordinator to a region, or to a node's sharding layer.
@@ -198,7 +215,7 @@ pub struct FromCoordinator {
     pub to: ::core::option::Option<Region>,
     #[prost(
         oneof = "from_coordinator::Body",
-        tags = "5, 6, 7, 8, 9, 10, 11, 12, 13, 14"
+        tags = "5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17"
     )]
     pub body: ::core::option::Option<from_coordinator::Body>,
 }
@@ -249,6 +266,26 @@ pub mod from_coordinator {
     pub struct StopHere {}
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct RegionStoppedAck {}
+    /// Answers to requests, with their numbers.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct ShardsStopped {
+        #[prost(fixed64, tag = "1")]
+        pub request: u64,
+        #[prost(string, repeated, tag = "2")]
+        pub shards: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    }
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct StopShardsRefused {
+        #[prost(fixed64, tag = "1")]
+        pub request: u64,
+    }
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct CurrentRegions {
+        #[prost(fixed64, tag = "1")]
+        pub request: u64,
+        #[prost(message, repeated, tag = "2")]
+        pub regions: ::prost::alloc::vec::Vec<super::Region>,
+    }
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Body {
         #[prost(message, tag = "5")]
@@ -271,6 +308,12 @@ pub mod from_coordinator {
         StopHere(StopHere),
         #[prost(message, tag = "14")]
         RegionStoppedAck(RegionStoppedAck),
+        #[prost(message, tag = "15")]
+        ShardsStopped(ShardsStopped),
+        #[prost(message, tag = "16")]
+        StopShardsRefused(StopShardsRefused),
+        #[prost(message, tag = "17")]
+        CurrentRegions(CurrentRegions),
     }
 }
 /// "greylag.sharding.peer": from one region to another.

@@ -38,8 +38,9 @@
 //! shard that fails answers `ShardFailed`; the region decides when `StartShard` comes again. One
 //! task per shard lives at a time: `StartShard` never comes before the answer.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 use greylag_transport::Lane;
@@ -207,6 +208,15 @@ pub enum Input {
         /// Which shard.
         shard: ShardId,
     },
+    /// A user asks something of the coordinator.
+    Request {
+        /// Comes back with the answers; never used twice by one region.
+        number: u64,
+        /// What is asked.
+        request: Request,
+        /// How long the answers may take.
+        timeout: Duration,
+    },
     /// Hand everything off, then stop. Source: sharding §2.11.
     GracefulShutdown,
     /// Kill everything and stop, handing nothing off.
@@ -352,8 +362,52 @@ pub enum Effect {
     /// machine lives on to repeat `RegionStopped` while `next_deadline` is `Some`, and answers late
     /// coordinators.
     Stopped,
+    /// What became of a request, or of a part of it.
+    Answer {
+        /// As in [`Input::Request`].
+        number: u64,
+        /// The answer.
+        answer: Answer,
+    },
     /// Something that subscribers may want to know.
     Event(RegionEvent),
+}
+
+/// What a user asks of the coordinator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// To stop these shards, and to give them no new home before one is asked for. Source: sharding §2.11.
+    StopShards(BTreeSet<ShardId>),
+    /// Which regions that host are registered. Source: sharding §6.1.
+    CurrentRegions,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// No entity of these shards lives. More may follow.
+    ShardsStopped(Vec<ShardId>),
+    /// The regions, without proxies.
+    CurrentRegions(Vec<RegionId>),
+    /// Nothing follows.
+    Ended(RequestEnd),
+}
+
+/// Why no further answer to a request follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestEnd {
+    /// All was answered.
+    Complete,
+    /// The time was over first.
+    TimedOut,
+    /// No coordinator is known that could answer.
+    NoCoordinator,
+    /// The type remembers its entities, so that its shards are not stopped.
+    NotAllowedWithRememberEntities,
+    /// Nodes disagree about the type, and this region is refused.
+    Refused,
+    /// This region has stopped, or is stopping at once.
+    RegionStopped,
 }
 
 /// What a region tells its subscribers. Source: sharding §6.5.

@@ -274,6 +274,7 @@ impl Region {
         if self.registration.changed {
             self.register_with(node, out);
         }
+        self.repeat_requests(now, out);
         for shard in self.shards_where(super::slot::Slot::wants_home) {
             self.with_slot(&shard, |region, slot| {
                 slot.asking.at = None;
@@ -368,6 +369,9 @@ impl Region {
             }
             CoordinatorMessage::DropShard { shard, generation } => self.on_drop_shard(now, &shard, generation, out),
             CoordinatorMessage::StopHere => self.on_stop_here(now, out),
+            CoordinatorMessage::ShardsStopped { request, shards } => self.on_shards_stopped(request, shards, out),
+            CoordinatorMessage::StopShardsRefused { request } => self.on_stop_shards_refused(request, out),
+            CoordinatorMessage::CurrentRegions { request, regions } => self.on_current_regions(request, regions, out),
             CoordinatorMessage::RegisterAck { .. }
             | CoordinatorMessage::RegisterRefused { .. }
             | CoordinatorMessage::RegionInquiry

@@ -63,12 +63,12 @@ impl Region {
                 match slot.hosting_mut().filter(serving) {
                     Some(hosting) if !kill => {
                         hosting.task = Task::Ending;
-                        hosting.ending = Some(Ending::RegionEnds);
+                        hosting.ending = Some(Ending::RegionEnds(reason));
                         hosting.handoff = None;
                         let generation = hosting.generation;
                         out.push(Effect::StopShard { shard: shard.clone(), generation });
                     }
-                    _ => region.kill(now, &shard, slot, Ending::RegionEnds, out),
+                    _ => region.kill(now, &shard, slot, Ending::RegionEnds(reason), out),
                 }
             });
         }
@@ -86,6 +86,7 @@ impl Region {
         }
         self.slots.clear();
         self.alarms.clear();
+        self.end_requests(out);
         out.push(Effect::Stopped);
         self.try_now(now, out);
     }

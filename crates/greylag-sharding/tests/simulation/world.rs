@@ -1056,7 +1056,7 @@ impl<A: Application> World<A> {
                     self.coordinate(node, incarnation, coordinator::Input::Standing(standing));
                 }
             }
-            Effect::Stopped => {}
+            Effect::Answer { .. } | Effect::Stopped => {}
         }
     }
 

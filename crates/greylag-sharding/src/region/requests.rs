@@ -1,0 +1,144 @@
+//! What users ask of the coordinator: said again until it is answered or its time is over.
+//!
+//! ```text
+//! Request(number) --StopShards, GetCurrentRegions--> coordinator --ShardsStopped ..., CurrentRegions--> Answer(number)
+//! ```
+//! A coordinator that takes over hears every open request as soon as it has taken the region. Source: sharding §2.11, §6.1.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::protocol::{Answer, Effect, Request, RequestEnd};
+use super::{Region, RegionState};
+use crate::ids::{RegionId, ShardId};
+use crate::message::RegionMessage;
+use crate::parcel::FAR;
+use crate::timetable::Timetable;
+
+/// A request that is not answered, or not in full.
+#[derive(Debug)]
+struct Open {
+    /// What is not answered of it.
+    request: Request,
+    deadline: Instant,
+}
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    open: BTreeMap<u64, Open>,
+    due: Timetable<u64>,
+}
+
+impl Requests {
+    /// When a request is said again, or ends.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.due.next()
+    }
+
+    fn end(&mut self, number: u64, why: RequestEnd, out: &mut Vec<Effect>) {
+        self.due.remove(&number);
+        if self.open.remove(&number).is_some() {
+            out.push(Effect::Answer { number, answer: Answer::Ended(why) });
+        }
+    }
+}
+
+impl Region {
+    pub(super) fn on_request(
+        &mut self,
+        now: Instant,
+        number: u64,
+        request: Request,
+        timeout: Duration,
+        out: &mut Vec<Effect>,
+    ) {
+        if let Some(why) = self.refuses_request(&request) {
+            return out.push(Effect::Answer { number, answer: Answer::Ended(why) });
+        }
+        let deadline = now.checked_add(timeout).unwrap_or(now + FAR);
+        self.requests.open.insert(number, Open { request, deadline });
+        self.say_request(now, number, out);
+    }
+
+    /// Why a request is answered without the coordinator, if it is.
+    fn refuses_request(&self, request: &Request) -> Option<RequestEnd> {
+        match (self.state, request) {
+            (RegionState::Stopping | RegionState::Stopped, _) => Some(RequestEnd::RegionStopped),
+            (RegionState::Refused, _) => Some(RequestEnd::Refused),
+            (_, Request::StopShards(_)) if self.config.fingerprint.remember_entities => {
+                Some(RequestEnd::NotAllowedWithRememberEntities)
+            }
+            (_, Request::StopShards(shards)) => shards.is_empty().then_some(RequestEnd::Complete),
+            (_, Request::CurrentRegions) => {
+                self.registration.coordinator().is_none().then_some(RequestEnd::NoCoordinator)
+            }
+        }
+    }
+
+    /// Says it to the coordinator, if one is known, and looks after it again later.
+    fn say_request(&mut self, now: Instant, number: u64, out: &mut Vec<Effect>) {
+        let Some(open) = self.requests.open.get(&number) else { return };
+        let again = now + self.config.settings.retry_interval;
+        self.requests.due.set(&number, again.min(open.deadline));
+        let region = self.config.id.clone();
+        let message = match &open.request {
+            Request::StopShards(shards) => {
+                RegionMessage::StopShards { region, request: number, shards: shards.iter().cloned().collect() }
+            }
+            Request::CurrentRegions => RegionMessage::GetCurrentRegions { region, request: number },
+        };
+        self.tell_coordinator(message, out);
+    }
+
+    pub(super) fn on_requests_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        for number in self.requests.due.due(now) {
+            match self.requests.open.get(&number) {
+                Some(open) if open.deadline > now => self.say_request(now, number, out),
+                _ => self.requests.end(number, RequestEnd::TimedOut, out),
+            }
+        }
+    }
+
+    /// A coordinator has taken this region: it hears what is open.
+    pub(super) fn repeat_requests(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        for number in self.requests.open.keys().copied().collect::<Vec<_>>() {
+            self.say_request(now, number, out);
+        }
+    }
+
+    /// This region has stopped.
+    pub(super) fn end_requests(&mut self, out: &mut Vec<Effect>) {
+        for number in self.requests.open.keys().copied().collect::<Vec<_>>() {
+            self.requests.end(number, RequestEnd::RegionStopped, out);
+        }
+    }
+
+    pub(super) fn on_shards_stopped(&mut self, number: u64, shards: Vec<ShardId>, out: &mut Vec<Effect>) {
+        let Some(Open { request: Request::StopShards(waiting), .. }) = self.requests.open.get_mut(&number) else {
+            return;
+        };
+        // A repetition names what is known, too.
+        let stopped: Vec<_> = shards.into_iter().filter(|shard| waiting.remove(shard)).collect();
+        let is_complete = waiting.is_empty();
+        if !stopped.is_empty() {
+            out.push(Effect::Answer { number, answer: Answer::ShardsStopped(stopped) });
+        }
+        if is_complete {
+            self.requests.end(number, RequestEnd::Complete, out);
+        }
+    }
+
+    pub(super) fn on_stop_shards_refused(&mut self, number: u64, out: &mut Vec<Effect>) {
+        if matches!(self.requests.open.get(&number), Some(Open { request: Request::StopShards(_), .. })) {
+            self.requests.end(number, RequestEnd::NotAllowedWithRememberEntities, out);
+        }
+    }
+
+    pub(super) fn on_current_regions(&mut self, number: u64, regions: Vec<RegionId>, out: &mut Vec<Effect>) {
+        if matches!(self.requests.open.get(&number), Some(Open { request: Request::CurrentRegions, .. })) {
+            out.push(Effect::Answer { number, answer: Answer::CurrentRegions(regions) });
+            self.requests.end(number, RequestEnd::Complete, out);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What users ask of the coordinator, as the region's machine asks it: again until it is answered, and not for ever.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_cluster::AppVersion;
+use greylag_core::UniqueAddress;
+use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
+use greylag_sharding::ids::{RegionId, ShardId};
+use greylag_sharding::membership::{MemberFacts, Members, Phase};
+use greylag_sharding::message::{CoordinatorId, CoordinatorMessage, FromCoordinator, RegionMessage};
+use greylag_sharding::region::{Answer, Effect, Input, Region, RegionConfig, Request, RequestEnd};
+use greylag_sharding::settings::ShardingSettings;
+use greylag_testkit::deadlines::assert_moved;
+use greylag_transport::Lane;
+
+const TIMEOUT: Duration = Duration::from_secs(6);
+
+struct Lab {
+    now: Instant,
+    region: Region,
+}
+
+fn node() -> UniqueAddress {
+    "a:1#1".parse().unwrap()
+}
+
+fn region() -> RegionId {
+    RegionId { node: node(), incarnation: 1 }
+}
+
+fn shard(index: u32) -> ShardId {
+    ShardId::from_index(index)
+}
+
+fn stop(shards: &[u32]) -> Request {
+    Request::StopShards(shards.iter().copied().map(shard).collect())
+}
+
+impl Lab {
+    fn new(remember_entities: bool) -> Self {
+        let fingerprint = Fingerprint {
+            protocol_major: 1,
+            type_name: "Entity".into(),
+            extractor: ("HashV1".into(), 1),
+            number_of_shards: 12,
+            remember_entities,
+            remember_entities_store: "ddata".into(),
+            state_store_mode: StateStoreMode::Ddata,
+            role: String::new(),
+            codec: Vec::new(),
+        };
+        let now = Instant::now();
+        let config = RegionConfig {
+            id: region(),
+            proxy: false,
+            fingerprint,
+            coordinator_role: String::new(),
+            settings: ShardingSettings::test(),
+            lane_of: Arc::new(|_| Lane::ordinary(0)),
+        };
+        let facts = MemberFacts {
+            phase: Phase::Up,
+            up_number: 1,
+            reachable: true,
+            roles: BTreeSet::new(),
+            app_version: AppVersion::default(),
+        };
+        let members = Members { members: BTreeMap::from([(node(), facts)]), removed: BTreeMap::new() };
+        let mut lab = Self { now, region: Region::new(config, now) };
+        lab.tell(Input::Membership(Arc::new(members)));
+        lab
+    }
+
+    /// What it asks of the coordinator, and what it answers the user.
+    fn tell(&mut self, input: Input) -> (Vec<RegionMessage>, Vec<(u64, Answer)>) {
+        let mut effects = Vec::new();
+        let ticks = matches!(input, Input::Tick);
+        self.region.handle(self.now, input, &mut effects);
+        if ticks {
+            assert_moved("region", self.now, self.region.next_deadline());
+        }
+        let (mut asked, mut answers) = (Vec::new(), Vec::new());
+        for effect in effects {
+            match effect {
+                Effect::SendCoordinator {
+                    message: message @ (RegionMessage::StopShards { .. } | RegionMessage::GetCurrentRegions { .. }),
+                    ..
+                } => asked.push(message),
+                Effect::Answer { number, answer } => answers.push((number, answer)),
+                _ => {}
+            }
+        }
+        (asked, answers)
+    }
+
+    fn order(&mut self, message: CoordinatorMessage) -> (Vec<RegionMessage>, Vec<(u64, Answer)>) {
+        let coordinator = CoordinatorId { node: node(), incarnation: 7 };
+        let message = FromCoordinator { coordinator, epoch: 7, to: Some(region()), message };
+        self.tell(Input::FromCoordinator { node: node(), message })
+    }
+
+    fn register(&mut self) -> Vec<RegionMessage> {
+        self.order(CoordinatorMessage::RegisterAck { serial: 1 }).0
+    }
+
+    fn request(&mut self, number: u64, request: Request) -> (Vec<RegionMessage>, Vec<(u64, Answer)>) {
+        self.tell(Input::Request { number, request, timeout: TIMEOUT })
+    }
+
+    fn after(&mut self, time: Duration) -> (Vec<RegionMessage>, Vec<(u64, Answer)>) {
+        self.now += time;
+        self.tell(Input::Tick)
+    }
+}
+
+fn asked(request: u64, shards: &[u32]) -> RegionMessage {
+    RegionMessage::StopShards { region: region(), request, shards: shards.iter().copied().map(shard).collect() }
+}
+
+#[test]
+fn a_request_to_stop_shards_is_said_again_with_what_is_left_of_it() {
+    let mut lab = Lab::new(false);
+    // Without a coordinator it waits for one.
+    assert_eq!(lab.request(1, stop(&[1, 2, 3])), (vec![], vec![]));
+    assert_eq!(lab.register(), [asked(1, &[1, 2, 3])]);
+    let told = lab.order(CoordinatorMessage::ShardsStopped { request: 1, shards: vec![shard(2), shard(9)] });
+    assert_eq!(told, (vec![], vec![(1, Answer::ShardsStopped(vec![shard(2)]))]));
+    assert_eq!(lab.after(Duration::from_millis(199)), (vec![], vec![]));
+    assert_eq!(lab.after(Duration::from_millis(1)), (vec![asked(1, &[1, 3])], vec![]));
+    // Each shard is told once.
+    let all = CoordinatorMessage::ShardsStopped { request: 1, shards: [1, 2, 3].map(shard).to_vec() };
+    let rest = (1, Answer::ShardsStopped(vec![shard(1), shard(3)]));
+    assert_eq!(lab.order(all.clone()), (vec![], vec![rest, (1, Answer::Ended(RequestEnd::Complete))]));
+    assert_eq!(lab.order(all), (vec![], vec![]));
+    assert_eq!(lab.after(Duration::from_secs(60)), (vec![], vec![]));
+}
+
+#[test]
+fn a_request_ends_when_its_time_is_over_or_the_region_has_stopped() {
+    let mut lab = Lab::new(false);
+    lab.register();
+    assert_eq!(lab.request(1, stop(&[])).1, [(1, Answer::Ended(RequestEnd::Complete))]);
+    assert_eq!(lab.request(2, stop(&[1])).0, [asked(2, &[1])]);
+    lab.after(TIMEOUT - Duration::from_millis(1));
+    assert_eq!(lab.after(Duration::from_millis(1)), (vec![], vec![(2, Answer::Ended(RequestEnd::TimedOut))]));
+    let late = lab.order(CoordinatorMessage::ShardsStopped { request: 2, shards: vec![shard(1)] });
+    assert_eq!(late, (vec![], vec![]));
+    lab.request(3, stop(&[1]));
+    assert_eq!(lab.tell(Input::Stop).1, [(3, Answer::Ended(RequestEnd::RegionStopped))]);
+    assert_eq!(lab.request(4, stop(&[1])).1, [(4, Answer::Ended(RequestEnd::RegionStopped))]);
+    assert_eq!(lab.request(5, Request::CurrentRegions).1, [(5, Answer::Ended(RequestEnd::RegionStopped))]);
+}
+
+/// Sharding scenario 40: a type that remembers its entities. Its region says so without asking; a proxy, which does not know
+/// it, hears it from the coordinator.
+#[test]
+fn scenario_40_shards_of_a_type_that_remembers_are_not_stopped() {
+    let refused = [(1, Answer::Ended(RequestEnd::NotAllowedWithRememberEntities))];
+    let mut lab = Lab::new(true);
+    lab.register();
+    assert_eq!(lab.request(1, stop(&[1])), (vec![], refused.to_vec()));
+    let mut lab = Lab::new(false);
+    lab.register();
+    lab.request(1, stop(&[1]));
+    lab.request(2, Request::CurrentRegions);
+    assert_eq!(lab.order(CoordinatorMessage::StopShardsRefused { request: 2 }), (vec![], vec![]), "not of this kind");
+    assert_eq!(lab.order(CoordinatorMessage::StopShardsRefused { request: 1 }), (vec![], refused.to_vec()));
+}
+
+#[test]
+fn the_regions_are_asked_for_only_where_a_coordinator_is_known() {
+    let mut lab = Lab::new(false);
+    assert_eq!(lab.request(1, Request::CurrentRegions).1, [(1, Answer::Ended(RequestEnd::NoCoordinator))]);
+    lab.register();
+    let question = RegionMessage::GetCurrentRegions { region: region(), request: 2 };
+    assert_eq!(lab.request(2, Request::CurrentRegions), (vec![question.clone()], vec![]));
+    assert_eq!(lab.after(Duration::from_millis(200)), (vec![question], vec![]));
+    let regions = vec![region()];
+    let told = lab.order(CoordinatorMessage::CurrentRegions { request: 2, regions: regions.clone() });
+    let complete = (2, Answer::Ended(RequestEnd::Complete));
+    assert_eq!(told, (vec![], vec![(2, Answer::CurrentRegions(regions)), complete]));
+}
