@@ -22,6 +22,7 @@ use crate::event::SeqNr;
 use crate::marks::Marks;
 use crate::persistence_id::PersistenceId;
 use crate::state::Revision;
+use crate::timer_name::TimerName;
 
 /// What a handler may know and ask. `M` is what its entity is sent: messages or commands.
 ///
@@ -238,41 +239,61 @@ impl<'a, M> Ctx<'a, M> {
 
     /// Sends `message` to this entity after `delay`, unless the incarnation ends before. A timer of the same key is
     /// replaced, even if its message is queued already. Source: sharding §4.4.
-    pub fn once(&mut self, key: impl Into<TimerKey>, delay: Duration, message: M) {
-        self.requests.push(Request::Set { key: key.into(), after: delay, message: Message::Once(message) });
+    pub fn once(&mut self, timer: impl Into<TimerName>, delay: Duration, message: M) {
+        self.set_timer(timer.into(), delay, Message::Once(message));
     }
 
     /// Sends what `message` makes to this entity again and again, `delay` after the one before was handled. Replaces a timer
     /// of the same key. A delay of zero counts as a millisecond.
     pub fn fixed_delay(
         &mut self,
-        key: impl Into<TimerKey>,
+        timer: impl Into<TimerName>,
         delay: Duration,
         message: impl FnMut() -> M + Send + 'static,
     ) {
-        self.repeat(key.into(), delay, Pace::Delay, message);
+        self.repeat(timer.into(), delay, Pace::Delay, message);
     }
 
     /// Sends what `message` makes to this entity every `period`; times that pass while it cannot take it are one. Replaces
     /// a timer of the same key. A period of zero counts as a millisecond.
     pub fn fixed_rate(
         &mut self,
-        key: impl Into<TimerKey>,
+        timer: impl Into<TimerName>,
         period: Duration,
         message: impl FnMut() -> M + Send + 'static,
     ) {
-        self.repeat(key.into(), period, Pace::Rate, message);
+        self.repeat(timer.into(), period, Pace::Rate, message);
     }
 
-    fn repeat(&mut self, key: TimerKey, period: Duration, pace: Pace, make: impl FnMut() -> M + Send + 'static) {
+    fn repeat(&mut self, timer: TimerName, period: Duration, pace: Pace, make: impl FnMut() -> M + Send + 'static) {
         let period = period.max(SHORTEST_PERIOD);
-        let message = Message::Every { period, pace, make: Box::new(make) };
-        self.requests.push(Request::Set { key, after: period, message });
+        self.set_timer(timer, period, Message::Every { period, pace, make: Box::new(make) });
+    }
+
+    fn set_timer(&mut self, timer: TimerName, after: Duration, message: Message<M>) {
+        let TimerName { key, influences } = timer;
+        self.requests.push(Request::Set { key, after, message, influences });
     }
 
     /// Forgets a timer; its message is not handled, even if it is queued already.
     pub fn cancel(&mut self, key: impl Into<TimerKey>) {
         self.requests.push(Request::Cancel(key.into()));
+    }
+
+    /// Sends what `message` makes to this entity whenever it has handled no message for `after`, again and again until
+    /// [`Ctx::cancel_receive_timeout`]; replaces what was asked before. Messages from outside end a silence, and so do those
+    /// of timers but for those set by [`NotInfluence`]; in a shard, messages that are no activity for the entity's type do
+    /// not, and [`Ctx::touch`] does. Results of work and what the entity tells itself do not. Time in which the entity is
+    /// suspended, persists or recovers does not count. Zero counts as a millisecond. It is no activity for automatic
+    /// passivation, and ends with the incarnation. Source: sharding §4.4.
+    pub fn set_receive_timeout(&mut self, after: Duration, message: impl FnMut() -> M + Send + 'static) {
+        let (after, make) = (after.max(SHORTEST_PERIOD), Box::new(message));
+        self.requests.push(Request::ReceiveTimeout { after, make });
+    }
+
+    /// The entity is told of no silence any more, also if it would be told of one next.
+    pub fn cancel_receive_timeout(&mut self) {
+        self.requests.push(Request::CancelReceiveTimeout);
     }
 
     /// Runs `future` beside the entity; `map` makes its result a message at the back of the queue. It is cancelled when the

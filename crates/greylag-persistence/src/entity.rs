@@ -257,6 +257,7 @@ impl<B: EventSourced> EntityCore<B> {
         if matches!(self.phase, Phase::Running) {
             self.deliver_queued(now, out);
         }
+        self.errands.takes_commands(now, matches!(self.phase, Phase::Running));
         self.check_invariants();
     }
 
@@ -400,6 +401,10 @@ impl<B: EventSourced> EntityCore<B> {
                 self.stash.push_own(Waiting::Timer(mark));
                 has_work = true;
             }
+            if let Some(mark) = self.errands.silence_due(now) {
+                self.stash.push_own(Waiting::Silence(mark));
+                has_work = true;
+            }
         }
         if has_work {
             self.drain(now, out);
@@ -451,13 +456,19 @@ impl<B: EventSourced> EntityCore<B> {
                 return;
             }
             let Some(waiting) = self.stash.next() else { return self.stop_if_asked(out) };
+            // What makes the command of a repeating timer, or of a silence, is the user's.
             let command = match waiting {
-                Waiting::Command(command) | Waiting::Own(command) => Some(command),
-                // What makes the command of a repeating timer is the user's.
-                Waiting::Timer(mark) => match guard(|| self.errands.fire(now, mark)) {
-                    Ok(command) => command,
-                    Err(message) => return self.fail(now, Failure::Handler { handler: "timer", message }, out),
-                },
+                Waiting::Command(command) => {
+                    self.errands.hear(now);
+                    Ok(Some(command))
+                }
+                Waiting::Own(command) => Ok(Some(command)),
+                Waiting::Timer(mark) => guard(|| self.errands.fire(now, mark)),
+                Waiting::Silence(mark) => guard(|| self.errands.tell_silence(now, mark)),
+            };
+            let command = match command {
+                Ok(command) => command,
+                Err(message) => return self.fail(now, Failure::Handler { handler: "timer", message }, out),
             };
             if let Some(command) = command {
                 self.process(now, command, out);

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! cx.once("refill", 1 s, Refill) --> Timers (a deadline of the machine) -- Tick --> stash --> on_command
+//! cx.set_receive_timeout(60 s, || Idle) --> Silence (likewise, put off by commands) -- Tick --> stash --> on_command
 //! cx.tell_self(Refill) --> told; Action::ToSelf --> host's queue --> Input::Worked --> stash --> on_command
 //! cx.spawn(future, map) --> Action::Work --> host: take_work().run() --> Input::Worked --> stash --> on_command
 //! ```
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 
 use futures::future::{AbortHandle, Abortable};
 use greylag_core::{EntityError, ReplyTo, TimerKey, answer_dropped};
+
+use crate::silence::Silence;
 
 /// Names one piece of work of a machine; never used twice by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,9 +55,20 @@ pub enum Request<C> {
         after: Duration,
         /// What it says.
         message: Message<C>,
+        /// Whether that counts as a message for the receive timeout.
+        influences: bool,
     },
     /// The timer of this key says nothing any more.
     Cancel(TimerKey),
+    /// What the entity is told each time that it has handled no message for so long, in place of what was asked before.
+    ReceiveTimeout {
+        /// How long.
+        after: Duration,
+        /// Makes one message.
+        make: Box<dyn FnMut() -> C + Send>,
+    },
+    /// The entity is told of no silence any more.
+    CancelReceiveTimeout,
     /// Work beside the entity.
     Work(Work<C>),
     /// A message to the entity itself.
@@ -107,12 +121,26 @@ pub(crate) struct Mark {
     serial: u64,
 }
 
+/// That an entity has handled no command for too long, which waits to be told to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SilenceMark(u64);
+
 struct Timer<C> {
     /// Later ones of the same key have larger numbers.
     serial: u64,
     due_at: Instant,
     message: Message<C>,
+    influences: bool,
     /// Whether the timer's command waits in the stash.
+    is_queued: bool,
+}
+
+struct ReceiveTimeout<C> {
+    /// A later one has a larger number.
+    serial: u64,
+    silence: Silence,
+    make: Box<dyn FnMut() -> C + Send>,
+    /// Whether its command waits in the stash.
     is_queued: bool,
 }
 
@@ -166,6 +194,7 @@ pub(crate) struct Errands<C> {
 
 struct List<C> {
     timers: BTreeMap<TimerKey, Timer<C>>,
+    receive_timeout: Option<ReceiveTimeout<C>>,
     begun: BTreeMap<WorkNo, Begun<C>>,
     /// What the entity told itself, oldest first; the host gives as many turns.
     told: VecDeque<C>,
@@ -230,10 +259,49 @@ impl<C> Errands<C> {
         told.into_iter().flatten()
     }
 
-    /// When a timer next queues its command.
+    /// When a timer or the receive timeout next queues its command.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let timers = self.list.iter().flat_map(|list| list.timers.values());
-        timers.filter(|timer| !timer.is_queued).map(|timer| timer.due_at).min()
+        let list = self.list.as_ref()?;
+        let timers = list.timers.values().filter(|timer| !timer.is_queued).map(|timer| timer.due_at);
+        let receive = list.receive_timeout.iter().filter(|receive| !receive.is_queued);
+        timers.chain(receive.filter_map(|receive| receive.silence.due_at())).min()
+    }
+
+    /// A command from outside is about to be handled.
+    pub(crate) fn hear(&mut self, now: Instant) {
+        if let Some(receive) = self.receive_timeout() {
+            receive.silence.begin(now);
+        }
+    }
+
+    /// Whether the entity takes commands; the time in which it does not is no silence.
+    pub(crate) fn takes_commands(&mut self, now: Instant, takes: bool) {
+        if let Some(receive) = self.receive_timeout() {
+            if takes { receive.silence.go_on(now) } else { receive.silence.pause(now) }
+        }
+    }
+
+    fn receive_timeout(&mut self) -> Option<&mut ReceiveTimeout<C>> {
+        self.list.as_mut()?.receive_timeout.as_mut()
+    }
+
+    /// Whether the silence is too long; what says so counts as queued from now on.
+    pub(crate) fn silence_due(&mut self, now: Instant) -> Option<SilenceMark> {
+        let receive = self.receive_timeout().filter(|receive| !receive.is_queued && receive.silence.is_due(now))?;
+        receive.is_queued = true;
+        Some(SilenceMark(receive.serial))
+    }
+
+    /// What says that the silence is too long; nothing if that was taken back, or a command was handled meanwhile. Either
+    /// way the next silence is told of, too.
+    pub(crate) fn tell_silence(&mut self, now: Instant, mark: SilenceMark) -> Option<C> {
+        let receive = self.receive_timeout().filter(|receive| receive.serial == mark.0)?;
+        receive.is_queued = false;
+        if !receive.silence.is_due(now) {
+            return None;
+        }
+        receive.silence.begin(now);
+        Some((receive.make)())
     }
 
     /// The timers that are due, in the order of their times; their commands count as queued from now on.
@@ -252,7 +320,11 @@ impl<C> Errands<C> {
 
     /// The command of a timer whose turn has come; nothing if it was cancelled or replaced meanwhile.
     pub(crate) fn fire(&mut self, now: Instant, mark: Mark) -> Option<C> {
-        self.list.as_mut()?.fire(now, mark)
+        let (command, influences) = self.list.as_mut()?.fire(now, mark)?;
+        if influences {
+            self.hear(now);
+        }
+        Some(command)
     }
 
     /// Ends everything; reply tokens inside are answered `error`.
@@ -272,7 +344,13 @@ impl<C> Errands<C> {
 
 impl<C> List<C> {
     fn new() -> Self {
-        Self { timers: BTreeMap::new(), begun: BTreeMap::new(), told: VecDeque::new(), last_no: 0 }
+        Self {
+            timers: BTreeMap::new(),
+            receive_timeout: None,
+            begun: BTreeMap::new(),
+            told: VecDeque::new(),
+            last_no: 0,
+        }
     }
 
     fn take(&mut self, now: Instant, request: Request<C>) -> Option<Wish>
@@ -281,16 +359,26 @@ impl<C> List<C> {
     {
         self.last_no += 1;
         match request {
-            Request::Set { key, after, message } => {
+            Request::Set { key, after, message, influences } => {
                 self.timers.remove(&key);
                 // A moment beyond all time is never.
                 if let Some(due_at) = now.checked_add(after) {
-                    self.timers.insert(key, Timer { serial: self.last_no, due_at, message, is_queued: false });
+                    let timer = Timer { serial: self.last_no, due_at, message, influences, is_queued: false };
+                    self.timers.insert(key, timer);
                 }
                 None
             }
             Request::Cancel(key) => {
                 self.timers.remove(&key);
+                None
+            }
+            Request::ReceiveTimeout { after, make } => {
+                let (serial, silence) = (self.last_no, Silence::new(after, now));
+                self.receive_timeout = Some(ReceiveTimeout { serial, silence, make, is_queued: false });
+                None
+            }
+            Request::CancelReceiveTimeout => {
+                self.receive_timeout = None;
                 None
             }
             Request::Work(work) => Some(Wish::Work(self.begin(work))),
@@ -322,7 +410,8 @@ impl<C> List<C> {
         no
     }
 
-    fn fire(&mut self, now: Instant, mark: Mark) -> Option<C> {
+    /// The command, and whether it counts for the receive timeout.
+    fn fire(&mut self, now: Instant, mark: Mark) -> Option<(C, bool)> {
         let mut timer = self.timers.remove(&mark.key)?;
         if timer.serial != mark.serial {
             self.timers.insert(mark.key, timer);
@@ -331,14 +420,15 @@ impl<C> List<C> {
         let (command, due_at) = match &mut timer.message {
             Message::Once(_) => {
                 let Message::Once(command) = timer.message else { return None };
-                return Some(command);
+                return Some((command, timer.influences));
             }
             Message::Every { period, pace, make } => (make(), next_due(timer.due_at, now, *period, *pace)),
         };
+        let influences = timer.influences;
         if let Some(due_at) = due_at {
             self.timers.insert(mark.key, Timer { due_at, is_queued: false, ..timer });
         }
-        Some(command)
+        Some((command, influences))
     }
 }
 
@@ -369,7 +459,11 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn set(key: &'static str, after: Duration, message: Message<u32>) -> Request<u32> {
-        Request::Set { key: key.into(), after, message }
+        Request::Set { key: key.into(), after, message, influences: true }
+    }
+
+    fn told_after(after: Duration) -> Request<u32> {
+        Request::ReceiveTimeout { after, make: Box::new(|| 9) }
     }
 
     fn every(pace: Pace) -> Message<u32> {
@@ -409,6 +503,48 @@ mod tests {
             let late = start + SECOND * 9 / 2;
             assert_eq!(errands.due(late).map_fire(&mut errands, late), [Some(7)], "{pace:?}");
             assert_eq!(errands.next_deadline(), Some(start + next), "{pace:?}");
+        }
+    }
+
+    #[test]
+    fn a_silence_is_told_again_and_again_until_that_is_cancelled() {
+        let start = Instant::now();
+        let at = |seconds: u32| start + SECOND * seconds;
+        let mut errands = Errands::new(start);
+        errands.take(vec![told_after(SECOND * 10)]);
+        assert_eq!(errands.next_deadline(), Some(at(10)));
+        errands.hear(at(4));
+        assert_eq!((errands.silence_due(at(10)), errands.next_deadline()), (None, Some(at(14))));
+        let mark = errands.silence_due(at(14)).unwrap();
+        assert_eq!((errands.silence_due(at(14)), errands.next_deadline()), (None, None), "queued once");
+        assert_eq!(errands.tell_silence(at(15), mark), Some(9));
+        assert_eq!(errands.next_deadline(), Some(at(25)), "again");
+        let mark = errands.silence_due(at(25)).unwrap();
+        errands.hear(at(25));
+        assert_eq!(errands.tell_silence(at(26), mark), None, "a command was handled before it");
+        assert_eq!(errands.next_deadline(), Some(at(35)));
+        let mark = errands.silence_due(at(35)).unwrap();
+        errands.take(vec![told_after(SECOND * 20)]);
+        assert_eq!(errands.tell_silence(at(35), mark), None, "replaced while it was queued");
+        errands.take(vec![Request::CancelReceiveTimeout]);
+        assert_eq!(errands.next_deadline(), None);
+    }
+
+    #[test]
+    fn only_timers_that_influence_a_silence_end_it_and_a_pause_does_not_count() {
+        let start = Instant::now();
+        let at = |seconds: u32| start + SECOND * seconds;
+        for (influences, due) in [(true, at(13)), (false, at(10))] {
+            let mut errands = Errands::new(start);
+            let message = Message::Once(1);
+            let timer = Request::Set { key: "a".into(), after: SECOND * 3, message, influences };
+            errands.take(vec![told_after(SECOND * 10), timer]);
+            assert_eq!(errands.due(at(3)).map_fire(&mut errands, at(3)), [Some(1)]);
+            assert_eq!(errands.next_deadline(), Some(due), "influences: {influences}");
+            errands.takes_commands(at(5), false);
+            assert_eq!(errands.next_deadline(), None);
+            errands.takes_commands(at(9), true);
+            assert_eq!(errands.next_deadline(), Some(due + SECOND * 4));
         }
     }
 

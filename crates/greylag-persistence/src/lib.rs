@@ -90,6 +90,7 @@ mod projection;
 mod query;
 mod replay_filter;
 mod settings;
+mod silence;
 mod snapshot;
 mod state;
 mod state_effect;
@@ -98,6 +99,7 @@ mod state_testkit;
 #[cfg(feature = "tck")]
 pub mod tck;
 mod testkit;
+mod timer_name;
 mod tracker;
 
 pub use behavior::{DeleteFailure, EventMeta, EventSourced, Failure, FencedBy, RecoveryFailure, RecoveryStep, Signal};
@@ -167,12 +169,14 @@ pub use settings::{
     Backoff, EventSourcedSettings, OnFailure, OnUnknownEvent, Recovery, SettingsError, SnapshotFailurePolicy,
     StashOverflow,
 };
+pub use silence::Silence;
 pub use snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
 pub use state::{ChangesOf, Revision, StateCaps, StateChange, StateHead, StateWrite, StoredState, Verdict};
 pub use state_effect::StateEffect;
 pub use state_entity::{StateAnswer, StateCall, StateEntityCore, StateEntityInit, StatePhase};
 pub use state_testkit::{StateOutcome, StateTestKit};
 pub use testkit::{CommandOutcome, EntityTestKit};
+pub use timer_name::{NotInfluence, TimerName};
 pub use tracker::{
     DeliveryAttempt, DeliveryId, DeliveryTracker, DeliveryTrackerSettings, Tracked, TrackerEffect, TrackerInput,
     TrackerSnapshot, UnconfirmedWarning,

@@ -247,6 +247,7 @@ impl<B: DurableState> StateEntityCore<B> {
             Input::Stop => self.on_stop(now, out),
             Input::StopNow => self.stop_now(out),
         }
+        self.errands.takes_commands(now, matches!(self.phase, Phase::Running));
         self.check_invariants();
     }
 
@@ -428,6 +429,10 @@ impl<B: DurableState> StateEntityCore<B> {
                 self.stash.push_own(Waiting::Timer(mark));
                 has_work = true;
             }
+            if let Some(mark) = self.errands.silence_due(now) {
+                self.stash.push_own(Waiting::Silence(mark));
+                has_work = true;
+            }
         }
         if has_work {
             self.drain(now, out);
@@ -473,13 +478,19 @@ impl<B: DurableState> StateEntityCore<B> {
                 return;
             }
             let Some(waiting) = self.stash.next() else { return self.stop_if_asked(out) };
+            // What makes the command of a repeating timer, or of a silence, is the user's.
             let command = match waiting {
-                Waiting::Command(command) | Waiting::Own(command) => Some(command),
-                // What makes the command of a repeating timer is the user's.
-                Waiting::Timer(mark) => match guard(|| self.errands.fire(now, mark)) {
-                    Ok(command) => command,
-                    Err(message) => return self.fail(Failure::Handler { handler: "timer", message }, out),
-                },
+                Waiting::Command(command) => {
+                    self.errands.hear(now);
+                    Ok(Some(command))
+                }
+                Waiting::Own(command) => Ok(Some(command)),
+                Waiting::Timer(mark) => guard(|| self.errands.fire(now, mark)),
+                Waiting::Silence(mark) => guard(|| self.errands.tell_silence(now, mark)),
+            };
+            let command = match command {
+                Ok(command) => command,
+                Err(message) => return self.fail(Failure::Handler { handler: "timer", message }, out),
             };
             if let Some(command) = command {
                 self.process(command, out);

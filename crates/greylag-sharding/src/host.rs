@@ -18,7 +18,7 @@ use std::fmt;
 use greylag_core::Generation;
 
 pub use cx::{AlreadySuspended, DirectRef, ShardCx, Suspension};
-pub(crate) use cx::{CtxScope, MakeMessage, Requests, Resumption, TimerRequest, Work};
+pub(crate) use cx::{CtxScope, MakeMessage, Requests, Resumption, TellSilence, TimerRequest, Work};
 
 pub use crate::driver::{DurableStateEntity, EventSourcedEntity, HostedMachine, PersistentEntity, Standing};
 use crate::entity::Failure;

@@ -3,6 +3,7 @@
 mod allocation;
 mod journal;
 mod passivation;
+mod runtime;
 
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ pub use allocation::{ClassicalLeastShardSettings, ConsistentHashingSettings, Ext
 pub use journal::StateJournalSettings;
 
 pub use passivation::{PassivationSettings, PassivationStrategy};
+pub use runtime::RuntimeSettings;
 
 use crate::error::InvalidSetting;
 use crate::fingerprint::StateStoreMode;
@@ -124,6 +126,8 @@ pub struct ShardingSettings {
     pub max_restarts: u32,
     /// See `max_restarts`. Default 1 min.
     pub restart_window: Duration,
+    /// How entities run: timers, and what is told of those that take long.
+    pub runtime: RuntimeSettings,
     /// Lets event-sourced types, and coordinators in mode persistence, use a journal that only this process can open.
     /// Default false.
     pub allow_local_journal: bool,
@@ -175,6 +179,7 @@ impl Default for ShardingSettings {
             shard_inbox_bytes: 64 << 20,
             max_restarts: 10,
             restart_window: seconds(60),
+            runtime: RuntimeSettings::default(),
             allow_local_journal: false,
             max_concurrent_recoveries: 50,
             permit_wait_warn: seconds(30),
@@ -251,6 +256,7 @@ impl ShardingSettings {
             return fail(key, value.to_string(), "it must not be zero");
         }
         self.passivation.chosen().validate()?;
+        self.runtime.validate()?;
         let relative = self.least_shard.rebalance_relative_limit;
         if !(0.0..=1.0).contains(&relative) {
             return fail(

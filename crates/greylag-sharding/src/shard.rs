@@ -23,6 +23,8 @@ mod repeats;
 mod slab;
 #[cfg(test)]
 mod tests;
+mod timers;
+mod wheel;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -30,8 +32,9 @@ use std::time::{Duration, Instant};
 use greylag_core::DeadLetterReason;
 use twox_hash::XxHash3_64;
 
-pub use protocol::{Effect, Ended, Input, Outcome, SlotId, TimerChange, Weigh};
-pub(crate) use repeats::Repeats;
+pub use protocol::{Effect, Ended, Input, Outcome, Overdue, SlotId, TimerChange, Weigh};
+pub(crate) use repeats::{Beat, Fired, Repeats};
+pub use timers::STOP_WARN_AFTER;
 
 use crate::entity::{Backoff, Directive, FailureCause, Failures, Supervision};
 use crate::host::Suspension;
@@ -41,7 +44,9 @@ use crate::passivation::{Passivation, Strategy};
 use crate::settings::ShardingSettings;
 use idle::IdleWheel;
 use index::Index;
-use slab::{Extra, Hold, Item, Phase, Slab, Slot, Timer};
+use slab::{Extra, Hold, Item, Phase, Slab};
+use timers::Due;
+use wheel::Wheel;
 
 /// Slots looked at in one step by sweeps over all entities, so that no step takes long.
 const SWEEP_STEP: u32 = 2048;
@@ -56,6 +61,8 @@ enum Life {
     Stopping {
         next: u32,
         deadline: Instant,
+        /// When it is told that this takes long.
+        warn_at: Option<Instant>,
     },
     Stopped,
 }
@@ -75,7 +82,7 @@ pub struct Shard<E, P> {
     turn: Option<(u32, usize)>,
     /// The slot that handled the latest message straight from the inbox, and how many in a row.
     direct_run: (u32, usize),
-    timers: BTreeMap<(Instant, u64), u32>,
+    timers: Wheel<Due>,
     timer_serial: u64,
     /// Deadlines of stopping and held entities.
     deadlines: BTreeSet<(Instant, u32)>,
@@ -110,7 +117,6 @@ impl<E, P: Weigh> Shard<E, P> {
             // Its part of the limit follows once the region has counted its shards.
             active: Strategy::new(passivation, passivation.active_entity_limit().unwrap_or(usize::MAX)),
             victims: Vec::new(),
-            settings,
             supervision,
             slots: Slab::default(),
             index: Index::default(),
@@ -120,7 +126,7 @@ impl<E, P: Weigh> Shard<E, P> {
             ready: VecDeque::new(),
             turn: None,
             direct_run: (u32::MAX, 0),
-            timers: BTreeMap::new(),
+            timers: Wheel::new(settings.runtime.timer_tick, now),
             timer_serial: 0,
             deadlines: BTreeSet::new(),
             direct: BTreeMap::new(),
@@ -128,6 +134,7 @@ impl<E, P: Weigh> Shard<E, P> {
             tick: 0,
             life: Life::Serving,
             leftovers: Vec::new(),
+            settings,
         }
     }
 
@@ -139,7 +146,7 @@ impl<E, P: Weigh> Shard<E, P> {
             Input::Done { slot, outcome } => self.on_done(now, slot.0, outcome, out),
             Input::Started { slot, outcome, payload } => self.on_started(now, slot.0, outcome, payload, out),
             Input::Resumed { slot, incarnation, payload, suspension } => {
-                self.on_resumed(slot.0, incarnation, payload, suspension, out);
+                self.on_resumed(now, (slot.0, incarnation), payload, suspension, out);
             }
             Input::Direct { incarnation, payload } => self.on_direct(incarnation, payload, out),
             Input::GivenBack { slot, payloads } => self.on_given_back(slot.0, payloads),
@@ -163,15 +170,15 @@ impl<E, P: Weigh> Shard<E, P> {
 
     /// When a `Tick` next has work to do.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let timer = self.timers.keys().next().map(|(at, _)| *at);
+        let timer = self.timers.next_deadline();
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         let sweeps = self.idle.due_at().filter(|_| self.life == Life::Serving);
         let sweep = sweeps.and_then(|tick| self.started_at.checked_add(TOUCH_TICK.saturating_mul(tick)));
-        let stop = match self.life {
-            Life::Stopping { deadline, .. } => Some(deadline),
-            _ => None,
+        let (stop, warning) = match self.life {
+            Life::Stopping { deadline, warn_at, .. } => (Some(deadline), warn_at),
+            _ => (None, None),
         };
-        [timer, deadline, sweep, stop].into_iter().flatten().min()
+        [timer, deadline, sweep, stop, warning].into_iter().flatten().min()
     }
 
     /// Whether a `Turn` would do something.
@@ -241,10 +248,13 @@ impl<E, P: Weigh> Shard<E, P> {
             }
         }
         let idle = slot.phase == Phase::Active && !slot.stop_requested && !slot.has_queue();
+        if idle && activity {
+            slot.hear(now);
+        }
         if idle && self.may_run_at_once(at) {
             out.push(Effect::Run { slot: SlotId(at), payload });
         } else {
-            self.enqueue_user(now, at, payload, out);
+            self.enqueue_user(now, at, (payload, activity), out);
         }
     }
 
@@ -269,7 +279,7 @@ impl<E, P: Weigh> Shard<E, P> {
         self.direct_run.1 <= self.settings.entity_throughput
     }
 
-    fn enqueue_user(&mut self, now: Instant, at: u32, payload: P, out: &mut Vec<Effect<E, P>>) {
+    fn enqueue_user(&mut self, now: Instant, at: u32, (payload, activity): (P, bool), out: &mut Vec<Effect<E, P>>) {
         let room = self.room();
         let slot = self.slots.get_mut(at);
         let (runs, stopping) = (slot.phase == Phase::Active, slot.stop_requested);
@@ -277,7 +287,7 @@ impl<E, P: Weigh> Shard<E, P> {
         if !extra.has_room(&payload, room) {
             if runs && !stopping {
                 // The entity only waits for its turn: a turn now costs the others little, a drop is final.
-                extra.push(Item::User(payload));
+                extra.push(Item::User { payload, activity });
                 return self.run_next(now, at, out);
             }
             let id = slot.id.clone().expect("a slot found by its id has one");
@@ -286,7 +296,7 @@ impl<E, P: Weigh> Shard<E, P> {
         if stopping {
             extra.push_later(payload);
         } else {
-            extra.push(Item::User(payload));
+            extra.push(Item::User { payload, activity });
             self.make_ready(at);
         }
     }
@@ -346,13 +356,29 @@ impl<E, P: Weigh> Shard<E, P> {
             let slot = self.slots.get_mut(at);
             let Some(item) = slot.existing().and_then(Extra::pop) else { break };
             match item {
-                Item::User(payload) | Item::Internal(payload) | Item::Direct(payload) | Item::Result(payload) => {
+                Item::User { payload, activity } => {
+                    if activity {
+                        slot.hear(now);
+                    }
+                    out.push(Effect::Run { slot: SlotId(at), payload });
+                    break;
+                }
+                Item::Direct(payload) => {
+                    slot.hear(now);
+                    out.push(Effect::Run { slot: SlotId(at), payload });
+                    break;
+                }
+                Item::Internal(payload) | Item::Result(payload) => {
                     out.push(Effect::Run { slot: SlotId(at), payload });
                     break;
                 }
                 Item::Timer(serial) => {
-                    if let Some(payload) = take_timer(slot, serial) {
-                        out.push(Effect::Run { slot: SlotId(at), payload });
+                    if self.run_timer(now, at, serial, out) {
+                        break;
+                    }
+                }
+                Item::Silence => {
+                    if self.tell_silence(now, at, out) {
                         break;
                     }
                 }
@@ -391,7 +417,9 @@ impl<E, P: Weigh> Shard<E, P> {
         let slot = self.slots.get_mut(at);
         let first = slot.existing().and_then(Extra::pop);
         match first {
-            Some(Item::User(payload)) if self.life == Life::Serving => self.begin_start(at, Some(payload), out),
+            Some(Item::User { payload, .. }) if self.life == Life::Serving => {
+                self.begin_start(at, Some(payload), out);
+            }
             Some(item) => self.slots.get_mut(at).extra().push_front(item),
             None => self.free(at),
         }
@@ -421,7 +449,7 @@ impl<E, P: Weigh> Shard<E, P> {
             }
             payload => {
                 if let Some(payload) = payload {
-                    slot.extra().push_front(Item::User(payload));
+                    slot.extra().push_front(Item::User { payload, activity: true });
                 }
                 self.on_done(now, at, outcome, out);
             }
@@ -443,6 +471,7 @@ impl<E, P: Weigh> Shard<E, P> {
         }
         if outcome.touch {
             slot.touched = tick;
+            slot.hear(now);
             if !slot.stop_requested {
                 self.touch(at);
             }
@@ -462,11 +491,14 @@ impl<E, P: Weigh> Shard<E, P> {
         for change in outcome.timers {
             self.change_timer(at, change);
         }
+        if let Some(after) = outcome.receive_timeout {
+            self.set_receive_timeout(now, at, after);
+        }
         for payload in outcome.to_self {
             self.enqueue_internal(at, Item::Internal(payload));
         }
         if let Some(suspension) = outcome.suspend {
-            self.slots.get_mut(at).phase = Phase::Suspended(suspension);
+            self.begin_suspension(now, at, suspension);
         }
         if outcome.passivate {
             self.request_stop(now, at, out);
@@ -479,11 +511,18 @@ impl<E, P: Weigh> Shard<E, P> {
     fn on_given_back(&mut self, at: u32, payloads: Vec<P>) {
         let slot = self.slots.get_mut(at);
         for payload in payloads.into_iter().rev() {
-            slot.extra().push_front(Item::User(payload));
+            slot.extra().push_front(Item::User { payload, activity: true });
         }
     }
 
-    fn on_resumed(&mut self, at: u32, incarnation: u64, payload: P, suspension: bool, out: &mut Vec<Effect<E, P>>) {
+    fn on_resumed(
+        &mut self,
+        now: Instant,
+        (at, incarnation): (u32, u64),
+        payload: P,
+        suspension: bool,
+        out: &mut Vec<Effect<E, P>>,
+    ) {
         let current = at < self.slots.bound() && {
             let slot = self.slots.get(at);
             slot.id.is_some() && self.incarnations | u64::from(slot.incarnation) == incarnation
@@ -491,7 +530,7 @@ impl<E, P: Weigh> Shard<E, P> {
         let slot = current.then(|| self.slots.get_mut(at));
         match slot {
             Some(slot) if suspension && matches!(slot.phase, Phase::Suspended(_)) => {
-                slot.phase = Phase::Active;
+                self.end_suspension(now, at);
                 out.push(Effect::Run { slot: SlotId(at), payload });
                 self.make_ready(at);
             }
@@ -559,6 +598,9 @@ impl<E, P: Weigh> Shard<E, P> {
             slot.extra().stop_deadline = Some(now + timeout);
             self.deadlines.insert((now + timeout, at));
         }
+        if self.life == Life::Serving {
+            self.warn_of_stop(now, at);
+        }
         out.push(Effect::SendStop { slot: SlotId(at) });
     }
 
@@ -590,11 +632,10 @@ impl<E, P: Weigh> Shard<E, P> {
         slot.veto = false;
         slot.stop_requested = false;
         let mut deadlines = [None, None];
+        self.forget_times(at);
+        let slot = self.slots.get_mut(at);
         if let Some(extra) = slot.existing() {
             deadlines = [extra.stop_deadline.take(), extra.held.take().map(|(until, _)| until)];
-            for timer in extra.timers.drain(..) {
-                self.timers.remove(&(timer.at, timer.serial));
-            }
             out.extend(extra.end_incarnation().into_iter().map(stale));
             extra.keep_later();
         }
@@ -658,7 +699,10 @@ impl<E, P: Weigh> Shard<E, P> {
         let goes_on = !slot.stop_requested;
         match directive {
             Directive::Resume => {
-                slot.phase = Phase::Active;
+                // What fails on its stop request may be suspended, and waits on.
+                if !matches!(slot.phase, Phase::Suspended(_)) {
+                    slot.phase = Phase::Active;
+                }
                 self.make_ready(at);
             }
             Directive::Restart if goes_on && self.may_restart(now, at) => self.restart(at, out),
@@ -696,10 +740,8 @@ impl<E, P: Weigh> Shard<E, P> {
         if std::mem::take(&mut slot.direct) {
             self.direct.remove(&former);
         }
-        if let Some(extra) = slot.existing() {
-            for timer in extra.timers.drain(..) {
-                self.timers.remove(&(timer.at, timer.serial));
-            }
+        self.forget_times(at);
+        if let Some(extra) = self.slots.get_mut(at).existing() {
             out.extend(extra.end_incarnation().into_iter().map(stale));
         }
         out.push(Effect::Restart { slot: SlotId(at) });
@@ -735,69 +777,6 @@ impl<E, P: Weigh> Shard<E, P> {
         self.hold(at, until, Hold::Backoff);
     }
 
-    // --- timers and deadlines ---
-
-    fn change_timer(&mut self, at: u32, change: TimerChange<P>) {
-        let key = match &change {
-            TimerChange::Set { key, .. } | TimerChange::Cancel(key) => *key,
-        };
-        let slot = self.slots.get_mut(at);
-        if let Some(extra) = slot.existing()
-            && let Some(known) = extra.timers.iter().position(|timer| timer.key == key)
-        {
-            let timer = extra.timers.swap_remove(known);
-            self.timers.remove(&(timer.at, timer.serial));
-        }
-        if let TimerChange::Set { key, at: due, payload } = change {
-            self.timer_serial += 1;
-            let serial = self.timer_serial;
-            slot.extra().timers.push(Timer { key, serial, at: due, payload });
-            self.timers.insert((due, serial), at);
-        }
-    }
-
-    fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
-        self.observe(now);
-        while let Some(entry) = self.timers.first_entry()
-            && entry.key().0 <= now
-        {
-            let ((_, serial), at) = entry.remove_entry();
-            self.enqueue_internal(at, Item::Timer(serial));
-        }
-        while let Some((at_time, at)) = self.deadlines.first().copied()
-            && at_time <= now
-        {
-            self.deadlines.pop_first();
-            self.on_deadline(at, at_time, out);
-        }
-        if let Life::Stopping { deadline, .. } = self.life
-            && deadline <= now
-        {
-            let next = self.slots.bound();
-            self.life = Life::Stopping { next, deadline };
-            self.end_all(Ended::Forced, out);
-        }
-        self.idle.on_tick(self.tick);
-    }
-
-    fn on_deadline(&mut self, at: u32, due: Instant, out: &mut Vec<Effect<E, P>>) {
-        let slot = self.slots.get_mut(at);
-        let Some(extra) = slot.existing() else { return };
-        if extra.stop_deadline == Some(due) {
-            extra.stop_deadline = None;
-            self.end(at, Ended::Forced, out);
-        } else if let Some((_, why)) = extra.held.take_if(|(until, _)| *until == due) {
-            slot.phase = Phase::Absent;
-            if slot.has_queue() {
-                self.make_ready(at);
-            } else if why == Hold::Backoff && self.life == Life::Serving {
-                self.begin_start(at, None, out);
-            } else {
-                self.free(at);
-            }
-        }
-    }
-
     /// Asks entities that have been idle for too long to stop: a part of them at a time.
     fn sweep(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
         if self.life != Life::Serving {
@@ -827,16 +806,17 @@ impl<E, P: Weigh> Shard<E, P> {
         if self.life != Life::Serving {
             return;
         }
-        self.life = Life::Stopping { next: 0, deadline: now + deadline };
+        let deadline = now.checked_add(deadline).unwrap_or(now + FAR);
+        self.life = Life::Stopping { next: 0, deadline, warn_at: Some(now + STOP_WARN_AFTER) };
         self.send_stops(now, out);
         self.check_stopped(out);
     }
 
     /// Requests the stop of some more entities.
     fn send_stops(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
-        let Life::Stopping { next, deadline } = self.life else { return };
+        let Life::Stopping { next, deadline, warn_at } = self.life else { return };
         let end = next.saturating_add(SWEEP_STEP).min(self.slots.bound());
-        self.life = Life::Stopping { next: end, deadline };
+        self.life = Life::Stopping { next: end, deadline, warn_at };
         for at in next..end {
             let slot = self.slots.get(at);
             match slot.phase {
@@ -874,7 +854,7 @@ impl<E, P: Weigh> Shard<E, P> {
             return;
         }
         let next = self.slots.bound();
-        self.life = Life::Stopping { next, deadline: self.started_at };
+        self.life = Life::Stopping { next, deadline: self.started_at, warn_at: None };
         self.end_all(Ended::Killed, out);
     }
 
@@ -890,10 +870,4 @@ impl<E, P: Weigh> Shard<E, P> {
 /// A direct message whose incarnation ends.
 fn stale<E, P>(payload: P) -> Effect<E, P> {
     Effect::DropDirect { payload, reason: DeadLetterReason::StaleRecipient }
-}
-
-fn take_timer<E, P>(slot: &mut Slot<E, P>, serial: u64) -> Option<P> {
-    let timers = &mut slot.existing()?.timers;
-    let at = timers.iter().position(|timer| timer.serial == serial)?;
-    Some(timers.swap_remove(at).payload)
 }

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 
-use crate::errands::Mark;
+use crate::errands::{Mark, SilenceMark};
 
 /// What waits by itself.
 pub(crate) enum Waiting<C> {
@@ -16,6 +16,8 @@ pub(crate) enum Waiting<C> {
     Own(C),
     /// The command of a timer of this incarnation.
     Timer(Mark),
+    /// That this incarnation has handled no command for too long.
+    Silence(SilenceMark),
 }
 
 pub(crate) struct Stash<C> {
@@ -103,7 +105,7 @@ impl<C> Stash<C> {
         let mut all = self.take_aside();
         all.extend(self.internal.drain(..).filter_map(|waiting| match waiting {
             Waiting::Command(command) => Some(command),
-            Waiting::Own(_) | Waiting::Timer(_) => None,
+            Waiting::Own(_) | Waiting::Timer(_) | Waiting::Silence(_) => None,
         }));
         all.into()
     }

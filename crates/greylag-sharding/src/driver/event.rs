@@ -1,5 +1,7 @@
 //! The events of an entity type on one node, for subscribers.
 
+use std::time::Duration;
+
 use greylag_core::UniqueAddress;
 use greylag_transport::SendError;
 use tokio::sync::broadcast;
@@ -41,6 +43,22 @@ pub enum Event {
         entity: EntityId,
         /// What the journal knows.
         fenced: Fenced,
+    },
+    /// An entity has been suspended for `suspend_warn_after`; it is told once for each suspension.
+    /// Source: sharding §4.3.
+    EntitySuspended {
+        /// Which one.
+        entity: EntityId,
+        /// For how long.
+        after: Duration,
+    },
+    /// An entity has not stopped on its stop request yet. Of a shard that stops, one of those that are left.
+    /// Source: sharding §4.5.
+    StopIgnored {
+        /// Which one.
+        entity: EntityId,
+        /// For how long.
+        after: Duration,
     },
     /// The transport did not take a control message. It is said again by a deadline; until then shards may wait for it.
     /// Source: sharding scenario 98.

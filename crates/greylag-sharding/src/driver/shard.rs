@@ -27,12 +27,16 @@ use super::wire;
 use crate::entity::{EntityInit, Failure, FailureCause, TimerKey};
 use crate::entity_type::BoxedEntity;
 use crate::held::{Held, discard};
-use crate::host::{CtxScope, Fenced, MakeMessage, Requests, Resumption, ShardCx, Signal, TimerRequest, Work};
+use crate::host::{
+    CtxScope, Fenced, MakeMessage, Requests, Resumption, ShardCx, Signal, TellSilence, TimerRequest, Work,
+};
 use crate::ids::{EntityId, ShardId};
 use crate::inbox::Inbox;
 use crate::parcel::{AskTag, Content, Origin, Parcel};
 use crate::region::Input as RegionInput;
-use crate::shard::{Effect, Ended, Input, Outcome, Repeats, Shard, SlotId, TimerChange, Weigh};
+use crate::shard::{
+    Beat, Effect, Ended, Fired, Input, Outcome, Overdue, Repeats, STOP_WARN_AFTER, Shard, SlotId, TimerChange, Weigh,
+};
 use crate::start::StartEntityAck;
 
 /// How long a run may take before other tasks get the thread.
@@ -396,6 +400,7 @@ impl<M: Send + 'static> ShardTask<M> {
     fn execute(&mut self, effect: Effect<BoxedEntity<M>, Letter<M>>) {
         match effect {
             Effect::Run { slot, payload } => self.run_handler(slot, payload),
+            Effect::TellSilence { slot } => self.tell_silence(slot),
             Effect::Start { slot, payload } => self.start(slot, payload),
             Effect::Restart { slot } => {
                 self.cancel(slot);
@@ -425,6 +430,7 @@ impl<M: Send + 'static> ShardTask<M> {
             }
             Effect::DeadLetter { id, payload, reason } => self.dead_letter(id, payload, reason),
             Effect::Late(payload) => discard(payload),
+            Effect::Overdue { id, what } => self.overdue(id, what),
             Effect::Escalate => self.has_failed = true,
             Effect::DropDirect { payload, reason } => {
                 if let Letter::Direct { message, .. } = payload {
@@ -436,6 +442,29 @@ impl<M: Send + 'static> ShardTask<M> {
                 self.leftovers = Some(parcels.collect());
             }
         }
+    }
+
+    fn overdue(&self, id: EntityId, what: Overdue) {
+        let (entity_type, shard) = (&self.shared.name, &self.scope.shard);
+        let event = match what {
+            Overdue::Suspension => {
+                let after = self.shared.settings.runtime.suspend_warn_after;
+                tracing::warn!(%entity_type, %id, ?after, "entity is still suspended");
+                Event::EntitySuspended { entity: id, after }
+            }
+            Overdue::Stop => {
+                tracing::warn!(%entity_type, %id, after = ?STOP_WARN_AFTER, "entity has not stopped yet");
+                Event::StopIgnored { entity: id, after: STOP_WARN_AFTER }
+            }
+            Overdue::ShardStop { entities } => {
+                tracing::warn!(
+                    %entity_type, %shard, entities, one_of_them = %id, after = ?STOP_WARN_AFTER,
+                    "shard stops, and entities of it have not stopped yet"
+                );
+                Event::StopIgnored { entity: id, after: STOP_WARN_AFTER }
+            }
+        };
+        self.shared.events.send(event).ok();
     }
 
     fn dead_letter(&self, id: EntityId, letter: Letter<M>, reason: DeadLetterReason) {
@@ -453,13 +482,14 @@ impl<M: Send + 'static> ShardTask<M> {
     fn run_handler(&mut self, slot: SlotId, letter: Letter<M>) {
         let letter = match letter {
             Letter::Repeat(key) => {
-                let Some((make, at)) = self.repeats.fire(slot, key, self.now) else { return };
+                let Some(fired) = self.repeats.fire(slot, key, self.now) else { return };
+                let Fired { make, next: at, influences } = fired;
                 let message = match catch_unwind(AssertUnwindSafe(make.get_mut())) {
                     Ok(message) => message,
                     Err(panic) => return self.fail(slot, FailureCause::Panic(panic_text(&*panic)), None),
                 };
                 // Before the handler runs, which may replace or cancel the timer, or fail.
-                let timers = vec![TimerChange::Set { key, at, payload: Letter::Repeat(key) }];
+                let timers = vec![TimerChange::Set { key, at, payload: Letter::Repeat(key), influences }];
                 self.input(Input::Done { slot, outcome: Outcome { timers, ..Outcome::default() } });
                 Letter::own(message)
             }
@@ -483,6 +513,14 @@ impl<M: Send + 'static> ShardTask<M> {
     fn ack_start(&self, slot: SlotId, reply_to: ReplyTo<StartEntityAck>) {
         if let Some((entity, _)) = self.shard.identity(slot) {
             reply_to.reply(StartEntityAck { entity: entity.clone(), shard: self.scope.shard.clone() });
+        }
+    }
+
+    fn tell_silence(&mut self, slot: SlotId) {
+        let Some(make) = self.repeats.silence(slot) else { return };
+        match catch_unwind(AssertUnwindSafe(make.get_mut())) {
+            Ok(message) => self.run_handler(slot, Letter::own(message)),
+            Err(panic) => self.fail(slot, FailureCause::Panic(panic_text(&*panic)), None),
         }
     }
 
@@ -603,6 +641,7 @@ impl<M: Send + 'static> ShardTask<M> {
             self.on_fenced(slot, fenced);
         }
         let timers = requests.timers.into_iter().map(|request| self.timer_change(slot, request)).collect();
+        let receive_timeout = requests.receive_timeout.map(|told| self.receive_timeout(slot, told));
         Outcome {
             stop: requests.stop,
             passivate: requests.passivate,
@@ -614,18 +653,27 @@ impl<M: Send + 'static> ShardTask<M> {
             to_self: requests.to_self.into_iter().map(Letter::own).collect(),
             give_back: requests.give_back.into_iter().map(Letter::given_back).collect(),
             timers,
+            receive_timeout,
         }
+    }
+
+    /// Keeps what makes the messages of a receive timeout; answers how long a silence is too long, if any is.
+    fn receive_timeout(&mut self, slot: SlotId, told: Option<TellSilence<M>>) -> Option<Duration> {
+        let (after, make) = told.map(|told| (told.after, Held::new(told.make))).unzip();
+        discard(self.repeats.set_silence(slot, make));
+        after
     }
 
     fn timer_change(&mut self, slot: SlotId, request: TimerRequest<M>) -> TimerChange<Letter<M>> {
         match request {
-            TimerRequest::Once { key, at, message } => {
+            TimerRequest::Once { key, at, message, influences } => {
                 self.repeats.cancel(slot, key);
-                TimerChange::Set { key, at, payload: Letter::own(message) }
+                TimerChange::Set { key, at, payload: Letter::own(message), influences }
             }
-            TimerRequest::Every { key, period, pace, make } => {
-                let at = self.repeats.set(slot, key, period, pace, Held::new(make), self.now);
-                TimerChange::Set { key, at, payload: Letter::Repeat(key) }
+            TimerRequest::Every { key, period, pace, make, influences } => {
+                let beat = Beat { period, pace, influences };
+                let at = self.repeats.set(slot, key, beat, Held::new(make), self.now);
+                TimerChange::Set { key, at, payload: Letter::Repeat(key), influences }
             }
             TimerRequest::Cancel(key) => {
                 self.repeats.cancel(slot, key);

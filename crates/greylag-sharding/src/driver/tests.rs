@@ -3,6 +3,7 @@
 mod append_path;
 mod counting;
 mod hosting;
+mod silence;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -16,8 +17,8 @@ use greylag_codec::json;
 use greylag_core::{EntityError, Registry, ReplyTo};
 use greylag_persistence::{
     CannotSuspend, Ctx, DeliveryId, DeliveryTracker, DeliveryTrackerSettings, DurableState, DurableStateSettings,
-    Effect, EventSourced, EventSourcedSettings, FaultyStates, InMemoryStates, PersistenceId, Revision, StateEffect,
-    StateOp, StateStore, StateWrite, StoreFault, StoredCodec, Stores, Tracked, Under, WriterUuid,
+    Effect, EventSourced, EventSourcedSettings, FaultyStates, InMemoryStates, NotInfluence, PersistenceId, Revision,
+    StateEffect, StateOp, StateStore, StateWrite, StoreFault, StoredCodec, Stores, Tracked, Under, WriterUuid,
 };
 use greylag_transport::Remoting;
 use greylag_transport::memory::MemoryNetwork;

@@ -80,9 +80,15 @@ pub enum Suspension {
 
 /// A change of an entity's timers.
 pub(crate) enum TimerRequest<M> {
-    Once { key: TimerKey, at: Instant, message: M },
-    Every { key: TimerKey, period: Duration, pace: Pace, make: MakeMessage<M> },
+    Once { key: TimerKey, at: Instant, message: M, influences: bool },
+    Every { key: TimerKey, period: Duration, pace: Pace, make: MakeMessage<M>, influences: bool },
     Cancel(TimerKey),
+}
+
+/// What an entity is told of each silence, and after how long.
+pub(crate) struct TellSilence<M> {
+    pub(crate) after: Duration,
+    pub(crate) make: MakeMessage<M>,
 }
 
 /// Makes the messages of a timer that repeats.
@@ -91,9 +97,11 @@ pub(crate) type MakeMessage<M> = Box<dyn FnMut() -> M + Send>;
 impl<M: 'static> TimerRequest<M> {
     fn map<N: 'static>(self, wrap: impl Fn(M) -> N + Send + 'static) -> TimerRequest<N> {
         match self {
-            Self::Once { key, at, message } => TimerRequest::Once { key, at, message: wrap(message) },
-            Self::Every { key, period, pace, mut make } => {
-                TimerRequest::Every { key, period, pace, make: Box::new(move || wrap(make())) }
+            Self::Once { key, at, message, influences } => {
+                TimerRequest::Once { key, at, message: wrap(message), influences }
+            }
+            Self::Every { key, period, pace, mut make, influences } => {
+                TimerRequest::Every { key, period, pace, make: Box::new(move || wrap(make())), influences }
             }
             Self::Cancel(key) => TimerRequest::Cancel(key),
         }
@@ -111,6 +119,8 @@ pub(crate) struct Requests<M> {
     pub(crate) suspend: Option<(Work<M>, Suspension)>,
     pub(crate) spawn: Vec<Work<M>>,
     pub(crate) timers: Vec<TimerRequest<M>>,
+    /// The latest word on it; `Some(None)` ends it.
+    pub(crate) receive_timeout: Option<Option<TellSilence<M>>>,
     pub(crate) to_self: Vec<M>,
     pub(crate) give_back: Vec<M>,
 }
@@ -127,6 +137,7 @@ impl<M> Default for Requests<M> {
             suspend: None,
             spawn: Vec::new(),
             timers: Vec::new(),
+            receive_timeout: None,
             to_self: Vec::new(),
             give_back: Vec::new(),
         }
@@ -137,14 +148,16 @@ impl<M: 'static> Requests<M> {
     /// Takes what a user's handler asked for.
     fn take(&mut self, now: Instant, request: Request<M>) {
         match request {
-            Request::Set { key, after, message: Message::Once(message) } => match now.checked_add(after) {
-                Some(at) => self.timers.push(TimerRequest::Once { key, at, message }),
+            Request::Set { key, after, message: Message::Once(message), influences } => match now.checked_add(after) {
+                Some(at) => self.timers.push(TimerRequest::Once { key, at, message, influences }),
                 // A moment beyond all time is never.
                 None => self.timers.push(TimerRequest::Cancel(key)),
             },
-            Request::Set { key, message: Message::Every { period, pace, make }, .. } => {
-                self.timers.push(TimerRequest::Every { key, period, pace, make });
+            Request::Set { key, message: Message::Every { period, pace, make }, influences, .. } => {
+                self.timers.push(TimerRequest::Every { key, period, pace, make, influences });
             }
+            Request::ReceiveTimeout { after, make } => self.tell_silence(Some(TellSilence { after, make })),
+            Request::CancelReceiveTimeout => self.tell_silence(None),
             Request::Cancel(key) => self.timers.push(TimerRequest::Cancel(key)),
             Request::Work(work) => self.spawn.push(Work::of(work)),
             Request::ToSelf(message) => self.to_self.push(message),
@@ -157,6 +170,11 @@ impl<M: 'static> Requests<M> {
 }
 
 impl<M> Requests<M> {
+    /// Takes the latest word on the receive timeout; the one before is the user's, and may have a destructor that panics.
+    fn tell_silence(&mut self, latest: Option<TellSilence<M>>) {
+        discard(self.receive_timeout.replace(latest));
+    }
+
     /// The flags among them.
     fn wishes(&self) -> Wishes {
         let mut wishes = Wishes::default();
@@ -176,8 +194,9 @@ impl<M> Requests<M> {
 
     /// Drops what will not be carried out, one value after the other: each may have a destructor that panics.
     pub(crate) fn discard(self) {
-        let Self { suspend, spawn, timers, to_self, give_back, .. } = self;
+        let Self { suspend, spawn, timers, receive_timeout, to_self, give_back, .. } = self;
         discard(suspend);
+        discard(receive_timeout);
         spawn.into_iter().for_each(discard);
         timers.into_iter().for_each(discard);
         to_self.into_iter().chain(give_back).for_each(discard);
@@ -188,7 +207,8 @@ impl<M> Requests<M> {
         let flags = self.stop || self.passivate || self.touch || self.direct;
         let options = self.veto.is_some() || self.fenced.is_some() || self.suspend.is_some();
         let messages = !self.to_self.is_empty() || !self.give_back.is_empty();
-        !flags && !options && !messages && self.spawn.is_empty() && self.timers.is_empty()
+        let times = !self.timers.is_empty() || self.receive_timeout.is_some();
+        !flags && !options && !messages && !times && self.spawn.is_empty()
     }
 }
 
@@ -389,6 +409,7 @@ impl<'a, M: 'static> ShardCx<'a, M> {
             key,
             at: self.now.checked_add(delay).unwrap_or(self.now + FAR),
             message,
+            influences: true,
         });
     }
 
@@ -511,6 +532,13 @@ impl<'a, M: 'static> ShardCx<'a, M> {
         }
         outer.spawn.extend(inner.spawn.into_iter().map(|work| work.map(wrap.clone())));
         outer.timers.extend(inner.timers.into_iter().map(|timer| timer.map(wrap.clone())));
+        if let Some(told) = inner.receive_timeout {
+            let wrap = wrap.clone();
+            outer.tell_silence(told.map(|TellSilence { after, mut make }| TellSilence {
+                after,
+                make: Box::new(move || wrap(make())) as MakeMessage<M>,
+            }));
+        }
         outer.to_self.extend(inner.to_self.into_iter().map(wrap.clone()));
         outer.give_back.extend(inner.give_back.into_iter().map(wrap));
         result.unwrap_or_else(|panic| resume_unwind(panic))

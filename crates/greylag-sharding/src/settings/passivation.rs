@@ -30,6 +30,9 @@ pub struct PassivationSettings {
     /// Of the strategy with a limit: most active entities of a region. Default 100,000.
     /// Key: `default_strategy.active_entity_limit`.
     pub active_entity_limit: usize,
+    /// Whether messages of an entity's timers, and of its receive timeout, count as activity: with them an entity that only
+    /// has timers is never idle. Default false. Key: `count_internal`. Source: sharding §4.4.
+    pub count_internal: bool,
 }
 
 impl Default for PassivationSettings {
@@ -39,6 +42,7 @@ impl Default for PassivationSettings {
             idle_timeout: Some(Duration::from_secs(120)),
             idle_interval: None,
             active_entity_limit: 100_000,
+            count_internal: false,
         }
     }
 }

@@ -43,6 +43,8 @@ pub struct Outcome<P> {
     pub give_back: Vec<P>,
     /// Timers to set (with a message) or to cancel, in order.
     pub timers: Vec<TimerChange<P>>,
+    /// Whether, and after how long a time without a message, the entity is to be told of that.
+    pub receive_timeout: Option<Option<Duration>>,
 }
 
 /// One change of an entity's timers.
@@ -56,6 +58,8 @@ pub enum TimerChange<P> {
         at: Instant,
         /// What the entity is then sent.
         payload: P,
+        /// Whether that ends a silence of the entity.
+        influences: bool,
     },
     /// Forget it, also if its message is queued.
     Cancel(TimerKey),
@@ -74,6 +78,7 @@ impl<P> Default for Outcome<P> {
             to_self: Vec::new(),
             give_back: Vec::new(),
             timers: Vec::new(),
+            receive_timeout: None,
         }
     }
 }
@@ -82,7 +87,7 @@ impl<P> Outcome<P> {
     /// Whether the handler left nothing behind: the usual case.
     pub fn is_empty(&self) -> bool {
         let flags = self.stop || self.passivate || self.touch || self.direct || self.fenced;
-        let options = self.suspend.is_some() || self.veto.is_some();
+        let options = self.suspend.is_some() || self.veto.is_some() || self.receive_timeout.is_some();
         let messages = !self.to_self.is_empty() || !self.give_back.is_empty();
         !flags && !options && !messages && self.timers.is_empty()
     }
@@ -172,6 +177,20 @@ pub enum Input<P> {
     Tick,
 }
 
+/// What takes long in a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overdue {
+    /// The entity has been suspended for `suspend_warn_after`.
+    Suspension,
+    /// The entity has not ended on its stop request for [`super::STOP_WARN_AFTER`].
+    Stop,
+    /// So many entities have not ended for [`super::STOP_WARN_AFTER`] in a shard that stops.
+    ShardStop {
+        /// How many are left.
+        entities: usize,
+    },
+}
+
 /// Why an incarnation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
@@ -211,6 +230,11 @@ pub enum Effect<E, P> {
         /// The message.
         payload: P,
     },
+    /// Tell the entity that it has handled no message for so long as it asked; answer as to [`Effect::Run`].
+    TellSilence {
+        /// Which entity.
+        slot: SlotId,
+    },
     /// Call `on_stop`; answer `Done` or `Failed`. It may be suspended, and then stays so unless it ends.
     SendStop {
         /// Which entity.
@@ -240,6 +264,13 @@ pub enum Effect<E, P> {
     },
     /// A result came back after its incarnation had ended.
     Late(P),
+    /// Something takes long; subscribers are to be told, and nothing else follows.
+    Overdue {
+        /// The entity; of [`Overdue::ShardStop`], one of those that are left.
+        id: EntityId,
+        /// What.
+        what: Overdue,
+    },
     /// A direct message that will not be handled: its incarnation has ended or never was, or too much waits for it.
     DropDirect {
         /// The message.

@@ -1,8 +1,8 @@
-//! Timers that repeat: what they say, and when they are due next.
+//! Timers that repeat: what they say, and when they are due next. And what is said of each silence.
 //!
 //! To the machine of a shard every timer is one that fires once. The shell sets a repeating one again when its turn has
 //! come; this knows for which time. Times that pass while the entity cannot take them are one, and no timer outlives the
-//! incarnation that set it.
+//! incarnation that set it. The machine knows itself when a silence is too long; here is what makes the message.
 //!
 //! Source: sharding §4.4.
 
@@ -18,6 +18,7 @@ use crate::parcel::FAR;
 /// The repeating timers of a shard's entities. `F` makes what one of them says.
 pub(crate) struct Repeats<F> {
     by_slot: BTreeMap<SlotId, Vec<Repeat<F>>>,
+    silences: BTreeMap<SlotId, F>,
 }
 
 struct Repeat<F> {
@@ -25,30 +26,54 @@ struct Repeat<F> {
     due_at: Instant,
     period: Duration,
     pace: Pace,
+    influences: bool,
     make: F,
+}
+
+/// What a timer says when its turn has come.
+pub(crate) struct Fired<'a, F> {
+    /// Makes the message.
+    pub(crate) make: &'a mut F,
+    /// When it is due next.
+    pub(crate) next: Instant,
+    /// Whether its messages end a silence of the entity.
+    pub(crate) influences: bool,
+}
+
+/// How often a timer says something, from where that counts, and whether it ends a silence of the entity.
+pub(crate) struct Beat {
+    pub(crate) period: Duration,
+    pub(crate) pace: Pace,
+    pub(crate) influences: bool,
 }
 
 impl<F> Default for Repeats<F> {
     fn default() -> Self {
-        Self { by_slot: BTreeMap::new() }
+        Self { by_slot: BTreeMap::new(), silences: BTreeMap::new() }
     }
 }
 
 impl<F> Repeats<F> {
     /// Sets a timer in place of any other of its key; answers when it is due first.
-    pub(crate) fn set(
-        &mut self,
-        slot: SlotId,
-        key: TimerKey,
-        period: Duration,
-        pace: Pace,
-        make: F,
-        now: Instant,
-    ) -> Instant {
+    pub(crate) fn set(&mut self, slot: SlotId, key: TimerKey, beat: Beat, make: F, now: Instant) -> Instant {
         self.cancel(slot, key);
+        let Beat { period, pace, influences } = beat;
         let due_at = now.checked_add(period).unwrap_or(now + FAR);
-        self.by_slot.entry(slot).or_default().push(Repeat { key, due_at, period, pace, make });
+        self.by_slot.entry(slot).or_default().push(Repeat { key, due_at, period, pace, influences, make });
         due_at
+    }
+
+    /// Keeps what makes the messages of an entity's receive timeout, or forgets it; gives back the one before.
+    pub(crate) fn set_silence(&mut self, slot: SlotId, make: Option<F>) -> Option<F> {
+        match make {
+            Some(make) => self.silences.insert(slot, make),
+            None => self.silences.remove(&slot),
+        }
+    }
+
+    /// What makes the message that tells an entity of a silence.
+    pub(crate) fn silence(&mut self, slot: SlotId) -> Option<&mut F> {
+        self.silences.get_mut(&slot)
     }
 
     /// Forgets a timer.
@@ -64,10 +89,11 @@ impl<F> Repeats<F> {
     /// Forgets all timers of an incarnation that has ended.
     pub(crate) fn end(&mut self, slot: SlotId) {
         self.by_slot.remove(&slot);
+        self.silences.remove(&slot);
     }
 
-    /// The turn of a timer has come: what makes its message, and when it is due next. `None` if it is forgotten.
-    pub(crate) fn fire(&mut self, slot: SlotId, key: TimerKey, now: Instant) -> Option<(&mut F, Instant)> {
+    /// The turn of a timer has come. `None` if it is forgotten.
+    pub(crate) fn fire(&mut self, slot: SlotId, key: TimerKey, now: Instant) -> Option<Fired<'_, F>> {
         let repeat = self.by_slot.get_mut(&slot)?.iter_mut().find(|repeat| repeat.key == key)?;
         repeat.due_at = match repeat.pace {
             Pace::Delay => now.checked_add(repeat.period).unwrap_or(now + FAR),
@@ -78,7 +104,7 @@ impl<F> Repeats<F> {
                 wait.and_then(|wait| repeat.due_at.checked_add(wait)).unwrap_or(now + repeat.period)
             }
         };
-        Some((&mut repeat.make, repeat.due_at))
+        Some(Fired { make: &mut repeat.make, next: repeat.due_at, influences: repeat.influences })
     }
 }
 
@@ -88,25 +114,29 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    fn every(period: Duration, pace: Pace) -> Beat {
+        Beat { period, pace, influences: true }
+    }
+
     #[test]
     fn missed_times_of_a_rate_are_one_and_a_delay_counts_from_its_handling() {
         let start = Instant::now();
         let late = start + SECOND * 9 / 2;
         for (pace, next) in [(Pace::Rate, SECOND * 5), (Pace::Delay, SECOND * 11 / 2)] {
             let mut repeats = Repeats::default();
-            assert_eq!(repeats.set(SlotId(1), "tick".into(), SECOND, pace, 7, start), start + SECOND);
-            let (make, due_at) = repeats.fire(SlotId(1), "tick".into(), late).unwrap();
-            assert_eq!((*make, due_at), (7, start + next), "{pace:?}");
+            assert_eq!(repeats.set(SlotId(1), "tick".into(), every(SECOND, pace), 7, start), start + SECOND);
+            let fired = repeats.fire(SlotId(1), "tick".into(), late).unwrap();
+            assert_eq!((*fired.make, fired.next), (7, start + next), "{pace:?}");
         }
     }
 
     #[test]
     fn a_rate_that_is_on_time_keeps_its_step() {
         let (start, mut repeats) = (Instant::now(), Repeats::default());
-        repeats.set(SlotId(1), "tick".into(), SECOND, Pace::Rate, (), start);
+        repeats.set(SlotId(1), "tick".into(), every(SECOND, Pace::Rate), (), start);
         for turn in 1..=3 {
-            let (_, due_at) = repeats.fire(SlotId(1), "tick".into(), start + SECOND * turn).unwrap();
-            assert_eq!(due_at, start + SECOND * (turn + 1));
+            let fired = repeats.fire(SlotId(1), "tick".into(), start + SECOND * turn).unwrap();
+            assert_eq!(fired.next, start + SECOND * (turn + 1));
         }
     }
 
@@ -114,15 +144,16 @@ mod tests {
     fn a_timer_ends_with_its_cancellation_its_replacement_and_its_incarnation() {
         let (start, mut repeats) = (Instant::now(), Repeats::default());
         let (tick, tock) = (TimerKey::from("tick"), TimerKey::from("tock"));
-        repeats.set(SlotId(1), tick, SECOND, Pace::Rate, 1, start);
-        repeats.set(SlotId(1), tick, SECOND * 2, Pace::Rate, 2, start);
-        repeats.set(SlotId(1), tock, SECOND, Pace::Rate, 3, start);
-        assert_eq!(repeats.fire(SlotId(1), tick, start + SECOND * 2).map(|(make, _)| *make), Some(2));
+        repeats.set(SlotId(1), tick, every(SECOND, Pace::Rate), 1, start);
+        repeats.set(SlotId(1), tick, every(SECOND * 2, Pace::Rate), 2, start);
+        repeats.set(SlotId(1), tock, every(SECOND, Pace::Rate), 3, start);
+        repeats.set_silence(SlotId(1), Some(4));
+        assert_eq!(repeats.fire(SlotId(1), tick, start + SECOND * 2).map(|fired| *fired.make), Some(2));
         repeats.cancel(SlotId(1), tick);
         assert!(repeats.fire(SlotId(1), tick, start + SECOND * 4).is_none());
         assert!(repeats.fire(SlotId(2), tock, start + SECOND).is_none(), "of another entity");
         repeats.end(SlotId(1));
         assert!(repeats.fire(SlotId(1), tock, start + SECOND).is_none());
-        assert!(repeats.by_slot.is_empty());
+        assert!(repeats.by_slot.is_empty() && repeats.silence(SlotId(1)).is_none());
     }
 }

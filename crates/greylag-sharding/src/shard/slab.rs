@@ -6,7 +6,10 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use greylag_persistence::Silence;
+
 use super::protocol::Weigh;
+use super::wheel::Place;
 use crate::entity::{Failures, TimerKey};
 use crate::host::Suspension;
 use crate::ids::EntityId;
@@ -32,7 +35,11 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) enum Item<P> {
     /// Sent through sharding; survives the incarnation.
-    User(P),
+    User {
+        payload: P,
+        /// Whether it ends a silence of the entity.
+        activity: bool,
+    },
     /// Belongs to the incarnation: its messages to itself.
     Internal(P),
     /// Belongs to the incarnation, and its sender waits for what becomes of it.
@@ -41,6 +48,8 @@ pub(super) enum Item<P> {
     Result(P),
     /// A timer fell due; its message lies with the timer until it is handled.
     Timer(u64),
+    /// The entity has handled no message for too long.
+    Silence,
     /// The stop request.
     Stop,
 }
@@ -50,8 +59,20 @@ pub(super) enum Item<P> {
 pub(super) struct Timer<P> {
     pub(super) key: TimerKey,
     pub(super) serial: u64,
-    pub(super) at: Instant,
+    /// Until it has fallen due.
+    pub(super) place: Option<Place>,
     pub(super) payload: P,
+    /// Whether its message ends a silence of the entity.
+    pub(super) influences: bool,
+}
+
+/// The receive timeout of one entity.
+#[derive(Debug)]
+pub(super) struct ReceiveTimeout {
+    pub(super) silence: Silence,
+    /// When the entity is looked at. Messages put the silence off and leave the place as it is, so that they cost nothing
+    /// here; `None` while the silence is paused, or waits to be told.
+    pub(super) place: Option<Place>,
 }
 
 /// Why no incarnation starts for a while.
@@ -73,7 +94,10 @@ pub(super) struct Extra<P> {
     /// What both count in the entity's limit.
     bytes: usize,
     pub(super) timers: Vec<Timer<P>>,
+    pub(super) receive_timeout: Option<ReceiveTimeout>,
     pub(super) stop_deadline: Option<Instant>,
+    /// When it is told that the entity takes long to stop.
+    pub(super) stop_warning: Option<Place>,
     /// Until when it is held, and why.
     pub(super) held: Option<(Instant, Hold)>,
     /// The failures that count for the wait after the next one.
@@ -89,7 +113,9 @@ impl<P> Default for Extra<P> {
             later: VecDeque::new(),
             bytes: 0,
             timers: Vec::new(),
+            receive_timeout: None,
             stop_deadline: None,
+            stop_warning: None,
             held: None,
             failures: None,
             restarts: VecDeque::new(),
@@ -100,10 +126,10 @@ impl<P> Default for Extra<P> {
 impl<P> Item<P> {
     fn payload(&self) -> Option<&P> {
         match self {
-            Self::User(payload) | Self::Internal(payload) | Self::Direct(payload) | Self::Result(payload) => {
+            Self::User { payload, .. } | Self::Internal(payload) | Self::Direct(payload) | Self::Result(payload) => {
                 Some(payload)
             }
-            Self::Timer(_) | Self::Stop => None,
+            Self::Timer(_) | Self::Silence | Self::Stop => None,
         }
     }
 }
@@ -146,8 +172,8 @@ impl<P: Weigh> Extra<P> {
         let mut direct = Vec::new();
         for item in std::mem::take(&mut self.queue) {
             match item {
-                Item::User(payload) => {
-                    self.queue.push_back(Item::User(payload));
+                item @ Item::User { .. } => {
+                    self.queue.push_back(item);
                     continue;
                 }
                 Item::Direct(payload) => {
@@ -163,14 +189,14 @@ impl<P: Weigh> Extra<P> {
     /// What waited behind the stop request is for the incarnation that follows.
     pub(super) fn keep_later(&mut self) {
         let later = std::mem::take(&mut self.later);
-        self.queue.extend(later.into_iter().map(Item::User));
+        self.queue.extend(later.into_iter().map(|payload| Item::User { payload, activity: true }));
     }
 
     /// Gives out all user messages; nothing is left.
     pub(super) fn take_users(&mut self) -> Vec<P> {
         self.bytes = 0;
         let users = std::mem::take(&mut self.queue).into_iter().filter_map(|item| match item {
-            Item::User(payload) => Some(payload),
+            Item::User { payload, .. } => Some(payload),
             _ => None,
         });
         users.chain(std::mem::take(&mut self.later)).collect()
@@ -181,7 +207,8 @@ impl<P> Extra<P> {
     fn is_empty(&self) -> bool {
         let queues = self.queue.is_empty() && self.later.is_empty() && self.timers.is_empty();
         let history = self.restarts.is_empty() && self.failures.is_none();
-        queues && self.stop_deadline.is_none() && self.held.is_none() && history
+        let waits = self.stop_deadline.is_none() && self.stop_warning.is_none() && self.held.is_none();
+        queues && waits && self.receive_timeout.is_none() && history
     }
 }
 
@@ -196,6 +223,8 @@ pub(super) struct Slot<E, P> {
     /// When it was last active, in ticks of the shard.
     pub(super) touched: u32,
     pub(super) phase: Phase,
+    /// When it is told that it is suspended for long.
+    pub(super) suspended: Option<Place>,
     /// In the ring of those that have something to do.
     pub(super) ready: bool,
     /// No automatic passivation.
@@ -215,6 +244,7 @@ impl<E, P> Default for Slot<E, P> {
             incarnation: 0,
             touched: 0,
             phase: Phase::Absent,
+            suspended: None,
             ready: false,
             veto: false,
             stop_requested: false,
@@ -230,6 +260,13 @@ impl<E, P> Slot<E, P> {
 
     pub(super) fn existing(&mut self) -> Option<&mut Extra<P>> {
         self.extra.as_deref_mut()
+    }
+
+    /// A message ends a silence of the entity, if it is to be told of one.
+    pub(super) fn hear(&mut self, now: Instant) {
+        if let Some(receive) = self.extra.as_mut().and_then(|extra| extra.receive_timeout.as_mut()) {
+            receive.silence.begin(now);
+        }
     }
 
     pub(super) fn has_queue(&self) -> bool {

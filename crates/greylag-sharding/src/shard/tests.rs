@@ -2,9 +2,12 @@
 //!
 //! Messages are words: `x` is handled and logged, `stop`, `passivate`, `passivate+stop`, `suspend`, `fail`, `panic` and
 //! `fence` make the entity do so, `self:x` sends itself `x`, `timer:x` sets a timer for `x`. With
-//! `suspend:stoppable` a stop request may end the suspension, with `fence:x` the entity gives `x` back.
+//! `suspend:stoppable` a stop request may end the suspension, with `fence:x` the entity gives `x` back. `listen:n` asks to be
+//! told `silence` after so many seconds without a message, `deaf` takes that back; `quiet:x` is a timer that does not
+//! influence it.
 
 mod limits;
+mod silence;
 mod supervision;
 
 use super::*;
@@ -124,6 +127,8 @@ impl World {
                 self.input(Input::Started { slot, outcome: Outcome::default(), payload: None });
             }
             Effect::Run { slot, payload } => self.run(slot, &payload),
+            Effect::TellSilence { slot } => self.run(slot, "silence"),
+            Effect::Overdue { id, what } => self.log.push(format!("{id}: overdue {what:?}")),
             Effect::SendStop { slot } => {
                 let id = self.shard.entity(slot).unwrap().0.clone();
                 self.log.push(format!("{id}: on_stop"));
@@ -167,11 +172,17 @@ impl World {
                 self.suspended.insert(id, (slot, incarnation));
             }
             ("self", message) => outcome.to_self.push(message.to_owned()),
-            ("timer", message) => outcome.timers.push(TimerChange::Set {
+            (timer @ ("timer" | "quiet"), message) => outcome.timers.push(TimerChange::Set {
                 key: TimerKey::Name("t"),
                 at: self.now + Duration::from_secs(1),
                 payload: message.to_owned(),
+                influences: timer == "timer",
             }),
+            ("listen", seconds) => {
+                let after = Duration::from_secs(seconds.parse().expect("a number of seconds"));
+                outcome.receive_timeout = Some(Some(after));
+            }
+            ("deaf", _) => outcome.receive_timeout = Some(None),
             ("cancel", _) => outcome.timers.push(TimerChange::Cancel(TimerKey::Name("t"))),
             ("fail", _) => return self.fail(slot, FailureCause::Handler("asked to".into())),
             ("panic", _) => return self.fail(slot, FailureCause::Panic("asked to".into())),
@@ -295,7 +306,7 @@ fn a_stop_request_reaches_a_stoppable_suspension_that_nothing_waits_for() {
         "waited for: r",
     ]);
     world.advance(Duration::from_secs(56));
-    world.expect(&["unwilling: Forced"]);
+    world.expect(&["unwilling: overdue ShardStop { entities: 1 }", "unwilling: Forced"]);
     world.expect_leftovers(&[]);
 }
 
@@ -716,7 +727,7 @@ fn the_deadline_of_a_handoff_forces_what_is_left() {
     world.stop(Duration::from_secs(55));
     world.log.clear();
     world.advance(Duration::from_secs(56));
-    world.expect(&["1: Forced", "2: Forced"]);
+    world.expect(&["1: overdue ShardStop { entities: 2 }", "2: overdue Suspension", "1: Forced", "2: Forced"]);
     world.expect_leftovers(&["2: b"]);
 }
 

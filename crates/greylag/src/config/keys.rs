@@ -7,6 +7,8 @@ mod ddata;
 mod delivery;
 mod discovery;
 mod downing;
+#[cfg(feature = "sharding")]
+mod entities;
 #[cfg(feature = "persistence")]
 mod journal;
 #[cfg(feature = "management")]
@@ -49,6 +51,8 @@ pub(super) fn all() -> Vec<Key> {
     keys.extend(journal::keys());
     #[cfg(feature = "sharding")]
     keys.extend(sharding::keys());
+    #[cfg(feature = "sharding")]
+    keys.extend(entities::keys());
     #[cfg(feature = "delivery")]
     keys.extend(delivery::keys());
     #[cfg(feature = "management")]

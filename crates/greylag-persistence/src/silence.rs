@@ -1,0 +1,87 @@
+//! How long an entity has handled no message, for its receive timeout.
+//!
+//! Only a note of when it heard the last one: a message costs one assignment, and whoever waits for the deadline looks
+//! again when it has come. Time in which the entity waits for its own work does not count.
+//!
+//! Source: sharding §4.4.
+
+use std::time::{Duration, Instant};
+
+/// The receive timeout of one entity, as far as time is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Silence {
+    longest: Duration,
+    heard_at: Instant,
+    /// Since when the entity waits for its own work.
+    paused_at: Option<Instant>,
+}
+
+impl Silence {
+    /// A silence that begins now, and is too long after `longest`.
+    pub fn new(longest: Duration, now: Instant) -> Self {
+        Self { longest, heard_at: now, paused_at: None }
+    }
+
+    /// A message was handled, or the entity was told of the silence: it begins anew.
+    pub fn begin(&mut self, now: Instant) {
+        self.heard_at = now;
+        if let Some(paused_at) = &mut self.paused_at {
+            *paused_at = now;
+        }
+    }
+
+    /// From now on time does not count. No effect on a silence that is paused already.
+    pub fn pause(&mut self, now: Instant) {
+        self.paused_at.get_or_insert(now);
+    }
+
+    /// Time counts again.
+    pub fn go_on(&mut self, now: Instant) {
+        if let Some(paused_at) = self.paused_at.take() {
+            let pause = now.saturating_duration_since(paused_at);
+            self.heard_at = self.heard_at.checked_add(pause).unwrap_or(now);
+        }
+    }
+
+    /// When it is too long, if nothing is heard before. `None` while it is paused, and for a moment beyond all time.
+    pub fn due_at(&self) -> Option<Instant> {
+        if self.paused_at.is_some() { None } else { self.heard_at.checked_add(self.longest) }
+    }
+
+    /// Whether it is too long now.
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.due_at().is_some_and(|due_at| due_at <= now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn what_is_heard_begins_it_anew_and_a_pause_does_not_count() {
+        let start = Instant::now();
+        let mut silence = Silence::new(SECOND * 10, start);
+        assert_eq!(silence.due_at(), Some(start + SECOND * 10));
+        silence.begin(start + SECOND * 4);
+        assert!(!silence.is_due(start + SECOND * 13) && silence.is_due(start + SECOND * 14));
+        silence.pause(start + SECOND * 6);
+        silence.pause(start + SECOND * 60);
+        assert!(silence.due_at().is_none() && !silence.is_due(start + SECOND * 100));
+        silence.go_on(start + SECOND * 106);
+        assert_eq!(silence.due_at(), Some(start + SECOND * 114), "of ten seconds two had passed before the pause");
+    }
+
+    #[test]
+    fn what_is_heard_during_a_pause_leaves_the_whole_time() {
+        let start = Instant::now();
+        let mut silence = Silence::new(SECOND * 10, start);
+        silence.pause(start + SECOND * 3);
+        silence.begin(start + SECOND * 5);
+        silence.go_on(start + SECOND * 8);
+        assert_eq!(silence.due_at(), Some(start + SECOND * 18));
+        assert_eq!(Silence::new(Duration::MAX, start).due_at(), None, "beyond all time is never");
+    }
+}

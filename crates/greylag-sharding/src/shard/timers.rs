@@ -1,0 +1,259 @@
+//! What falls due in a shard: timers, receive timeouts, deadlines of stops, and warnings of what takes long.
+//!
+//! Source: sharding §4.3 (suspend_warn_after), §4.4, §4.5 (stop requests that are ignored).
+
+use std::time::{Duration, Instant};
+
+use greylag_persistence::Silence;
+
+use super::protocol::{Effect, Ended, Overdue, SlotId, TimerChange, Weigh};
+use super::slab::{Hold, Item, Phase, ReceiveTimeout, Timer};
+use super::{Life, Shard};
+use crate::host::Suspension;
+
+/// How long an entity, or a shard, may take to stop before that is told. Source: sharding §4.5.
+pub const STOP_WARN_AFTER: Duration = Duration::from_secs(5);
+
+/// What stands in a shard's wheel. All of an incarnation is taken out when that ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    Timer {
+        slot: u32,
+        serial: u64,
+    },
+    /// The entity may have handled no message for too long.
+    Silence(u32),
+    /// The entity has been suspended for long.
+    Suspension(u32),
+    /// The entity takes long to stop.
+    StopWarning(u32),
+}
+
+impl<E, P: Weigh> Shard<E, P> {
+    pub(super) fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
+        self.observe(now);
+        for due in self.timers.take_due(now) {
+            self.on_due(now, due, out);
+        }
+        while let Some((at_time, at)) = self.deadlines.first().copied()
+            && at_time <= now
+        {
+            self.deadlines.pop_first();
+            self.on_deadline(at, at_time, out);
+        }
+        self.on_stopping_tick(now, out);
+        self.idle.on_tick(self.tick);
+    }
+
+    fn on_stopping_tick(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
+        let Life::Stopping { next, deadline, warn_at } = self.life else { return };
+        if deadline <= now {
+            let next = self.slots.bound();
+            self.life = Life::Stopping { next, deadline, warn_at: None };
+            self.end_all(Ended::Forced, out);
+        } else if warn_at.is_some_and(|warn_at| warn_at <= now) {
+            self.life = Life::Stopping { next, deadline, warn_at: None };
+            let left = (0..self.slots.bound()).find_map(|at| self.slots.get(at).id.clone());
+            let what = Overdue::ShardStop { entities: self.slots.live() };
+            out.extend(left.map(|id| Effect::Overdue { id, what }));
+        }
+    }
+
+    fn on_due(&mut self, now: Instant, due: Due, out: &mut Vec<Effect<E, P>>) {
+        let (at, what) = match due {
+            Due::Timer { slot, serial } => return self.on_timer(slot, serial),
+            Due::Silence(slot) => return self.on_silence(now, slot),
+            Due::Suspension(slot) => {
+                self.slots.get_mut(slot).suspended = None;
+                (slot, Overdue::Suspension)
+            }
+            Due::StopWarning(slot) => {
+                if let Some(extra) = self.slots.get_mut(slot).existing() {
+                    extra.stop_warning = None;
+                }
+                (slot, Overdue::Stop)
+            }
+        };
+        out.extend(self.slots.get(at).id.clone().map(|id| Effect::Overdue { id, what }));
+    }
+
+    // --- timers ---
+
+    pub(super) fn change_timer(&mut self, at: u32, change: TimerChange<P>) {
+        let key = match &change {
+            TimerChange::Set { key, .. } | TimerChange::Cancel(key) => *key,
+        };
+        let slot = self.slots.get_mut(at);
+        if let Some(extra) = slot.existing()
+            && let Some(known) = extra.timers.iter().position(|timer| timer.key == key)
+            && let Some(place) = extra.timers.swap_remove(known).place
+        {
+            self.timers.remove(place);
+        }
+        if let TimerChange::Set { key, at: due, payload, influences } = change {
+            self.timer_serial += 1;
+            let serial = self.timer_serial;
+            let place = Some(self.timers.insert(due, Due::Timer { slot: at, serial }));
+            slot.extra().timers.push(Timer { key, serial, place, payload, influences });
+        }
+    }
+
+    fn on_timer(&mut self, at: u32, serial: u64) {
+        let timers = self.slots.get_mut(at).existing().map(|extra| &mut extra.timers);
+        if let Some(timer) = timers.into_iter().flatten().find(|timer| timer.serial == serial) {
+            timer.place = None;
+            self.enqueue_internal(at, Item::Timer(serial));
+        }
+    }
+
+    /// Hands an entity the message of a timer whose turn has come. False if it was cancelled or replaced meanwhile.
+    pub(super) fn run_timer(&mut self, now: Instant, at: u32, serial: u64, out: &mut Vec<Effect<E, P>>) -> bool {
+        let slot = self.slots.get_mut(at);
+        let Some(timers) = slot.existing().map(|extra| &mut extra.timers) else { return false };
+        let Some(of) = timers.iter().position(|timer| timer.serial == serial) else { return false };
+        let timer = timers.swap_remove(of);
+        if timer.influences {
+            slot.hear(now);
+        }
+        out.push(Effect::Run { slot: SlotId(at), payload: timer.payload });
+        self.count_internal(at);
+        true
+    }
+
+    /// Counts a message of the entity's own time as activity, if the settings say so.
+    fn count_internal(&mut self, at: u32) {
+        if self.settings.passivation.count_internal {
+            let tick = self.tick;
+            let slot = self.slots.get_mut(at);
+            slot.touched = tick;
+            if !slot.stop_requested {
+                self.touch(at);
+            }
+        }
+    }
+
+    // --- receive timeout ---
+
+    /// From now on the entity is told of each silence of this length, or of none.
+    pub(super) fn set_receive_timeout(&mut self, now: Instant, at: u32, after: Option<Duration>) {
+        let slot = self.slots.get_mut(at);
+        let before = slot.existing().and_then(|extra| extra.receive_timeout.take());
+        if let Some(place) = before.and_then(|before| before.place) {
+            self.timers.remove(place);
+        }
+        if let Some(after) = after {
+            slot.extra().receive_timeout = Some(ReceiveTimeout { silence: Silence::new(after, now), place: None });
+            self.watch_silence(at);
+        }
+    }
+
+    /// Looks at the entity again when its silence may be too long.
+    fn watch_silence(&mut self, at: u32) {
+        let Some(extra) = self.slots.get_mut(at).existing() else { return };
+        if let Some(receive) = &mut extra.receive_timeout
+            && let Some(due_at) = receive.silence.due_at()
+        {
+            receive.place = Some(self.timers.insert(due_at, Due::Silence(at)));
+        }
+    }
+
+    fn on_silence(&mut self, now: Instant, at: u32) {
+        let Some(extra) = self.slots.get_mut(at).existing() else { return };
+        let Some(receive) = &mut extra.receive_timeout else { return };
+        receive.place = None;
+        if receive.silence.is_due(now) {
+            self.enqueue_internal(at, Item::Silence);
+        } else {
+            self.watch_silence(at);
+        }
+    }
+
+    /// Tells an entity of a silence whose turn has come, and begins the next one. False if that was taken back, or a message
+    /// was handled meanwhile.
+    pub(super) fn tell_silence(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) -> bool {
+        let Some(extra) = self.slots.get_mut(at).existing() else { return false };
+        // One that is watched was set after this was queued.
+        let Some(receive) = extra.receive_timeout.as_mut().filter(|receive| receive.place.is_none()) else {
+            return false;
+        };
+        let is_due = receive.silence.is_due(now);
+        if is_due {
+            receive.silence.begin(now);
+            out.push(Effect::TellSilence { slot: SlotId(at) });
+            self.count_internal(at);
+        }
+        self.watch_silence(at);
+        is_due
+    }
+
+    // --- suspensions and stops that take long ---
+
+    pub(super) fn begin_suspension(&mut self, now: Instant, at: u32, suspension: Suspension) {
+        let warn_at = now.checked_add(self.settings.runtime.suspend_warn_after);
+        let slot = self.slots.get_mut(at);
+        slot.phase = Phase::Suspended(suspension);
+        let place = warn_at.map(|warn_at| self.timers.insert(warn_at, Due::Suspension(at)));
+        if let Some(before) = std::mem::replace(&mut slot.suspended, place) {
+            self.timers.remove(before);
+        }
+        if let Some(receive) = slot.existing().and_then(|extra| extra.receive_timeout.as_mut()) {
+            receive.silence.pause(now);
+            if let Some(place) = receive.place.take() {
+                self.timers.remove(place);
+            }
+        }
+    }
+
+    pub(super) fn end_suspension(&mut self, now: Instant, at: u32) {
+        let slot = self.slots.get_mut(at);
+        slot.phase = Phase::Active;
+        if let Some(place) = slot.suspended.take() {
+            self.timers.remove(place);
+        }
+        if let Some(receive) = slot.existing().and_then(|extra| extra.receive_timeout.as_mut()) {
+            receive.silence.go_on(now);
+            self.watch_silence(at);
+        }
+    }
+
+    /// Tells later that the entity has not stopped yet, if it has not.
+    pub(super) fn warn_of_stop(&mut self, now: Instant, at: u32) {
+        let place = self.timers.insert(now + STOP_WARN_AFTER, Due::StopWarning(at));
+        if let Some(before) = self.slots.get_mut(at).extra().stop_warning.replace(place) {
+            self.timers.remove(before);
+        }
+    }
+
+    /// Forgets the times of an incarnation that ends. A deadline of its stop, and what holds its successor, are others'.
+    pub(super) fn forget_times(&mut self, at: u32) {
+        let slot = self.slots.get_mut(at);
+        if let Some(place) = slot.suspended.take() {
+            self.timers.remove(place);
+        }
+        let Some(extra) = slot.existing() else { return };
+        let silence = extra.receive_timeout.take().and_then(|receive| receive.place);
+        let own = [silence, extra.stop_warning.take()];
+        let timers = extra.timers.drain(..).map(|timer| timer.place);
+        own.into_iter().chain(timers).flatten().for_each(|place| self.timers.remove(place));
+    }
+
+    // --- deadlines ---
+
+    fn on_deadline(&mut self, at: u32, due: Instant, out: &mut Vec<Effect<E, P>>) {
+        let slot = self.slots.get_mut(at);
+        let Some(extra) = slot.existing() else { return };
+        if extra.stop_deadline == Some(due) {
+            extra.stop_deadline = None;
+            self.end(at, Ended::Forced, out);
+        } else if let Some((_, why)) = extra.held.take_if(|(until, _)| *until == due) {
+            slot.phase = Phase::Absent;
+            if slot.has_queue() {
+                self.make_ready(at);
+            } else if why == Hold::Backoff && self.life == Life::Serving {
+                self.begin_start(at, None, out);
+            } else {
+                self.free(at);
+            }
+        }
+    }
+}
