@@ -9,6 +9,7 @@ mod keeper;
 mod limits;
 mod membership;
 mod numbers;
+mod replicated;
 mod shipping;
 mod subscription;
 mod task;
@@ -23,6 +24,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub use events::Events;
 pub use membership::{Membership, MembershipHandle, PeersHandle};
+pub use replicated::{Delete, Get, Replicated, Update};
 pub use subscription::{AnySubscription, Changes, Subscription};
 pub use task::expect_replicators;
 
@@ -242,6 +244,14 @@ impl Replicator {
             task.handle(Input::Delete { id, key, level, wall_ms });
         }))?;
         answered.await.unwrap_or_else(|_| Err(self.stopped().into()))
+    }
+
+    /// Adds types that peers may send before this replica has used them.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub fn add_types(&self, types: TypeTable) -> Result<(), RequestError> {
+        self.request(Box::new(move |task: &mut Task| task.core.add_types(&types)))
     }
 
     /// Follows an entry, or all entries of a prefix. Dropping the subscription ends it.

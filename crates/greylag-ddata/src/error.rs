@@ -94,6 +94,20 @@ pub enum GetError {
     Request(#[from] RequestError),
 }
 
+/// Why an entry was not read as a value of its type. Source: ddata R4, R5.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// See [`GetError`].
+    #[error(transparent)]
+    Get(#[from] GetError),
+    /// The entry is deleted, and stays so.
+    #[error("{key:?} is deleted")]
+    Deleted {
+        /// The entry.
+        key: KeyId,
+    },
+}
+
 /// Why a delete did not succeed. Source: ddata R5.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeleteError {

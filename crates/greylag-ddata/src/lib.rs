@@ -5,8 +5,8 @@
 //! use std::time::Duration;
 //!
 //! use greylag_core::Registry;
-//! use greylag_crdt::{ClockExhausted, LwwMap};
-//! use greylag_ddata::{Key, Membership, ReadLevel, Replicator, ReplicatorSettings, TypeTable, WriteLevel};
+//! use greylag_crdt::LwwMap;
+//! use greylag_ddata::{Membership, Replicator, ReplicatorSettings, TypeTable};
 //! use greylag_transport::memory::MemoryNetwork;
 //!
 //! # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
@@ -22,16 +22,10 @@
 //!     node.wait_synced(Duration::from_secs(5)).await;
 //! }
 //!
-//! let cart = Key::<LwwMap<String, String>>::new("cart-7")?;
-//! let size = a
-//!     .update(&cart, WriteLevel::all(Duration::from_secs(5)), LwwMap::new, |cart, cx| {
-//!         cart.put(cx, "fruit".into(), "apple".into())?;
-//!         Ok::<_, ClockExhausted>(cart.len())
-//!     })
-//!     .await?;
-//! assert_eq!(size, 1);
+//! let (at_a, at_b) = (a.replicated::<LwwMap<String, String>>("cart-7")?, b.replicated("cart-7")?);
+//! at_a.update(|cart, cx| cart.put(cx, "fruit".into(), "apple".into())).all().await?;
 //!
-//! let seen = b.get(&cart, ReadLevel::Local).await?.found().expect("b has confirmed it");
+//! let seen: LwwMap<String, String> = at_b.get().await?; // b has confirmed it
 //! assert_eq!(seen.get("fruit").map(String::as_str), Some("apple"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # }).unwrap();
@@ -75,6 +69,7 @@ mod level;
 mod memory_store;
 mod message;
 mod metrics;
+mod outcome;
 mod pruning;
 mod quorum;
 mod read;
@@ -98,13 +93,13 @@ mod types;
 mod wire;
 
 pub use driver::{
-    AnySubscription, Changes, Events, Membership, MembershipHandle, PeersHandle, Replicator, Subscription,
-    expect_replicators,
+    AnySubscription, Changes, Delete, Events, Get, Membership, MembershipHandle, PeersHandle, Replicated, Replicator,
+    Subscription, Update, expect_replicators,
 };
 pub use durable::{DurableSettings, OnBadRecord, StaleStore};
 pub use effect::{Effect, Notice, Reply, Snapshot};
 pub use envelope::{Content, Envelope};
-pub use error::{DeleteError, GetError, RequestError, StartError, StopReason, UpdateError};
+pub use error::{DeleteError, GetError, ReadError, RequestError, StartError, StopReason, UpdateError};
 pub use event::ReplicatorEvent;
 pub use gate::{GateState, Standing, Start, Starts, ToldStarts};
 pub use input::{DropReason, Input};
@@ -115,6 +110,7 @@ pub use message::{
     BatchItem, DeltaItem, Listed, Message, Nacked, Offer, ReadReply, Refusal, RoundId, Wanted, WriteReply,
 };
 pub use metrics::{Latency, LevelName, Metrics, Traffic};
+pub use outcome::Outcome;
 pub use pruning::{PruningNews, PruningRound};
 pub use read::{Changed, ChangedAny, Lifecycle, Read};
 pub use replicas::{Replica, ReplicaStatus, Replicas};

@@ -721,6 +721,14 @@ impl ReplicatorCore {
         }
     }
 
+    /// Adds types, as if each was used here.
+    pub fn add_types(&mut self, types: &TypeTable) {
+        let tags = self.types.join(types);
+        if !self.entries.storing.held_back.is_empty() && self.lifecycle != Lifecycle::Loading {
+            tags.iter().for_each(|tag| self.load_held_back(tag));
+        }
+    }
+
     /// Whether there is nothing more to do. A replicator whose store is too old has stopped for its users, and still
     /// tells others that it is refused until it is stopped. Source: ddata Z11.
     pub fn is_over(&self) -> bool {

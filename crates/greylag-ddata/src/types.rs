@@ -232,7 +232,7 @@ pub struct TypeTable {
 impl TypeTable {
     /// Flags and counters, and sets, registers and maps of texts.
     pub fn new() -> Self {
-        Self { types: BTreeMap::new(), known: BTreeSet::new() }
+        Self::empty()
             .with::<Flag>()
             .with::<GCounter>()
             .with::<PNCounter>()
@@ -243,6 +243,20 @@ impl TypeTable {
             .with::<LwwMap<String, String>>()
             .with::<OrMultiMap<String, String>>()
             .with::<PnCounterMap<String>>()
+    }
+
+    /// No type.
+    pub(crate) fn empty() -> Self {
+        Self { types: BTreeMap::new(), known: BTreeSet::new() }
+    }
+
+    /// Adds the types of another table; returns the tags of all of them.
+    pub(crate) fn join(&mut self, other: &Self) -> Vec<Arc<str>> {
+        self.known.extend(&other.known);
+        for (tag, of_type) in &other.types {
+            self.types.entry(tag.clone()).or_insert_with(|| of_type.clone());
+        }
+        other.types.keys().cloned().collect()
     }
 
     /// The table with one more type.

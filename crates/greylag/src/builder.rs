@@ -248,6 +248,8 @@ impl NodeBuilder {
                 management,
                 #[cfg(feature = "sharding")]
                 sharding,
+                #[cfg(feature = "ddata")]
+                replicator: crate::replicated::NodeReplicator::default(),
             })
         };
         let outcome = match self.start_timeout {

@@ -55,9 +55,10 @@
 //! `lease-postgres` on request.
 //!
 //! Settings come from the program, the environment and a TOML file: [`config`]. Programs to read:
-//! `examples/counter`, `examples/singleton` (one till in the whole cluster, reached from every node), `examples/storefront`;
+//! `examples/counter`, `examples/singleton` (one till in the whole cluster, reached from every node; [`SingletonInstance`]),
+//! `examples/storefront`;
 //! of entities that persist, without a cluster, `examples/bank-account` and `examples/read-side`;
-//! of replicated data `examples/cart`, `examples/voting` and, without a cluster, `examples/replicator`.
+//! of replicated data ([`Node::replicated`]) `examples/cart`, `examples/voting` and, without a cluster, `examples/replicator`.
 
 mod builder;
 pub mod config;
@@ -67,7 +68,10 @@ mod journals;
 mod leases;
 mod node;
 pub mod prelude;
+#[cfg(feature = "ddata")]
+mod replicated;
 mod settings;
+mod singleton;
 mod start_error;
 
 pub use builder::NodeBuilder;
@@ -84,8 +88,11 @@ pub use journals::{JournalError, JournalKind, JournalSettings, NodeJournal};
 pub use leases::{LeaseStoreSettings, PostgresLeaseSettings, Secret};
 pub use node::{EndedOtherwise, Node};
 #[cfg(feature = "ddata")]
+pub use replicated::ReplicatedError;
+#[cfg(feature = "ddata")]
 pub use settings::DdataPlace;
 pub use settings::{DiscoveryMethod, DiscoverySettings, NodeSettings};
+pub use singleton::{SingletonInstance, StartSingleton};
 pub use start_error::StartError;
 
 pub use greylag_cluster as cluster;

@@ -27,6 +27,8 @@ pub struct Node {
     pub(crate) management: Option<std::net::SocketAddr>,
     #[cfg(feature = "sharding")]
     pub(crate) sharding: greylag_sharding::Sharding,
+    #[cfg(feature = "ddata")]
+    pub(crate) replicator: crate::replicated::NodeReplicator,
     pub(crate) _last: Arc<LastHandle>,
 }
 
@@ -142,22 +144,7 @@ impl Node {
         &self.sharding
     }
 
-    /// Starts the replicator that `ddata.*` describes, fed by this node's cluster. When the node leaves, the replicator
-    /// hands over the changes that no other replicator has yet. `types` lists the types that peers may send before
-    /// this node has used them.
-    ///
-    /// # Errors
-    /// [`greylag_ddata::StartError`]: one of that name runs here already, or this node lacks a role of
-    /// `ddata.roles`.
-    #[cfg(feature = "ddata")]
-    pub fn replicator(
-        &self,
-        types: greylag_ddata::TypeTable,
-    ) -> Result<greylag_ddata::Replicator, greylag_ddata::StartError> {
-        self.replicator_with(self.settings.ddata.clone(), types)
-    }
-
-    /// As [`Node::replicator`], with other settings: a second one needs a name of its own.
+    /// Starts a replicator with settings of its own, beside [`Node::replicator`]; it needs a name of its own.
     ///
     /// # Errors
     /// [`greylag_ddata::StartError`].

@@ -1,7 +1,14 @@
 //! What most programs name.
 
+pub use greylag_cluster::{Mailbox, NoMessages, SingletonContext, SingletonRef};
 pub use greylag_codec::{json, prost};
 pub use greylag_core::{EntityError, NodeAddress, ReplyTo, UniqueAddress};
+#[cfg(feature = "ddata")]
+pub use greylag_crdt::{
+    Flag, GCounter, GSet, LwwMap, LwwRegister, MvRegister, OrMultiMap, OrSet, PNCounter, PnCounterMap,
+};
+#[cfg(feature = "ddata")]
+pub use greylag_ddata::Replicated;
 #[cfg(feature = "persistence")]
 pub use greylag_persistence::{
     Ctx, DurableState, Effect, EventMeta, EventSourced, EventSourcedSettings, PersistenceId, StateEffect, StoredCodec,
@@ -14,4 +21,4 @@ pub use greylag_sharding::{
 };
 pub use serde::{Deserialize, Serialize};
 
-pub use crate::{Node, NodeBuilder, NodeSettings};
+pub use crate::{Node, NodeBuilder, NodeSettings, SingletonInstance};

@@ -1,4 +1,4 @@
-//! The pages of api.md that entities are on, each on one node and on three, over gRPC on loopback.
+//! Pages of api.md, each on one node and on three, over gRPC on loopback.
 //!
 //! What a page leaves out is left out here: no reply type is registered, no id is made by hand, no timeout is named.
 
@@ -106,6 +106,15 @@ mod counter {
         counts_on(3).await;
     }
 
+    /// What a web framework calls: it holds clones of the node, and its futures are `Send`.
+    #[expect(clippy::manual_async_fn, reason = "it says that the future is Send")]
+    fn handler(node: Node, name: String) -> impl Future<Output = Result<String, bool>> + Send {
+        async move {
+            let asked = node.entity_ref(COUNTER, name).ask(Command::Get).timeout(PATIENCE).await;
+            asked.map(|count| count.to_string()).map_err(|error| error.is_retryable())
+        }
+    }
+
     /// Page 4: a node that hosts nothing.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn page_4_a_node_that_hosts_nothing_reaches_what_others_host() {
@@ -125,10 +134,8 @@ mod counter {
         .await;
         let web = &nodes[0];
         for id in 0..10 {
-            let counter = web.entity_ref(COUNTER, id.to_string());
-            counter.tell(Command::Increment).expect("it is taken");
-            let count = counter.ask(Command::Get).timeout(PATIENCE).await.expect("it answers");
-            assert_eq!(count, 1);
+            web.entity_ref(COUNTER, id.to_string()).tell(Command::Increment).expect("it is taken");
+            assert_eq!(handler(web.clone(), id.to_string()).await, Ok("1".to_owned()));
         }
         let homes: BTreeMap<_, _> = web.sharding().region(COUNTER).expect("it is set up").shard_homes();
         assert!(!homes.contains_key(web.unique_address()), "{homes:?}");
@@ -321,5 +328,122 @@ mod shop {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn page_3_entities_that_talk_on_three_nodes() {
         sells_on(3).await;
+    }
+}
+
+/// Page 7: one live instance, and data everywhere.
+mod once_and_everywhere {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    enum Bill {
+        Send { cents: u64 },
+        Total(ReplyTo<(u64, u64)>),
+    }
+
+    struct Biller {
+        instance: u64,
+        cents: u64,
+    }
+
+    impl Biller {
+        fn new(cx: SingletonContext) -> Self {
+            Self { instance: cx.instance_id, cents: 0 }
+        }
+    }
+
+    impl SingletonInstance for Biller {
+        type Message = Bill;
+
+        async fn run(&mut self, mailbox: &mut Mailbox<Bill>) -> greylag::Result {
+            while let Some(bill) = mailbox.recv().await {
+                match bill {
+                    Bill::Send { cents } => self.cents += cents,
+                    Bill::Total(reply_to) => reply_to.reply((self.cents, self.instance)),
+                }
+            }
+            Ok(())
+        }
+    }
+
+    async fn bills_on(count: usize) {
+        let nodes = cluster(count, |_, builder| builder).await;
+        let mut billers = Vec::new();
+        for node in &nodes {
+            let biller = node.singleton("biller", |cx| Ok(Biller::new(cx))).codec(json("bill")).start().await;
+            billers.push(biller.expect("it starts"));
+        }
+        let mut instances = std::collections::BTreeSet::new();
+        for (number, biller) in billers.iter().enumerate() {
+            biller.tell(Bill::Send { cents: 100 }).expect("it is taken");
+            let (cents, instance) = biller.ask(Bill::Total, PATIENCE).await.expect("it answers");
+            assert_eq!(cents, 100 * (number as u64 + 1), "what each node sent, and the others before it");
+            instances.insert(instance);
+        }
+        assert_eq!(instances.len(), 1, "one live instance");
+        assert_eq!(billers.iter().filter(|biller| biller.is_running_here()).count(), 1);
+        end(nodes).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn page_7_one_live_instance_on_one_node() {
+        bills_on(1).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn page_7_one_live_instance_on_three_nodes() {
+        bills_on(3).await;
+    }
+
+    /// What each node says, as soon as it is Up.
+    async fn vote(node: &Node) -> greylag::Result<i128> {
+        let votes = node.replicated::<PNCounter>("votes")?;
+        votes.update(|votes, cx| votes.increment(cx, 1)).await?;
+        votes.update(|votes, cx| votes.increment(cx, 1)).majority().await?;
+        Ok(votes.get().majority().await?.value())
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn page_7_data_everywhere_on_one_node() {
+        let nodes = cluster(1, |_, builder| builder).await;
+        assert_eq!(vote(&nodes[0]).await.expect("it counts"), 2);
+        end(nodes).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn page_7_data_everywhere_on_three_nodes() {
+        let nodes = cluster(3, |_, builder| builder).await;
+        let [first, second, third] = &nodes[..] else { unreachable!("three were started") };
+        let (a, b, c) = tokio::join!(vote(first), vote(second), vote(third));
+        for seen in [a, b, c] {
+            assert!((2..=6).contains(&seen.expect("it counts")), "its own votes, and what it has heard of others");
+        }
+        for node in &nodes {
+            let votes = node.replicated::<PNCounter>("votes").expect("the same entry again");
+            let counted = async {
+                while votes.get().all().await.expect("all nodes answer").value() != 6 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::time::timeout(PATIENCE, counted).await.expect("no vote is lost, and none is counted twice");
+        }
+        end(nodes).await;
+    }
+
+    /// One entry's type is the program's own, and only one node has used it so far.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_entry_that_was_named_is_received_before_it_is_used() {
+        let nodes = cluster(2, |_, builder| builder).await;
+        let [writer, reader] = &nodes[..] else { unreachable!("two were started") };
+        let [written, read] = [writer, reader].map(|node| node.replicated::<LwwMap<u64, Vec<u8>>>("pictures"));
+        let (written, read) = (written.expect("an entry"), read.expect("an entry"));
+        written.update(|map, cx| map.put(cx, 7, vec![1, 2, 3])).all().timeout(PATIENCE).await.expect("both have it");
+        assert_eq!(read.get().await.expect("it is here").get(&7), Some(&vec![1, 2, 3]));
+        written.delete().all().timeout(PATIENCE).await.expect("on both");
+        let error = read.get().await.unwrap_err();
+        assert_eq!(error.to_string(), "\"pictures\" is deleted");
+        let error = reader.replicated::<PNCounter>("pictures*").unwrap_err();
+        assert_eq!(format!("{error:?}"), "key \"pictures*\" is invalid: it ends in '*', which names a prefix");
+        end(nodes).await;
     }
 }

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greylag_core::Registry;
-use greylag_crdt::{LwwRegister, UpdateCx};
-use greylag_ddata::{Changed, Key, Membership, Read, ReadLevel, Replicator, ReplicatorSettings, TypeTable, WriteLevel};
+use greylag_crdt::LwwRegister;
+use greylag_ddata::{Changed, Membership, Replicated, Replicator, ReplicatorSettings, TypeTable};
 use greylag_transport::{GrpcTransport, Remoting, TransportSettings};
 
-type Quote = LwwRegister<String>;
+type Quote = Replicated<LwwRegister<String>>;
 type Failure = Box<dyn std::error::Error>;
 
 const LIFETIME: Duration = Duration::from_secs(2);
@@ -44,19 +44,17 @@ async fn start() -> Result<(Vec<Replicator>, Vec<Arc<GrpcTransport>>), Failure> 
     Ok((nodes, transports))
 }
 
-async fn put(node: &Replicator, key: &Key<Quote>, quote: &'static str) -> Result<(), Failure> {
-    let set = move |register: &mut Quote, cx: &mut UpdateCx<'_>| register.set(cx, quote.to_owned());
-    Ok(node.update(key, WriteLevel::all(PATIENCE), Quote::new, set).await?)
+async fn put(quote: &Quote, text: &'static str) -> Result<(), Failure> {
+    Ok(quote.update(move |register, cx| register.set(cx, text.to_owned())).all().timeout(PATIENCE).await?)
 }
 
-/// Waits until a key has expired here, reading another one all the while.
-async fn keep_reading_until_expired(
-    reader: &Replicator,
-    watched: &Key<Quote>,
-    watcher: &Replicator,
-    read: &Key<Quote>,
-) -> Result<u32, Failure> {
-    let mut changes = watcher.subscribe(watched);
+async fn is_there(quote: &Quote) -> Result<bool, Failure> {
+    Ok(quote.get().await?.value().is_some())
+}
+
+/// Waits until a quote has expired where it is watched, reading another one all the while.
+async fn keep_reading_until_expired(read: &Quote, watched: &Quote) -> Result<u32, Failure> {
+    let mut changes = watched.subscribe();
     let mut reads = 0;
     let mut pace = tokio::time::interval(LIFETIME / 20);
     loop {
@@ -67,7 +65,7 @@ async fn keep_reading_until_expired(
                 None => return Err("the replicator stopped".into()),
             },
             _ = pace.tick() => {
-                if reader.get(read, ReadLevel::Local).await? == Read::NotFound {
+                if !is_there(read).await? {
                     return Err("what is in use expired".into());
                 }
                 reads += 1;
@@ -79,19 +77,19 @@ async fn keep_reading_until_expired(
 async fn run() -> Result<bool, Failure> {
     let (nodes, transports) = start().await?;
     let [one, two] = &nodes[..] else { return Err("two nodes were started".into()) };
-    let (hot, cold) = (Key::<Quote>::new("quote-hot")?, Key::<Quote>::new("quote-cold")?);
-    put(one, &hot, "asked for").await?;
-    put(one, &cold, "forgotten").await?;
+    let hot: [Quote; 2] = [one.replicated("quote-hot")?, two.replicated("quote-hot")?];
+    let cold: [Quote; 2] = [one.replicated("quote-cold")?, two.replicated("quote-cold")?];
+    put(&hot[0], "asked for").await?;
+    put(&cold[0], "forgotten").await?;
     println!("both quotes are on both nodes; only one is asked for, and only on the first node");
 
-    let reads = tokio::time::timeout(PATIENCE, keep_reading_until_expired(one, &cold, two, &hot)).await??;
+    let reads = tokio::time::timeout(PATIENCE, keep_reading_until_expired(&hot[0], &cold[1])).await??;
     println!("quote-cold expired on the second node, while quote-hot was read {reads} times on the first");
-    let stays = two.get(&hot, ReadLevel::Local).await?.found().is_some();
-    let gone = one.get(&cold, ReadLevel::Local).await? == Read::NotFound;
+    let (stays, gone) = (is_there(&hot[1]).await?, !is_there(&cold[0]).await?);
     println!("quote-hot is on the second node too: {stays}; quote-cold is gone from the first: {gone}");
 
-    put(two, &cold, "back again").await?;
-    let again = one.get(&cold, ReadLevel::Local).await?.found().is_some();
+    put(&cold[1], "back again").await?;
+    let again = is_there(&cold[0]).await?;
     println!("quote-cold was put again, and is on the first node: {again}");
     tokio::join!(one.shutdown(), two.shutdown());
     for transport in &transports {

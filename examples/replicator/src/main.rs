@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greylag_core::Registry;
-use greylag_crdt::{ClockExhausted, LwwMap, OrSet, UpdateCx};
-use greylag_ddata::{Changed, Key, Membership, ReadLevel, Replicator, ReplicatorSettings, TypeTable, WriteLevel};
+use greylag_crdt::{LwwMap, OrSet};
+use greylag_ddata::{Changed, Membership, Replicated, Replicator, ReplicatorSettings, TypeTable};
 use greylag_transport::{Fault, GrpcTransport, Remoting, TransportSettings};
 
 type Birds = OrSet<String>;
@@ -24,51 +24,39 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Node {
     name: &'static str,
     transport: Arc<GrpcTransport>,
-    replicator: Replicator,
-    birds: Key<Birds>,
-    sightings: Key<Sightings>,
+    birds: Replicated<Birds>,
+    sightings: Replicated<Sightings>,
 }
 
 impl Node {
-    /// Edits the set here; the others hear of it.
-    async fn edit(&self, edit: impl FnOnce(&mut Birds, &mut UpdateCx<'_>) + Send + 'static) -> Result<(), Failure> {
-        let edit = |birds: &mut Birds, cx: &mut UpdateCx<'_>| {
-            edit(birds, cx);
-            Ok::<_, ClockExhausted>(())
-        };
-        Ok(self.replicator.update(&self.birds, WriteLevel::Local, Birds::new, edit).await?)
-    }
-
     async fn add(&self, bird: &'static str) -> Result<(), Failure> {
         println!("{}: adds {bird}", self.name);
-        self.edit(move |birds, cx| birds.add(cx, bird.to_owned())).await
+        Ok(self.birds.update(move |birds, cx| birds.add(cx, bird.to_owned())).await?)
     }
 
-    async fn remove(&self, bird: &'static str) -> Result<(), Failure> {
+    async fn remove(&self, bird: &'static str) -> Result<bool, Failure> {
         println!("{}: removes {bird}", self.name);
-        self.edit(move |birds, cx| _ = birds.remove(cx, bird)).await
+        Ok(self.birds.update(move |birds, cx| birds.remove(cx, bird)).await?)
     }
 
     async fn count(&self, bird: &'static str, seen: u64) -> Result<(), Failure> {
         println!("{}: counts {seen} of {bird}", self.name);
-        let put = move |map: &mut Sightings, cx: &mut UpdateCx<'_>| map.put(cx, bird.to_owned(), seen);
-        Ok(self.replicator.update(&self.sightings, WriteLevel::Local, Sightings::new, put).await?)
+        Ok(self.sightings.update(move |map, cx| map.put(cx, bird.to_owned(), seen)).await?)
     }
 
-    async fn state(&self) -> Result<(Option<Birds>, Option<Sightings>), Failure> {
-        let birds = self.replicator.get(&self.birds, ReadLevel::Local).await?.found();
-        Ok((birds, self.replicator.get(&self.sightings, ReadLevel::Local).await?.found()))
+    async fn state(&self) -> Result<(Birds, Sightings), Failure> {
+        Ok((self.birds.get().await?, self.sightings.get().await?))
     }
 
     /// Ends in order: changes that no other replicator has yet are handed on, then the streams are closed.
     async fn end(&self) {
-        self.replicator.shutdown().await;
+        self.birds.replicator().shutdown().await;
         self.transport.shutdown().await;
     }
 
     /// Waits until this replica's set satisfies a condition; no polling, the subscription tells.
     async fn wait_for(&self, wanted: impl Fn(&Birds) -> bool) -> Result<(), Failure> {
-        let mut changes = self.replicator.subscribe(&self.birds);
+        let mut changes = self.birds.subscribe();
         let arrived = async {
             while let Some(change) = changes.next().await {
                 if matches!(&change, Changed::Value { value, .. } if wanted(value)) {
@@ -89,14 +77,16 @@ async fn start() -> Result<Vec<Node>, Failure> {
     let addresses: Vec<_> = transports.iter().map(|node| node.self_address().address().clone()).collect();
     let mut nodes = Vec::new();
     for (name, transport) in ["amber", "birch", "cedar"].into_iter().zip(transports) {
-        let (types, membership) = (TypeTable::new().with::<Sightings>(), Membership::fixed(addresses.clone()));
+        let (types, membership) = (TypeTable::new(), Membership::fixed(addresses.clone()));
         let replicator = Replicator::start(ReplicatorSettings::test(), types, transport.clone(), membership)?;
         println!("{name}: runs at {}", transport.self_address());
-        nodes.push(Node { name, transport, replicator, birds: Key::new("birds")?, sightings: Key::new("sightings")? });
+        let (birds, sightings) = (replicator.replicated("birds")?, replicator.replicated("sightings")?);
+        nodes.push(Node { name, transport, birds, sightings });
     }
     for node in &nodes {
-        node.replicator.replicas().wait_for(|replicas| replicas.unmet.is_empty()).await?;
-        node.replicator.wait_synced(PATIENCE).await;
+        let replicator = node.birds.replicator();
+        replicator.replicas().wait_for(|replicas| replicas.unmet.is_empty()).await?;
+        replicator.wait_synced(PATIENCE).await;
     }
     Ok(nodes)
 }
@@ -137,7 +127,7 @@ async fn run() -> Result<bool, Failure> {
     let mut states = Vec::new();
     for node in &nodes {
         node.wait_for(|birds| birds.iter().eq(["heron", "plover", "swan"])).await?;
-        node.replicator.get(&node.sightings, ReadLevel::all(PATIENCE)).await?;
+        node.sightings.get().all().timeout(PATIENCE).await?;
         let state = node.state().await?;
         println!("{}: holds {state:?}", node.name);
         states.push(state);

@@ -8,92 +8,81 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use greylag::cluster::{Mailbox, Singleton, SingletonContext, SingletonRef};
 use greylag::prelude::*;
-use serde::{Deserialize, Serialize};
 
 /// What the till is told and asked.
 #[derive(Serialize, Deserialize)]
-enum Till {
+enum Message {
     /// So many cents were paid.
     Sold { cents: u64 },
     /// How much is in the book, and which instance says so?
-    Total { reply_to: ReplyTo<Total> },
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Total {
-    cents: u64,
-    instance: u64,
+    Total(ReplyTo<(u64, u64)>),
 }
 
 /// What outlives an instance: the number of the instance that writes, and the sum.
-#[derive(Default)]
-struct Book {
-    writer: Option<u64>,
-    cents: u64,
+type Book = Arc<Mutex<(Option<u64>, u64)>>;
+
+struct Till {
+    book: Book,
+    instance: u64,
 }
 
-/// Runs until its mailbox ends; only after that the next one starts elsewhere.
-async fn till(book: Arc<Mutex<Book>>, context: SingletonContext, mut mailbox: Mailbox<Till>) {
-    let instance = context.instance_id;
-    let before = book.lock().expect("no writer panics").writer.replace(instance);
-    assert_eq!(before, None, "never two at a time");
-    while let Some(message) = mailbox.recv().await {
-        let mut book = book.lock().expect("no writer panics");
-        match message {
-            Till::Sold { cents } => book.cents += cents,
-            Till::Total { reply_to } => reply_to.reply(Total { cents: book.cents, instance }),
+impl SingletonInstance for Till {
+    type Message = Message;
+
+    /// Runs until its mailbox ends; only after that the next one starts elsewhere.
+    async fn run(&mut self, mailbox: &mut Mailbox<Message>) -> greylag::Result {
+        let before = self.book.lock().expect("no writer panics").0.replace(self.instance);
+        assert_eq!(before, None, "never two at a time");
+        while let Some(message) = mailbox.recv().await {
+            let mut book = self.book.lock().expect("no writer panics");
+            match message {
+                Message::Sold { cents } => book.1 += cents,
+                Message::Total(reply_to) => reply_to.reply((book.1, self.instance)),
+            }
         }
+        self.book.lock().expect("no writer panics").0 = None;
+        Ok(())
     }
-    book.lock().expect("no writer panics").writer = None;
 }
 
 /// Starts a node that offers to run the till, and a way to it.
-async fn node(
-    seed: Option<&Node>,
-    book: &Arc<Mutex<Book>>,
-) -> Result<(Node, SingletonRef<Till>), Box<dyn std::error::Error>> {
-    let mut builder = Node::builder("shop").bind("127.0.0.1", 0);
-    if let Some(seed) = seed {
-        builder = builder.seed_nodes([seed.address().to_string()]);
-    }
-    let node = builder.start().await?;
+async fn node(seeds: Vec<String>, book: &Book) -> greylag::Result<(Node, SingletonRef<Message>)> {
+    let node = Node::builder("shop").bind("127.0.0.1", 0).seed_nodes(seeds).start().await?;
     let book = book.clone();
-    let singleton = Singleton::new("till", move |context, mailbox| till(book.clone(), context, mailbox));
-    let till = node.cluster().singleton(singleton.codec(json("till")))?;
+    let till = node.singleton("till", move |cx| Ok(Till { book: book.clone(), instance: cx.instance_id }));
+    let till = till.codec(json("till")).start().await?;
     Ok((node, till))
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> greylag::Result {
     let patience = Duration::from_secs(20);
-    let book = Arc::new(Mutex::new(Book::default()));
-    let (first, at_first) = node(None, &book).await?;
-    let (second, at_second) = node(Some(&first), &book).await?;
-    let (third, at_third) = node(Some(&first), &book).await?;
+    let book = Book::default();
+    let (first, at_first) = node(vec![], &book).await?;
+    let (second, at_second) = node(vec![first.address().to_string()], &book).await?;
+    let (third, at_third) = node(vec![first.address().to_string()], &book).await?;
 
     // From every node, to the one instance.
     for till in [&at_first, &at_second, &at_third] {
-        till.tell(Till::Sold { cents: 100 })?;
+        till.tell(Message::Sold { cents: 100 })?;
         // An answer follows what this node told before.
-        let total = till.ask(|reply_to| Till::Total { reply_to }, patience).await?;
-        assert_eq!(total.cents % 100, 0);
+        till.ask(Message::Total, patience).await?;
     }
-    let before = at_third.ask(|reply_to| Till::Total { reply_to }, patience).await?;
-    assert_eq!(before.cents, 300);
+    let (cents, before) = at_third.ask(Message::Total, patience).await?;
+    assert_eq!(cents, 300);
 
     // The node that runs the till leaves: the till ends there and opens on the next oldest, and what is
     // told meanwhile waits for it.
     first.shutdown().await?;
-    at_third.tell(Till::Sold { cents: 50 })?;
-    let after = at_third.ask(|reply_to| Till::Total { reply_to }, patience).await?;
-    assert_eq!(after.cents, 350);
-    assert_ne!(after.instance, before.instance);
+    at_third.tell(Message::Sold { cents: 50 })?;
+    let (cents, after) = at_third.ask(Message::Total, patience).await?;
+    assert_eq!(cents, 350);
+    assert_ne!(after, before);
     assert!(at_second.is_running_here());
 
     third.shutdown().await?;
     second.shutdown().await?;
-    assert_eq!(book.lock().expect("no writer panics").writer, None);
+    assert_eq!(book.lock().expect("no writer panics").0, None);
     Ok(())
 }

@@ -1,0 +1,250 @@
+//! One live instance in the whole cluster: a value that takes messages, made anew wherever it has to run next.
+//!
+//! ```text
+//! oldest node: factory --> run, which takes messages --> returns --> factory on the next oldest node
+//!                 ^             |
+//!                 '-- back-off -' fails or panics; messages wait meanwhile
+//! ```
+//!
+//! Source: api.md, page 7; cluster P1 to P8.
+
+use std::any::Any;
+use std::fmt;
+use std::future::poll_fn;
+use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use greylag_cluster::{
+    Cluster, Mailbox, Singleton, SingletonContext, SingletonError, SingletonRef, SingletonSettings, StopToken,
+};
+use greylag_core::Codec;
+
+use crate::node::Node;
+use crate::{Error, Result};
+
+/// Wait before an instance that failed is made again, unless the builder says otherwise.
+const RESTART: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// What lives once in the cluster.
+///
+/// ```
+/// use greylag::prelude::*;
+///
+/// #[derive(Serialize, Deserialize)]
+/// enum Bill {
+///     Send { cents: u64 },
+///     Total(ReplyTo<u64>),
+/// }
+///
+/// struct Biller {
+///     cents: u64,
+/// }
+///
+/// impl SingletonInstance for Biller {
+///     type Message = Bill;
+///
+///     async fn run(&mut self, mailbox: &mut Mailbox<Bill>) -> greylag::Result {
+///         while let Some(bill) = mailbox.recv().await {
+///             match bill {
+///                 Bill::Send { cents } => self.cents += cents,
+///                 Bill::Total(reply_to) => reply_to.reply(self.cents),
+///             }
+///         }
+///         Ok(())
+///     }
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> greylag::Result {
+/// # let node = Node::builder("billing").start().await?;
+/// // On every node; the instance runs on the oldest.
+/// let biller = node.singleton("biller", |_| Ok(Biller { cents: 0 })).codec(json("bill")).start().await?;
+/// biller.tell(Bill::Send { cents: 990 })?;
+/// assert_eq!(biller.ask(Bill::Total, std::time::Duration::from_secs(5)).await?, 990);
+/// # node.shutdown().await
+/// # }
+/// ```
+pub trait SingletonInstance: Sized + Send + 'static {
+    /// What it is sent; [`NoMessages`](greylag_cluster::NoMessages) if nothing.
+    type Message: Send + 'static;
+
+    /// Lives: takes messages until the mailbox yields `None`, which says that the instance must end, then ends in its own
+    /// time. Only after it has returned, the next instance starts elsewhere. What it does besides its messages stands in a
+    /// `select!` with them.
+    ///
+    /// An instance that returns before it must is not made again on this node.
+    ///
+    /// # Errors
+    /// Any. The failure is logged, and after a back-off the factory makes another instance on the same node; so it does
+    /// after a panic. Messages wait in the mailbox meanwhile; the one in hand is lost.
+    fn run(&mut self, mailbox: &mut Mailbox<Self::Message>) -> impl Future<Output = Result> + Send;
+}
+
+impl Node {
+    /// A singleton: `factory` makes its instance on the oldest node of the cluster. Say it on every node; what the builder
+    /// starts sends to the instance wherever that runs. Settings are those of `cluster.singleton.*` and
+    /// `cluster.singleton_proxy.*`.
+    pub fn singleton<I: SingletonInstance>(
+        &self,
+        name: impl Into<String>,
+        factory: impl Fn(SingletonContext) -> Result<I> + Send + Sync + 'static,
+    ) -> StartSingleton<I::Message> {
+        let factory = Arc::new(factory);
+        StartSingleton::new(self, name.into(), move |name, restart| {
+            Singleton::new(name, move |cx, mailbox| live(factory.clone(), cx, mailbox, restart))
+        })
+    }
+
+    /// A singleton of other nodes, that this one only sends to.
+    pub fn singleton_proxy<M: Send + 'static>(&self, name: impl Into<String>) -> StartSingleton<M> {
+        StartSingleton::new(self, name.into(), |name, _| Singleton::proxy(name))
+    }
+}
+
+/// Makes what the cluster starts, of its name and the shortest and longest wait before a restart.
+type Define<M> = Box<dyn FnOnce(String, (Duration, Duration)) -> Singleton<M> + Send>;
+
+/// A singleton that is not started yet.
+#[must_use = "a singleton is set up by start()"]
+pub struct StartSingleton<M: Send + 'static> {
+    cluster: Cluster,
+    name: String,
+    define: Define<M>,
+    settings: SingletonSettings,
+    codec: Option<Box<dyn FnOnce(Singleton<M>) -> Singleton<M> + Send>>,
+    mailbox_capacity: Option<NonZeroUsize>,
+    restart: (Duration, Duration),
+}
+
+impl<M: Send + 'static> StartSingleton<M> {
+    fn new(
+        node: &Node,
+        name: String,
+        define: impl FnOnce(String, (Duration, Duration)) -> Singleton<M> + Send + 'static,
+    ) -> Self {
+        Self {
+            cluster: node.cluster().clone(),
+            name,
+            define: Box::new(define),
+            settings: node.settings().singleton.clone(),
+            codec: None,
+            mailbox_capacity: None,
+            restart: RESTART,
+        }
+    }
+
+    /// How messages travel between nodes. Without one they reach an instance on this node only.
+    pub fn codec(mut self, codec: impl Codec<M>) -> Self {
+        self.codec = Some(Box::new(|singleton| singleton.codec(codec)));
+        self
+    }
+
+    /// Runs the singleton on the oldest member with this role. Default: the setting `cluster.singleton.role`.
+    pub fn role(mut self, role: impl Into<String>) -> Self {
+        self.settings.role = Some(role.into());
+        self
+    }
+
+    /// Changes any other of its settings.
+    pub fn configure(mut self, change: impl FnOnce(&mut SingletonSettings)) -> Self {
+        change(&mut self.settings);
+        self
+    }
+
+    /// How many messages wait for the instance at most; what comes beyond is a dead letter `MailboxFull`. Default 10 000.
+    pub fn mailbox_capacity(mut self, messages: NonZeroUsize) -> Self {
+        self.mailbox_capacity = Some(messages);
+        self
+    }
+
+    /// How long an instance that failed waits before it is made again: at first, and at most; each failure doubles the wait
+    /// until one instance has lived for longer than the longest. Default 1 s and 30 s.
+    pub fn restart_backoff(mut self, first: Duration, longest: Duration) -> Self {
+        self.restart = (first, longest.max(first));
+        self
+    }
+
+    /// Sets the singleton up on this node. The same name again gives the same singleton.
+    ///
+    /// # Errors
+    /// [`SingletonError`]: nothing was started.
+    // A future like the other starts: one day it may have to wait for something.
+    pub fn start(self) -> std::future::Ready<std::result::Result<SingletonRef<M>, SingletonError>> {
+        let Self { cluster, name, define, settings, codec, mailbox_capacity, restart } = self;
+        let mut singleton = define(name, restart).settings(settings);
+        if let Some(codec) = codec {
+            singleton = codec(singleton);
+        }
+        if let Some(messages) = mailbox_capacity {
+            singleton = singleton.mailbox_capacity(messages);
+        }
+        std::future::ready(cluster.singleton(singleton))
+    }
+}
+
+impl<M: Send + 'static> fmt::Debug for StartSingleton<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StartSingleton")
+            .field("name", &self.name)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One instance after the other, until one ends without a failure or the singleton must end here.
+async fn live<I, F>(
+    factory: Arc<F>,
+    cx: SingletonContext,
+    mut mailbox: Mailbox<I::Message>,
+    (first, longest): (Duration, Duration),
+) where
+    I: SingletonInstance,
+    F: Fn(SingletonContext) -> Result<I> + Send + Sync + 'static,
+{
+    let mut stop = mailbox.stop_token();
+    let mut wait = first;
+    loop {
+        let began = Instant::now();
+        let Err(error) = live_once(&*factory, cx.clone(), &mut mailbox).await else { return };
+        if began.elapsed() > longest {
+            wait = first;
+        }
+        tracing::error!(singleton = cx.name, ?error, again_in = ?wait, "the instance of a singleton failed");
+        if !wait_to_restart(&mut stop, wait).await {
+            return;
+        }
+        wait = (wait * 2).min(longest);
+    }
+}
+
+/// False if the singleton must end here meanwhile.
+async fn wait_to_restart(stop: &mut StopToken, wait: Duration) -> bool {
+    tokio::select! {
+        () = stop.stopped() => false,
+        () = tokio::time::sleep(wait) => true,
+    }
+}
+
+/// The life of one instance. A panic of the user's code is its failure.
+async fn live_once<I, F>(factory: &F, cx: SingletonContext, mailbox: &mut Mailbox<I::Message>) -> Result
+where
+    I: SingletonInstance,
+    F: Fn(SingletonContext) -> Result<I> + Send + Sync + 'static,
+{
+    let mut instance = catch_unwind(AssertUnwindSafe(|| factory(cx))).unwrap_or_else(|panic| Err(panicked(&*panic)))?;
+    let mut run = pin!(instance.run(mailbox));
+    poll_fn(|task| match catch_unwind(AssertUnwindSafe(|| run.as_mut().poll(task))) {
+        Ok(outcome) => outcome,
+        Err(panic) => Poll::Ready(Err(panicked(&*panic))),
+    })
+    .await
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Error {
+    let words = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    Error::new(format!("it panicked: {}", words.unwrap_or("without words")))
+}

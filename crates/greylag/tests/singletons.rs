@@ -1,0 +1,94 @@
+//! Instances of singletons that fail, and what comes after them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use greylag::prelude::*;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_millis(20);
+
+#[derive(Serialize, Deserialize)]
+enum Message {
+    Fail,
+    Panic,
+    End,
+    /// How many instances there were before this one?
+    Number(ReplyTo<u64>),
+}
+
+struct Instance(u64);
+
+impl SingletonInstance for Instance {
+    type Message = Message;
+
+    async fn run(&mut self, mailbox: &mut Mailbox<Message>) -> greylag::Result {
+        while let Some(message) = mailbox.recv().await {
+            match message {
+                Message::Fail => return Err(greylag::Error::new("told to fail")),
+                Message::Panic => panic!("told to panic"),
+                Message::End => break,
+                Message::Number(reply_to) => reply_to.reply(self.0),
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn node() -> Node {
+    Node::builder("singletons").start_timeout(PATIENCE).start().await.expect("a cluster of one")
+}
+
+/// A singleton whose instances are counted; the factory fails for those that `refuses` names.
+async fn counted(node: &Node, refuses: fn(u64) -> bool) -> SingletonRef<Message> {
+    let made = Arc::new(AtomicU64::new(0));
+    let factory = move |_| {
+        let number = made.fetch_add(1, Ordering::Relaxed);
+        if refuses(number) { Err(greylag::Error::new("not yet")) } else { Ok(Instance(number)) }
+    };
+    node.singleton("counted", factory).restart_backoff(SOON, SOON).start().await.expect("it starts")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_fails_or_panics_is_made_again_and_what_waits_is_handled() {
+    let node = node().await;
+    let counted = counted(&node, |_| false).await;
+    for (number, failure) in [Message::Fail, Message::Panic].into_iter().enumerate() {
+        assert_eq!(counted.ask(Message::Number, PATIENCE).await, Ok(number as u64));
+        counted.tell(failure).expect("it is taken");
+    }
+    assert_eq!(counted.ask(Message::Number, PATIENCE).await, Ok(2));
+    node.shutdown().await.expect("it leaves in order");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_factory_that_fails_is_tried_again() {
+    let node = node().await;
+    let counted = counted(&node, |number| number < 3).await;
+    assert_eq!(counted.ask(Message::Number, PATIENCE).await, Ok(3));
+    node.shutdown().await.expect("it leaves in order");
+}
+
+/// A failed instance that waits for its successor keeps no node from leaving.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_leaves_while_an_instance_waits_to_be_made_again() {
+    let node = node().await;
+    let never = node.singleton("never", |_| Err::<Instance, _>(greylag::Error::new("never")));
+    let never = never.restart_backoff(PATIENCE * 60, PATIENCE * 60).start().await.expect("it starts");
+    let started = never.running_here().wait_for(|running| *running).await.is_ok();
+    assert!(started);
+    tokio::time::timeout(PATIENCE, node.shutdown()).await.expect("it waits for no back-off").expect("in order");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_ends_by_itself_is_not_made_again_here() {
+    let node = node().await;
+    let counted = counted(&node, |_| false).await;
+    counted.ask(Message::Number, PATIENCE).await.expect("it runs");
+    counted.tell(Message::End).expect("it is taken");
+    counted.running_here().wait_for(|running| !running).await.expect("it ends");
+    let asked = counted.ask(Message::Number, Duration::from_secs(1)).await;
+    assert!(asked.is_err(), "{asked:?}");
+    node.shutdown().await.expect("it leaves in order");
+}
