@@ -1,17 +1,19 @@
 //! Sharding scenario 106: what a coordinator does for one allocation does not grow with the others.
 
+#[path = "common/machines.rs"]
+mod machines;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greylag_cluster::AppVersion;
 use greylag_core::UniqueAddress;
 use greylag_sharding::coordinator::{Coordinator, CoordinatorConfig, Effect, Input, StateEvent, StoredState};
-use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::{MemberFacts, Members, Phase};
+use greylag_sharding::membership::Members;
 use greylag_sharding::message::{CoordinatorId, CoordinatorMessage, RegionMessage, Register, Standing};
 use greylag_sharding::settings::ShardingSettings;
+use machines::{fingerprint, up};
 
 /// So many that work of each allocation for each other one would not end.
 const SHARDS: u32 = 100_000;
@@ -24,20 +26,6 @@ fn node(n: u64) -> UniqueAddress {
 
 fn region(n: u64) -> RegionId {
     RegionId { node: node(n), incarnation: 1 }
-}
-
-fn fingerprint() -> Fingerprint {
-    Fingerprint {
-        protocol_major: 1,
-        type_name: "Entity".into(),
-        extractor: ("HashV1".into(), 1),
-        number_of_shards: SHARDS,
-        remember_entities: false,
-        remember_entities_store: "ddata".into(),
-        state_store_mode: StateStoreMode::Ddata,
-        role: String::new(),
-        codec: Vec::new(),
-    }
 }
 
 /// A coordinator on `n1` of a cluster of two, and what it has said.
@@ -61,17 +49,10 @@ struct World {
 impl World {
     fn new() -> Self {
         let now = Instant::now();
-        let facts = |up_number| MemberFacts {
-            phase: Phase::Up,
-            up_number,
-            reachable: true,
-            roles: BTreeSet::new(),
-            app_version: AppVersion::default(),
-        };
-        let members = Members { members: [(node(1), facts(1)), (node(2), facts(2))].into(), ..Members::default() };
+        let members = Members { members: [(node(1), up(1)), (node(2), up(2))].into(), ..Members::default() };
         let config = CoordinatorConfig {
             id: CoordinatorId { node: node(1), incarnation: 1 },
-            fingerprint: fingerprint(),
+            fingerprint: fingerprint(SHARDS),
             role: String::new(),
             settings: ShardingSettings::default(),
             down_removal_margin: Duration::from_secs(1),
@@ -158,7 +139,7 @@ impl World {
             region: region(of),
             proxy: of == 2,
             serial,
-            fingerprint: fingerprint(),
+            fingerprint: fingerprint(SHARDS),
             highest_epoch: if serial == 1 { 0 } else { self.coordinator.epoch() },
             hosted: Vec::new(),
         };

@@ -1,14 +1,14 @@
 //! What a region's buffer keeps, by bytes. Source: sharding §2.5, scenario 105.
 
-use std::sync::Arc;
+#[path = "common/machines.rs"]
+mod machines;
+
 use std::time::Instant;
 
 use greylag_core::DeadLetterReason;
-use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::region::{Effect, Input, MessageInfo, Region, RegionConfig, RegionEvent, Token};
 use greylag_sharding::settings::{BufferOverflow, ShardingSettings};
-use greylag_transport::Lane;
 
 struct World {
     region: Region,
@@ -21,24 +21,9 @@ struct World {
 impl World {
     fn new(buffer_overflow: BufferOverflow) -> Self {
         let now = Instant::now();
-        let config = RegionConfig {
-            id: RegionId { node: "a:1#1".parse().unwrap(), incarnation: 1 },
-            proxy: false,
-            fingerprint: Fingerprint {
-                protocol_major: 1,
-                type_name: "Entity".into(),
-                extractor: ("HashV1".into(), 1),
-                number_of_shards: 12,
-                remember_entities: false,
-                remember_entities_store: "ddata".into(),
-                state_store_mode: StateStoreMode::Ddata,
-                role: String::new(),
-                codec: Vec::new(),
-            },
-            coordinator_role: String::new(),
-            settings: ShardingSettings { buffer_bytes: 1_000, buffer_overflow, ..ShardingSettings::test() },
-            lane_of: Arc::new(|_| Lane::ordinary(0)),
-        };
+        let settings = ShardingSettings { buffer_bytes: 1_000, buffer_overflow, ..ShardingSettings::test() };
+        let id = RegionId { node: "a:1#1".parse().unwrap(), incarnation: 1 };
+        let config = RegionConfig { settings, ..machines::config(id) };
         Self { region: Region::new(config, now), now, last: 0, dead: Vec::new(), fill: Vec::new() }
     }
 

@@ -1,195 +1,24 @@
 //! Sharding over real clusters of nodes that live in one process and talk over an in-process network.
 
-use std::num::NonZeroU64;
+#[path = "common/machines.rs"]
+mod machines;
+#[path = "common/nodes.rs"]
+mod nodes;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use greylag_cluster::{Clock, Cluster, ClusterSettings, SbrSettings, ShutdownReason};
-use greylag_codec::json;
-use greylag_core::{CodecId, Generation, NodeAddress, Registry, ReplyTo, Uid, UniqueAddress};
-use greylag_persistence::{Ctx, Effect, EventSourced, EventSourcedSettings, Stores};
-use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
+use greylag_cluster::{Clock, Cluster, ShutdownReason};
+use greylag_core::{CodecId, Generation, Registry, UniqueAddress};
+use greylag_sharding::SendError;
+use greylag_sharding::fingerprint::Fingerprint;
 use greylag_sharding::horizon::Horizon;
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::message::{Claim, ClaimState, CoordinatorMessage, FromCoordinator, RegionMessage, Register};
 use greylag_sharding::parts::Cutter;
 use greylag_sharding::wire::{self, Control};
-use greylag_sharding::{
-    ByEvents, Entity, EntityKey, EntityType, Failure, Region, SendError, Sharding, ShardingSettings,
-};
-use greylag_transport::memory::MemoryNetwork;
 use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient, Remoting};
-use serde::{Deserialize, Serialize};
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-const COUNTER: EntityKey<Command> = EntityKey::new("Counter");
-const VOLATILE: EntityKey<Command> = EntityKey::new("Volatile");
-
-#[derive(Serialize, Deserialize)]
-enum Command {
-    Increment,
-    Decrement,
-    Get { reply_to: ReplyTo<i64> },
-}
-
-/// A counter that forgets when it moves.
-#[derive(Default)]
-struct Volatile(i64);
-
-impl Entity for Volatile {
-    type Message = Command;
-
-    fn receive(&mut self, command: Command, _: &mut Ctx<'_, Command>) -> Result<(), Failure> {
-        match command {
-            Command::Increment => self.0 += 1,
-            Command::Decrement => self.0 -= 1,
-            Command::Get { reply_to } => reply_to.reply(self.0),
-        }
-        Ok(())
-    }
-}
-
-/// A counter that does not.
-struct Counter;
-
-#[derive(Serialize, Deserialize)]
-struct Changed(i64);
-
-impl EventSourced for Counter {
-    type Command = Command;
-    type Event = Changed;
-    type State = i64;
-
-    fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
-        EventSourcedSettings { snapshot_every: NonZeroU64::new(10), ..node.clone() }
-    }
-
-    fn on_command(&mut self, _: &mut Ctx<'_, Command>, count: &i64, command: Command) -> Effect<Self> {
-        match command {
-            Command::Increment => Effect::persist(Changed(1)),
-            Command::Decrement => Effect::persist(Changed(-1)),
-            Command::Get { reply_to } => Effect::reply(reply_to, *count),
-        }
-    }
-
-    fn apply(count: &mut i64, changed: &Changed) {
-        *count += changed.0;
-    }
-}
-
-fn counters() -> EntityType<Command, ByEvents<Counter>> {
-    EntityType::event_sourced(COUNTER, |_| Ok(Counter))
-        .commands(json("counter.command"))
-        .events(json("counter.changed"))
-        .snapshots(json("counter.state"))
-}
-
-struct Node {
-    address: UniqueAddress,
-    cluster: Cluster,
-    sharding: Sharding,
-    counters: Region<Command>,
-    volatile: Region<Command>,
-}
-
-/// Replicators are known per process, so no two nodes of these tests are the same incarnation.
-static LAST_UID: AtomicU64 = AtomicU64::new(0);
-
-struct World {
-    network: MemoryNetwork,
-    stores: Stores,
-    seed: NodeAddress,
-}
-
-impl World {
-    fn new() -> Self {
-        // `RUST_LOG=greylag=debug` shows what the nodes do.
-        tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).try_init().ok();
-        Self {
-            network: MemoryNetwork::new(),
-            stores: Stores::in_memory_shared(),
-            seed: "a:1".parse().expect("an address"),
-        }
-    }
-
-    async fn node(&self, address: &str) -> Node {
-        self.node_by(address, Clock::system()).await
-    }
-
-    /// A node that counts time by a clock of its own.
-    async fn node_by(&self, address: &str, clock: Clock) -> Node {
-        let uid = Uid::new(LAST_UID.fetch_add(1, Ordering::Relaxed) + 1).expect("not zero");
-        let address = UniqueAddress::new(address.parse().expect("an address"), uid);
-        let remoting = self.network.node(address.clone(), Arc::new(Registry::new()));
-        let resolver = SbrSettings { stable_after: Duration::from_secs(3), ..SbrSettings::default() };
-        let settings = ClusterSettings { clock, ..ClusterSettings::test() }.with_resolver(resolver);
-        let cluster = Cluster::start(settings, remoting).await.expect("it starts");
-        let settings = ShardingSettings { number_of_shards: 20, ..ShardingSettings::test() };
-        let sharding = Sharding::start(cluster.clone(), Some(self.stores.clone()), settings).await.expect("valid");
-        let counters = sharding.init(counters()).expect("fresh");
-        let volatile = EntityType::new(VOLATILE, |_| Ok(Volatile::default()));
-        let volatile = sharding.init(volatile.codec(json("volatile.command"))).expect("fresh");
-        cluster.join_seed_nodes(vec![self.seed.clone()]).await.expect("it joins");
-        cluster.wait_up().await.expect("it comes up");
-        Node { address, cluster, sharding, counters, volatile }
-    }
-}
-
-async fn get(region: &Region<Command>, id: usize) -> i64 {
-    region
-        .entity_ref(id.to_string())
-        .ask(|reply_to| Command::Get { reply_to })
-        .timeout(PATIENCE)
-        .await
-        .expect("it answers")
-}
-
-/// Asks again while the answer is lost: what was on its way to a dead node is.
-async fn get_at_last(region: &Region<Command>, id: usize) -> i64 {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let ask =
-            region.entity_ref(id.to_string()).ask(|reply_to| Command::Get { reply_to }).timeout(PATIENCE / 10).send();
-        match ask.await {
-            Ok(count) => return count,
-            Err(error) => assert!(Instant::now() < deadline, "counter {id}: {error}"),
-        }
-    }
-}
-
-fn increment_all(region: &Region<Command>, count: usize) {
-    for id in 0..count {
-        region.entity_ref(id.to_string()).tell(Command::Increment).expect("it is taken");
-    }
-}
-
-async fn assert_all(region: &Region<Command>, count: usize, expected: i64) {
-    for id in 0..count {
-        assert_eq!(get(region, id).await, expected, "counter {id}");
-    }
-}
-
-/// Waits until whatever was told through `region` before has been handled: an ask follows a tell of
-/// the same sender in order, while what another node asks may overtake both.
-async fn settle(region: &Region<Command>, count: usize) {
-    for id in 0..count {
-        get(region, id).await;
-    }
-}
-
-/// Waits until `node` has so many shards, as `region` sees it.
-async fn wait_for_shards(region: &Region<Command>, node: &UniqueAddress, at_least: usize) {
-    let mut events = region.subscribe();
-    let deadline = Instant::now() + PATIENCE;
-    while region.shard_homes().get(node).copied().unwrap_or_default() < at_least {
-        let left = deadline.saturating_duration_since(Instant::now());
-        tokio::time::timeout(left, events.next())
-            .await
-            .unwrap_or_else(|_| panic!("{node} hosts too little: {:?}", region.shard_homes()));
-    }
-}
+use nodes::*;
 
 /// sharding 1, over a cluster of one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -385,11 +214,8 @@ impl Speaker {
         remoting.register(&Self::path(), Arc::new(Told(sender)));
         let mut cluster = None;
         if member {
-            let resolver = SbrSettings { stable_after: Duration::from_secs(3), ..SbrSettings::default() };
-            let settings = ClusterSettings::test().with_resolver(resolver);
-            let started = Cluster::start(settings, remoting.clone()).await.expect("it starts");
-            started.join_seed_nodes(vec![world.seed.clone()]).await.expect("it joins");
-            started.wait_up().await.expect("it comes up");
+            let started = Cluster::start(world.cluster.clone(), remoting.clone()).await.expect("it starts");
+            world.join(&started).await;
             cluster = Some(started);
         }
         Self { region: RegionId { node, incarnation: 1 }, remoting, told, cluster }
@@ -414,17 +240,7 @@ impl Speaker {
 
     /// A registration that is refused, since that is an answer to its serial which any region gets.
     fn register(&self, serial: u64, highest_epoch: u64, hosted: Vec<Claim>) -> RegionMessage {
-        let fingerprint = Fingerprint {
-            protocol_major: 1,
-            type_name: "Another".into(),
-            extractor: ("HashV1".into(), 1),
-            number_of_shards: 10_000,
-            remember_entities: false,
-            remember_entities_store: "ddata".into(),
-            state_store_mode: StateStoreMode::Ddata,
-            role: String::new(),
-            codec: Vec::new(),
-        };
+        let fingerprint = Fingerprint { type_name: "Another".into(), ..machines::fingerprint(10_000) };
         let region = self.region.clone();
         RegionMessage::Register(Register { region, proxy: false, serial, fingerprint, highest_epoch, hosted })
     }

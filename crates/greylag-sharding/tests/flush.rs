@@ -1,20 +1,21 @@
 //! Sharding scenario 100: however many messages wait for one shard, no other waits for them.
 
-use std::collections::{BTreeMap, BTreeSet};
+#[path = "common/machines.rs"]
+mod machines;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use greylag_cluster::AppVersion;
 use greylag_core::{Generation, UniqueAddress};
-use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::{MemberFacts, Members, Phase};
+use greylag_sharding::membership::Members;
 use greylag_sharding::message::{
     Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, Mark, RegionMessage,
 };
 use greylag_sharding::region::{Effect, Input, MessageInfo, Provenance, Region, RegionConfig, Returned, Route, Token};
 use greylag_sharding::settings::ShardingSettings;
-use greylag_transport::Lane;
+use machines::{config, up};
 
 const MESSAGES: u64 = 100_000;
 /// Messages that one turn may move.
@@ -53,24 +54,8 @@ struct World {
 impl World {
     fn new() -> Self {
         let now = Instant::now();
-        let config = RegionConfig {
-            id: region(1),
-            proxy: false,
-            fingerprint: Fingerprint {
-                protocol_major: 1,
-                type_name: "Entity".into(),
-                extractor: ("HashV1".into(), 1),
-                number_of_shards: 12,
-                remember_entities: false,
-                remember_entities_store: "ddata".into(),
-                state_store_mode: StateStoreMode::Ddata,
-                role: String::new(),
-                codec: Vec::new(),
-            },
-            coordinator_role: String::new(),
-            settings: ShardingSettings { buffer_size: 2 * MESSAGES as usize, ..ShardingSettings::test() },
-            lane_of: Arc::new(|_| Lane::ordinary(0)),
-        };
+        let settings = ShardingSettings { buffer_size: 2 * MESSAGES as usize, ..ShardingSettings::test() };
+        let config = RegionConfig { settings, ..config(region(1)) };
         let mut world = Self {
             region: Region::new(config, now),
             now,
@@ -84,14 +69,7 @@ impl World {
             told: Vec::new(),
             marked_after: None,
         };
-        let facts = |up_number| MemberFacts {
-            phase: Phase::Up,
-            up_number,
-            reachable: true,
-            roles: BTreeSet::new(),
-            app_version: AppVersion::default(),
-        };
-        let members = [(node(2), facts(1)), (node(1), facts(2)), (node(3), facts(3))].into();
+        let members = [(node(2), up(1)), (node(1), up(2)), (node(3), up(3))].into();
         world.input(Input::Membership(Arc::new(Members { members, removed: BTreeMap::new() })));
         world.order(CoordinatorMessage::RegisterAck { serial: 1 });
         world

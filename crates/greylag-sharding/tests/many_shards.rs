@@ -7,27 +7,28 @@
 //! ```
 //! Source: sharding scenario 98.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+#[path = "common/machines.rs"]
+mod machines;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use greylag_cluster::AppVersion;
 use greylag_core::{Generation, UniqueAddress};
 use greylag_sharding::coordinator::{
     Coordinator, CoordinatorConfig, CoordinatorEvent, Effect as Deed, Input as Told, Meta, StateEvent, StoredHome,
     StoredState,
 };
-use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
 use greylag_sharding::horizon::Horizon;
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::{MemberFacts, Members, Phase, Removal};
+use greylag_sharding::membership::{Members, Removal};
 use greylag_sharding::message::{CoordinatorId, CoordinatorMessage, FromCoordinator, Home};
 use greylag_sharding::parts::{Cutter, Joiner, PART_MANIFEST};
 use greylag_sharding::region::{Effect, Input, MessageInfo, Region, RegionConfig, Route, Token};
 use greylag_sharding::settings::ShardingSettings;
 use greylag_sharding::wire::{self, Control};
-use greylag_transport::Lane;
+use machines::{fingerprint, up};
 
 const SHARDS: u32 = 100_000;
 /// The last shards of all have no home, and leftovers of theirs lie at `c`.
@@ -56,30 +57,9 @@ fn generation(shard: u32) -> Generation {
 }
 
 fn members(alive: &[usize], at: Instant) -> Arc<Members> {
-    let facts = |index: usize| MemberFacts {
-        phase: Phase::Up,
-        up_number: index as u32 + 1,
-        reachable: true,
-        roles: BTreeSet::new(),
-        app_version: AppVersion::default(),
-    };
-    let members = alive.iter().map(|index| (node(*index), facts(*index))).collect();
+    let members = alive.iter().map(|index| (node(*index), up(*index as u32 + 1))).collect();
     let gone = (A..=C).filter(|index| !alive.contains(index));
     Arc::new(Members { members, removed: gone.map(|index| (node(index), Removal { at, clean: true })).collect() })
-}
-
-fn fingerprint() -> Fingerprint {
-    Fingerprint {
-        protocol_major: 1,
-        type_name: "Entity".into(),
-        extractor: ("HashV1".into(), 1),
-        number_of_shards: SHARDS,
-        remember_entities: false,
-        remember_entities_store: "ddata".into(),
-        state_store_mode: StateStoreMode::Ddata,
-        role: String::new(),
-        codec: Vec::new(),
-    }
 }
 
 fn settings() -> ShardingSettings {
@@ -100,7 +80,7 @@ fn stored() -> StoredState {
         (ShardId::from_index(shard), home)
     };
     let coordinator = CoordinatorId { node: node(A), incarnation: 1 };
-    let meta = Meta { epoch: 1, coordinator, fingerprint: fingerprint() };
+    let meta = Meta { epoch: 1, coordinator, fingerprint: fingerprint(SHARDS) };
     StoredState { meta: Some(meta), homes: (0..SHARDS).map(record).collect(), ..StoredState::default() }
 }
 
@@ -131,13 +111,9 @@ struct World {
 impl World {
     fn new() -> Self {
         let now = Instant::now();
-        let config = |index| RegionConfig {
-            id: region(index),
-            proxy: false,
-            fingerprint: fingerprint(),
-            coordinator_role: String::new(),
-            settings: settings(),
-            lane_of: Arc::new(|_| Lane::ordinary(0)),
+        let config = |index| {
+            let (fingerprint, settings) = (fingerprint(SHARDS), settings());
+            RegionConfig { fingerprint, settings, ..machines::config(region(index)) }
         };
         Self {
             now,
@@ -293,7 +269,7 @@ impl World {
         }
         let config = CoordinatorConfig {
             id: CoordinatorId { node: node(B), incarnation: 2 },
-            fingerprint: fingerprint(),
+            fingerprint: fingerprint(SHARDS),
             role: String::new(),
             settings: settings(),
             down_removal_margin: Duration::from_secs(1),

@@ -3,24 +3,27 @@
 //! Nodes are `a`, `b`, `c`; generations and attempts are written `epoch.number`. Effects come one per
 //! line, in their order. Source: sharding §2.7 to §2.16.
 
-use std::collections::{BTreeMap, BTreeSet};
+#[path = "common/machines.rs"]
+mod machines;
+
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greylag_cluster::AppVersion;
 use greylag_core::{Generation, UniqueAddress};
 use greylag_sharding::coordinator::replay::Replay;
 use greylag_sharding::coordinator::{Coordinator, CoordinatorConfig, Effect, Input, StateEvent, StoredState};
-use greylag_sharding::fingerprint::{Fingerprint, Mismatch, StateStoreMode};
+use greylag_sharding::fingerprint::{Mismatch, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::{MemberFacts, Members, Phase, Removal};
+use greylag_sharding::membership::{MemberFacts, Members, Removal};
 use greylag_sharding::message::{
     Attempt, Claim, ClaimState, CoordinatorId, CoordinatorMessage, Home, RegionMessage, Register, Standing,
 };
 use greylag_sharding::settings::ShardingSettings;
 use greylag_testkit::deadlines::assert_moved;
 use greylag_testkit::transcript::{self, Case};
+use machines::{fingerprint, up};
 
 #[test]
 fn transcripts() {
@@ -67,20 +70,6 @@ fn name(address: &UniqueAddress) -> &str {
 fn generation(text: &str) -> Generation {
     let (epoch, seq) = text.split_once('.').expect("epoch.number");
     Generation::new(epoch.parse().expect("a number"), seq.parse().expect("a number")).expect("in range")
-}
-
-fn fingerprint(shards: u32) -> Fingerprint {
-    Fingerprint {
-        protocol_major: 1,
-        type_name: "Entity".into(),
-        extractor: ("HashV1".into(), 1),
-        number_of_shards: shards,
-        remember_entities: false,
-        remember_entities_store: "ddata".into(),
-        state_store_mode: StateStoreMode::Ddata,
-        role: String::new(),
-        codec: Vec::new(),
-    }
 }
 
 /// What an incarnation is made of, as far as cases say it.
@@ -232,13 +221,8 @@ impl World {
     fn members_are(&mut self, case: &Case<'_>) {
         let before = std::mem::take(&mut self.members.members);
         for (age, node) in case.arg("up").unwrap_or("").split(',').filter(|n| !n.is_empty()).enumerate() {
-            let facts = MemberFacts {
-                phase: Phase::Up,
-                up_number: age as u32,
-                reachable: !case.arg("unreachable").unwrap_or("").split(',').any(|silent| silent == node),
-                roles: BTreeSet::new(),
-                app_version: AppVersion::default(),
-            };
+            let is_silent = case.arg("unreachable").unwrap_or("").split(',').any(|silent| silent == node);
+            let facts = MemberFacts { reachable: !is_silent, ..up(age as u32) };
             self.members.members.insert(address(node), facts);
         }
         for gone in before.into_keys().filter(|node| !self.members.members.contains_key(node)).collect::<Vec<_>>() {

@@ -4,15 +4,17 @@
 //! Three regions, O (owner), N (new owner) and P (sender), with the test as their coordinator. Data
 //! lanes are queues that the test empties when it wants, so every race can be played in any order.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+#[path = "common/machines.rs"]
+mod machines;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greylag_cluster::AppVersion;
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
-use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
+use greylag_sharding::fingerprint::Fingerprint;
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::{MemberFacts, Members, Phase, Removal};
+use greylag_sharding::membership::{Members, Removal};
 use greylag_sharding::message::{
     Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, Mark, PeerMessage, RegionMessage, Stamp,
 };
@@ -21,7 +23,7 @@ use greylag_sharding::region::{
 };
 use greylag_sharding::settings::ShardingSettings;
 use greylag_testkit::deadlines::assert_moved;
-use greylag_transport::Lane;
+use machines::up;
 
 const O: usize = 0;
 const N: usize = 1;
@@ -87,36 +89,12 @@ fn leftover_mark(from: usize, seq: u64) -> Mark {
 }
 
 fn config(node: usize) -> RegionConfig {
-    RegionConfig {
-        id: region(node),
-        proxy: false,
-        fingerprint: Fingerprint {
-            protocol_major: 1,
-            type_name: "Entity".into(),
-            extractor: ("HashV1".into(), 1),
-            number_of_shards: 12,
-            remember_entities: false,
-            remember_entities_store: "ddata".into(),
-            state_store_mode: StateStoreMode::Ddata,
-            role: String::new(),
-            codec: Vec::new(),
-        },
-        coordinator_role: String::new(),
-        settings: ShardingSettings::test(),
-        lane_of: Arc::new(|_| Lane::ordinary(0)),
-    }
+    machines::config(region(node))
 }
 
 /// All three, but for those that were downed and removed.
 fn members_without(removed: &[usize], at: Instant) -> Arc<Members> {
-    let facts = |n: usize| MemberFacts {
-        phase: Phase::Up,
-        up_number: n as u32,
-        reachable: true,
-        roles: BTreeSet::new(),
-        app_version: AppVersion::default(),
-    };
-    let members = (0..3).filter(|n| !removed.contains(n)).map(|n| (address(n), facts(n))).collect();
+    let members = (0..3).filter(|n| !removed.contains(n)).map(|n| (address(n), up(n as u32))).collect();
     let removed = removed.iter().map(|n| (address(*n), Removal { at, clean: false })).collect();
     Arc::new(Members { members, removed })
 }

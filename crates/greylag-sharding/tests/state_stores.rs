@@ -3,17 +3,18 @@
 //! A node that crashes here goes on by itself, cut off from the others, until it finds that it is downed: its coordinator
 //! still reaches the journal, which is what the journal's fence is for. Source: sharding §2.13 to §2.15.
 
+#[path = "common/nodes.rs"]
+mod nodes;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use greylag_cluster::{Cluster, ClusterSettings, SbrSettings, ShutdownReason};
-use greylag_codec::json;
-use greylag_core::{Generation, Registry, ReplyTo, Uid, UniqueAddress};
+use greylag_cluster::ShutdownReason;
+use greylag_core::{Generation, UniqueAddress};
 use greylag_persistence::{
-    Ctx, Effect, EventSourced, FaultyJournal, InMemoryJournal, JournalOp, PersistenceId, ReadRange, Scope, SeqNr,
-    StoreFault, StoredEvent, Stores, Timestamp,
+    FaultyJournal, InMemoryJournal, JournalOp, PersistenceId, ReadRange, Scope, SeqNr, StoreFault, StoredEvent, Stores,
+    Timestamp,
 };
 use greylag_sharding::coordinator::replay::{HistoryEvent, Replay};
 use greylag_sharding::fingerprint::StateStoreMode;
@@ -22,126 +23,10 @@ use greylag_sharding::ids::ShardId;
 use greylag_sharding::region::RegionState;
 use greylag_sharding::settings::StateJournalSettings;
 use greylag_sharding::wire::history;
-use greylag_sharding::{
-    ByEvents, Entity, EntityKey, EntityType, Failure, InitError, Region, Sharding, ShardingSettings,
-    remove_internal_sharding_data,
-};
-use greylag_transport::memory::MemoryNetwork;
-use serde::{Deserialize, Serialize};
-
-const PATIENCE: Duration = Duration::from_secs(20);
-const SHARDS: u32 = 20;
-
-const COUNTER: EntityKey<Command> = EntityKey::new("Counter");
-const VOLATILE: EntityKey<Command> = EntityKey::new("Volatile");
-
-#[derive(Serialize, Deserialize)]
-enum Command {
-    Increment,
-    Get { reply_to: ReplyTo<i64> },
-}
-
-/// A counter that forgets when its shard ends.
-#[derive(Default)]
-struct Volatile(i64);
-
-impl Entity for Volatile {
-    type Message = Command;
-
-    fn receive(&mut self, command: Command, _: &mut Ctx<'_, Command>) -> Result<(), Failure> {
-        match command {
-            Command::Increment => self.0 += 1,
-            Command::Get { reply_to } => reply_to.reply(self.0),
-        }
-        Ok(())
-    }
-}
-
-/// A counter that does not.
-struct Counter;
-
-#[derive(Serialize, Deserialize)]
-struct Incremented;
-
-impl EventSourced for Counter {
-    type Command = Command;
-    type Event = Incremented;
-    type State = i64;
-
-    fn on_command(&mut self, _: &mut Ctx<'_, Command>, count: &i64, command: Command) -> Effect<Self> {
-        match command {
-            Command::Increment => Effect::persist(Incremented),
-            Command::Get { reply_to } => Effect::reply(reply_to, *count),
-        }
-    }
-
-    fn apply(count: &mut i64, _: &Incremented) {
-        *count += 1;
-    }
-}
-
-fn counters() -> EntityType<Command, ByEvents<Counter>> {
-    EntityType::event_sourced(COUNTER, |_| Ok(Counter))
-        .commands(json("counter.command"))
-        .events(json("counter.incremented"))
-}
-
-fn volatiles() -> EntityType<Command> {
-    EntityType::new(VOLATILE, |_| Ok(Volatile::default())).codec(json("volatile.command"))
-}
-
-struct Node {
-    address: UniqueAddress,
-    cluster: Cluster,
-    counters: Region<Command>,
-    volatile: Region<Command>,
-}
-
-/// No two nodes of these tests are the same incarnation.
-static LAST_UID: AtomicU64 = AtomicU64::new(0);
-
-struct World {
-    network: MemoryNetwork,
-    stores: Stores,
-    mode: StateStoreMode,
-}
-
-fn settings(mode: StateStoreMode) -> ShardingSettings {
-    ShardingSettings { number_of_shards: SHARDS, state_store_mode: mode, ..ShardingSettings::test() }
-}
+use greylag_sharding::{InitError, Sharding, ShardingSettings, remove_internal_sharding_data};
+use nodes::*;
 
 impl World {
-    fn over(stores: Stores, mode: StateStoreMode) -> Self {
-        // `RUST_LOG=greylag=debug` shows what the nodes do.
-        tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).try_init().ok();
-        Self { network: MemoryNetwork::new(), stores, mode }
-    }
-
-    fn new(mode: StateStoreMode) -> Self {
-        Self::over(Stores::in_memory_shared(), mode)
-    }
-
-    async fn cluster(&self, address: &str) -> (UniqueAddress, Cluster) {
-        let uid = Uid::new(LAST_UID.fetch_add(1, Ordering::Relaxed) + 1).expect("not zero");
-        let address = UniqueAddress::new(address.parse().expect("an address"), uid);
-        let remoting = self.network.node(address.clone(), Arc::new(Registry::new()));
-        let resolver = SbrSettings { stable_after: Duration::from_secs(3), ..SbrSettings::default() };
-        let cluster =
-            Cluster::start(ClusterSettings::test().with_resolver(resolver), remoting).await.expect("it starts");
-        (address, cluster)
-    }
-
-    async fn node(&self, name: &str) -> Node {
-        let (address, cluster) = self.cluster(name).await;
-        let sharding = Sharding::start(cluster.clone(), Some(self.stores.clone()), settings(self.mode)).await;
-        let sharding = sharding.expect("valid");
-        let counters = sharding.init(counters()).expect("fresh");
-        let volatile = sharding.init(volatiles()).expect("fresh");
-        cluster.join_seed_nodes(vec!["a:1".parse().expect("an address")]).await.expect("it joins");
-        cluster.wait_up().await.expect("it comes up");
-        Node { address, cluster, counters, volatile }
-    }
-
     /// What the coordinators of the counters have written, in order.
     async fn records(&self) -> Vec<StoredEvent> {
         let id = PersistenceId::unique("/sharding/CounterCoordinator").expect("valid");
@@ -180,40 +65,16 @@ fn decoded(record: &StoredEvent) -> HistoryEvent {
     history::decode_event(&record.payload, Horizon::after(4_000_000_000)).expect("it can be read")
 }
 
-/// Asks again while the answer is lost: what was on its way to a dead node is.
-async fn get(region: &Region<Command>, id: usize) -> i64 {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let ask =
-            region.entity_ref(id.to_string()).ask(|reply_to| Command::Get { reply_to }).timeout(PATIENCE / 10).send();
-        match ask.await {
-            Ok(count) => return count,
-            Err(error) => assert!(Instant::now() < deadline, "counter {id}: {error}"),
-        }
-    }
-}
-
-fn increment(region: &Region<Command>, ids: std::ops::Range<usize>) {
-    ids.for_each(|id| region.entity_ref(id.to_string()).tell(Command::Increment).expect("it is taken"));
-}
-
-/// Where the volatile counters live, as a region knows it.
-fn homes_of(region: &Region<Command>, ids: std::ops::Range<usize>) -> Vec<UniqueAddress> {
-    let home =
-        |id: usize| region.shard_home(&region.shard_of(&id.to_string()).expect("it has one")).expect("it is known");
-    ids.map(home).collect()
-}
-
 /// Loses one of three nodes. What the others host goes on as it is, what it hosted goes on from its events, new shards get
 /// homes; in mode persistence the coordinator that is cut off writes nothing any more.
 async fn homes_go_on_without(lost: usize, mode: StateStoreMode) {
-    let world = World::new(mode);
+    let world = World::in_mode(mode);
     let nodes = [world.node("a:1").await, world.node("b:2").await, world.node("c:3").await];
     // A few ids leave shards without a home.
     for region in [&nodes[0].counters, &nodes[0].volatile] {
         increment(region, 0..6);
         for id in 0..6 {
-            assert_eq!(get(region, id).await, 1);
+            assert_eq!(get_at_last(region, id).await, 1);
         }
     }
     let (homes, gone) = (homes_of(&nodes[0].volatile, 0..6), nodes[lost].address.clone());
@@ -222,12 +83,16 @@ async fn homes_go_on_without(lost: usize, mode: StateStoreMode) {
     world.network.crash(&gone);
     let (one, other) = (&nodes[(lost + 1) % 3], &nodes[(lost + 2) % 3]);
     for (id, home) in homes.iter().enumerate() {
-        assert_eq!(get(&one.volatile, id).await, i64::from(*home != gone), "volatile {id}: did its shard stay?");
-        assert_eq!(get(&other.counters, id).await, 1, "counter {id}");
+        assert_eq!(
+            get_at_last(&one.volatile, id).await,
+            i64::from(*home != gone),
+            "volatile {id}: did its shard stay?"
+        );
+        assert_eq!(get_at_last(&other.counters, id).await, 1, "counter {id}");
     }
     increment(&other.counters, 6..40);
     for id in 6..40 {
-        assert_eq!(get(&other.counters, id).await, 1, "counter {id}");
+        assert_eq!(get_at_last(&other.counters, id).await, 1, "counter {id}");
     }
     if mode == StateStoreMode::Persistence {
         assert_history_goes_on(&world, &before, &gone, lost == 0).await;
@@ -277,7 +142,7 @@ async fn scenario_22_replicated_homes_go_on_without_another_node() {
 
 /// Of five nodes the two oldest leave at once.
 async fn the_oldest_leave_at_once(mode: StateStoreMode) {
-    let world = World::new(mode);
+    let world = World::in_mode(mode);
     let mut nodes = Vec::new();
     for name in ["a:1", "b:2", "c:3", "d:4", "e:5"] {
         nodes.push(world.node(name).await);
@@ -285,14 +150,14 @@ async fn the_oldest_leave_at_once(mode: StateStoreMode) {
     let last = &nodes[4];
     increment(&last.volatile, 0..10);
     for id in 0..10 {
-        assert_eq!(get(&last.volatile, id).await, 1);
+        assert_eq!(get_at_last(&last.volatile, id).await, 1);
     }
     let homes = homes_of(&last.volatile, 0..10);
     let leaving = [nodes[0].cluster.clone(), nodes[1].cluster.clone()];
     let leave = tokio::spawn(async move { tokio::join!(leaving[0].shutdown(), leaving[1].shutdown()) });
     for (id, home) in homes.iter().enumerate() {
         let stays = nodes[2..].iter().any(|node| node.address == *home);
-        let count = get(&last.volatile, id).await;
+        let count = get_at_last(&last.volatile, id).await;
         assert!(count == 1 || !stays, "volatile {id} has moved");
     }
     tokio::time::timeout(PATIENCE, leave).await.expect("they leave").expect("no panic");
@@ -303,7 +168,7 @@ async fn the_oldest_leave_at_once(mode: StateStoreMode) {
     for (id, (before, after)) in homes.iter().zip(&moved).enumerate() {
         let stays = nodes[2..].iter().any(|node| node.address == *before);
         assert!(if stays { before == after } else { nodes[2..].iter().any(|node| node.address == *after) }, "{id}");
-        get(&last.volatile, id).await;
+        get_at_last(&last.volatile, id).await;
     }
 }
 
@@ -322,14 +187,14 @@ async fn scenario_23_the_oldest_leave_at_once_and_replicated_homes_follow() {
 /// sharding 12: what nodes keep homes in, and in how many shards, is compared when they join.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_12_a_node_of_another_mode_or_count_is_refused() {
-    let world = World::new(StateStoreMode::Persistence);
+    let world = World::in_mode(StateStoreMode::Persistence);
     let a = world.node("a:1").await;
     let others = [
         settings(StateStoreMode::Ddata),
         ShardingSettings { number_of_shards: SHARDS + 1, ..settings(StateStoreMode::Persistence) },
     ];
     for (other, name) in others.into_iter().zip(["b:2", "c:3"]) {
-        let (_, cluster) = world.cluster(name).await;
+        let cluster = world.process(name, world.cluster.clone()).await;
         let _sharding = Sharding::start(cluster.clone(), Some(world.stores.clone()), other).await.expect("valid");
         let refused = cluster.join_seed_nodes(vec![a.address.address().clone()]).await.expect_err("it is refused");
         let (refused, key) = (format!("{refused:?}"), ["sharding.state_store_mode", "sharding.number_of_shards"]);
@@ -342,11 +207,11 @@ async fn scenario_12_a_node_of_another_mode_or_count_is_refused() {
 /// sharding 82 and §2.14: after a full stop the homes that were recorded are read back, and generations rise above them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn homes_are_read_back_after_a_full_stop_and_generations_rise() {
-    let world = World::new(StateStoreMode::Persistence);
+    let world = World::in_mode(StateStoreMode::Persistence);
     let nodes = [world.node("a:1").await, world.node("b:2").await, world.node("c:3").await];
     increment(&nodes[0].counters, 0..30);
     for id in 0..30 {
-        assert_eq!(get(&nodes[0].counters, id).await, 1);
+        assert_eq!(get_at_last(&nodes[0].counters, id).await, 1);
     }
     let (before, events) = (world.homes().await, world.history().await.len());
     assert!(!before.is_empty());
@@ -357,7 +222,7 @@ async fn homes_are_read_back_after_a_full_stop_and_generations_rise() {
     let nodes = [world.node("a:1").await, world.node("b:2").await, world.node("c:3").await];
     increment(&nodes[1].counters, 0..30);
     for id in 0..30 {
-        assert_eq!(get(&nodes[1].counters, id).await, 2, "counter {id}");
+        assert_eq!(get_at_last(&nodes[1].counters, id).await, 2, "counter {id}");
     }
     let after = world.homes().await;
     for (shard, (_, generation)) in &before {
@@ -384,7 +249,7 @@ async fn scenario_24_known_homes_go_on_while_the_journal_takes_nothing() {
     let world = World::over(Stores::new(journal.clone(), below.snapshots), StateStoreMode::Persistence);
     let a = world.node("a:1").await;
     increment(&a.volatile, 0..1);
-    assert_eq!(get(&a.volatile, 0).await, 1);
+    assert_eq!(get_at_last(&a.volatile, 0).await, 1);
     let of_coordinator = PersistenceId::unique("/sharding/VolatileCoordinator").expect("valid");
     let known = a.volatile.shard_of("0").expect("it has one");
     let other =
@@ -396,8 +261,8 @@ async fn scenario_24_known_homes_go_on_while_the_journal_takes_nothing() {
     let early = new.ask(|reply_to| Command::Get { reply_to }).timeout(Duration::from_millis(600)).await;
     assert!(early.is_err(), "a home was told that is not stored");
     increment(&a.volatile, 0..1);
-    assert_eq!(get(&a.volatile, 0).await, 2, "what is known goes on");
-    assert_eq!(get(&a.volatile, other).await, 1, "what was told meanwhile is not lost");
+    assert_eq!(get_at_last(&a.volatile, 0).await, 2, "what is known goes on");
+    assert_eq!(get_at_last(&a.volatile, other).await, 1, "what was told meanwhile is not lost");
     let records = world.stores.journal.read(&of_coordinator, ReadRange::all()).await.expect("it answers").records;
     let epochs = records.iter().filter(|record| matches!(decoded(record), HistoryEvent::EpochStarted { .. })).count();
     assert_eq!(epochs, 1, "it was the same coordinator that tried again");
@@ -413,7 +278,7 @@ async fn a_history_that_cannot_be_read_holds_up_new_shards_until_it_is_removed()
     let world = World::over(stores.clone(), StateStoreMode::Persistence);
     let a = world.node("a:1").await;
     increment(&a.volatile, 0..1);
-    assert_eq!(get(&a.volatile, 0).await, 1);
+    assert_eq!(get_at_last(&a.volatile, 0).await, 1);
     tokio::time::timeout(PATIENCE, a.cluster.shutdown()).await.expect("it ends");
     let id = PersistenceId::unique("/sharding/VolatileCoordinator").expect("valid");
     assert!(journal.corrupt(&id, SeqNr::FIRST));
@@ -423,7 +288,7 @@ async fn a_history_that_cannot_be_read_holds_up_new_shards_until_it_is_removed()
     assert!(asked.timeout(Duration::from_secs(1)).await.is_err(), "it was given a home");
     let removed = remove_internal_sharding_data(&stores, &["Volatile"], true).await.expect("it is removed");
     assert!(removed[0].events, "{removed:?}");
-    assert_eq!(get(&a.volatile, 0).await, 1, "what waited is handled");
+    assert_eq!(get_at_last(&a.volatile, 0).await, 1, "what waited is handled");
 }
 
 fn local() -> Stores {
@@ -433,10 +298,12 @@ fn local() -> Stores {
 /// A journal that only one node reaches, or none at all, is refused before anything is started.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn homes_are_only_kept_in_a_journal_that_every_node_reaches() {
-    let world = World::new(StateStoreMode::Persistence);
+    let world = World::in_mode(StateStoreMode::Persistence);
     let settings = || settings(StateStoreMode::Persistence);
+    let ports = std::cell::Cell::new(0_u16);
     let init = async |stores: Option<Stores>, settings: ShardingSettings| {
-        let (_, cluster) = world.cluster(&format!("n:{}", LAST_UID.load(Ordering::Relaxed) + 1)).await;
+        ports.set(ports.get() + 1);
+        let cluster = world.process(&format!("n:{}", ports.get()), world.cluster.clone()).await;
         let sharding = Sharding::start(cluster, stores, settings).await.expect("valid");
         sharding.init(volatiles()).map(drop)
     };

@@ -5,24 +5,25 @@
 //! hosts. Everything arrives at once and in order, but for control messages that a test holds back or drops. Shards
 //! start and stop at once, and after every step at most one of the regions has the shard.
 
+#[path = "common/machines.rs"]
+mod machines;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greylag_cluster::AppVersion;
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 use greylag_sharding::coordinator::{
     Coordinator, CoordinatorConfig, CoordinatorState, Effect as Decision, Input as Fact, StateEvent, StoredState,
 };
-use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::{MemberFacts, Members, Phase};
+use greylag_sharding::membership::Members;
 use greylag_sharding::message::{
     Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, RegionMessage, Standing,
 };
-use greylag_sharding::region::{Effect, Input, MessageInfo, Region, RegionConfig, Route, Token};
+use greylag_sharding::region::{Effect, Input, MessageInfo, Region, Route, Token};
 use greylag_sharding::settings::ShardingSettings;
-use greylag_transport::Lane;
+use machines::{config, fingerprint, up};
 
 const O: usize = 0;
 const N: usize = 1;
@@ -79,47 +80,19 @@ fn index(node: &UniqueAddress) -> usize {
 }
 
 fn members() -> Arc<Members> {
-    let facts = |n: usize| MemberFacts {
-        phase: Phase::Up,
-        // N is the oldest, and so the place of the coordinator.
-        up_number: 1 - n as u32,
-        reachable: true,
-        roles: BTreeSet::new(),
-        app_version: AppVersion::default(),
-    };
+    // N is the oldest, and so the place of the coordinator.
+    let facts = |n: usize| up(1 - n as u32);
     Arc::new(Members { members: (0..2).map(|n| (address(n), facts(n))).collect(), ..Members::default() })
 }
 
-fn fingerprint() -> Fingerprint {
-    Fingerprint {
-        protocol_major: 1,
-        type_name: "Entity".into(),
-        extractor: ("HashV1".into(), 1),
-        number_of_shards: 12,
-        remember_entities: false,
-        remember_entities_store: "ddata".into(),
-        state_store_mode: StateStoreMode::Ddata,
-        role: String::new(),
-        codec: Vec::new(),
-    }
-}
-
 fn node(n: usize, now: Instant) -> Node {
-    let config = RegionConfig {
-        id: region(n),
-        proxy: false,
-        fingerprint: fingerprint(),
-        coordinator_role: String::new(),
-        settings: ShardingSettings::test(),
-        lane_of: Arc::new(|_| Lane::ordinary(0)),
-    };
-    Node { region: Region::new(config, now), route: Route::Closed, live: None, starts: 0 }
+    Node { region: Region::new(config(region(n)), now), route: Route::Closed, live: None, starts: 0 }
 }
 
 fn coordinator(incarnation: u64, decisions: &mut Vec<Decision>) -> Coordinator {
     let config = CoordinatorConfig {
         id: CoordinatorId { node: address(N), incarnation },
-        fingerprint: fingerprint(),
+        fingerprint: fingerprint(12),
         role: String::new(),
         settings: ShardingSettings::test(),
         down_removal_margin: Duration::from_secs(1),

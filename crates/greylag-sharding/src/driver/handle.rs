@@ -27,6 +27,15 @@ impl<M> Clone for Region<M> {
     }
 }
 
+/// Handles of one region are equal; those of a stopped one and of its successor are not.
+impl<M> PartialEq for Region<M> {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl<M> Eq for Region<M> {}
+
 impl<M: Send + 'static> Region<M> {
     /// A name for an entity. An impossible id shows when something is sent to it.
     pub fn entity_ref(&self, id: impl Into<Arc<str>>) -> EntityRef<M> {

@@ -1,0 +1,282 @@
+//! Nodes of a cluster in one process, over an in-process network, and counters for them to host.
+
+#![allow(dead_code, unreachable_pub, reason = "each test file takes what it needs")]
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use greylag_cluster::{Clock, Cluster, ClusterSettings, SbrSettings};
+use greylag_codec::json;
+use greylag_core::{NodeAddress, Registry, ReplyTo, Uid, UniqueAddress};
+use greylag_persistence::{Ctx, Effect, EventSourced, EventSourcedSettings, Stores};
+use greylag_sharding::fingerprint::StateStoreMode;
+use greylag_sharding::{
+    ByEvents, Entity, EntityKey, EntityType, Event, Failure, Region, RegionEvents, Sharding, ShardingSettings,
+};
+use greylag_transport::memory::MemoryNetwork;
+use serde::{Deserialize, Serialize};
+
+/// Nothing that works takes longer, also where the machine has much else to do.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Shards of each type.
+pub const SHARDS: u32 = 20;
+
+pub const COUNTER: EntityKey<Command> = EntityKey::new("Counter");
+pub const VOLATILE: EntityKey<Command> = EntityKey::new("Volatile");
+
+#[derive(Serialize, Deserialize)]
+pub enum Command {
+    Increment,
+    Decrement,
+    Get { reply_to: ReplyTo<i64> },
+}
+
+/// A counter that forgets when its shard ends.
+#[derive(Default)]
+pub struct Volatile(i64);
+
+impl Entity for Volatile {
+    type Message = Command;
+
+    fn receive(&mut self, command: Command, _: &mut Ctx<'_, Command>) -> Result<(), Failure> {
+        match command {
+            Command::Increment => self.0 += 1,
+            Command::Decrement => self.0 -= 1,
+            Command::Get { reply_to } => reply_to.reply(self.0),
+        }
+        Ok(())
+    }
+}
+
+/// A counter that does not.
+pub struct Counter;
+
+#[derive(Serialize, Deserialize)]
+pub struct Changed(i64);
+
+impl EventSourced for Counter {
+    type Command = Command;
+    type Event = Changed;
+    type State = i64;
+
+    fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
+        EventSourcedSettings { snapshot_every: NonZeroU64::new(10), ..node.clone() }
+    }
+
+    fn on_command(&mut self, _: &mut Ctx<'_, Command>, count: &i64, command: Command) -> Effect<Self> {
+        match command {
+            Command::Increment => Effect::persist(Changed(1)),
+            Command::Decrement => Effect::persist(Changed(-1)),
+            Command::Get { reply_to } => Effect::reply(reply_to, *count),
+        }
+    }
+
+    fn apply(count: &mut i64, changed: &Changed) {
+        *count += changed.0;
+    }
+}
+
+pub fn counters() -> EntityType<Command, ByEvents<Counter>> {
+    EntityType::event_sourced(COUNTER, |_| Ok(Counter))
+        .commands(json("counter.command"))
+        .events(json("counter.changed"))
+        .snapshots(json("counter.state"))
+}
+
+pub fn volatiles() -> EntityType<Command> {
+    EntityType::new(VOLATILE, |_| Ok(Volatile::default())).codec(json("volatile.command"))
+}
+
+/// The settings of tests, in one of the two modes.
+pub fn settings(mode: StateStoreMode) -> ShardingSettings {
+    ShardingSettings { number_of_shards: SHARDS, state_store_mode: mode, ..ShardingSettings::test() }
+}
+
+/// A member that hosts both kinds of counters.
+pub struct Node {
+    pub address: UniqueAddress,
+    pub cluster: Cluster,
+    pub sharding: Sharding,
+    pub counters: Region<Command>,
+    pub volatile: Region<Command>,
+}
+
+/// Replicators are known per process, so no two nodes of these tests are the same incarnation.
+static LAST_UID: AtomicU64 = AtomicU64::new(0);
+
+/// Where nodes meet, and how they are set.
+pub struct World {
+    pub network: MemoryNetwork,
+    pub stores: Stores,
+    pub seed: NodeAddress,
+    pub cluster: ClusterSettings,
+    pub sharding: ShardingSettings,
+}
+
+impl World {
+    /// Homes are replicated, and what is cut off for three seconds is downed.
+    pub fn new() -> Self {
+        Self::over(Stores::in_memory_shared(), StateStoreMode::Ddata)
+    }
+
+    pub fn in_mode(mode: StateStoreMode) -> Self {
+        Self::over(Stores::in_memory_shared(), mode)
+    }
+
+    pub fn over(stores: Stores, mode: StateStoreMode) -> Self {
+        // `RUST_LOG=greylag=debug` shows what the nodes do.
+        tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).try_init().ok();
+        let resolver = SbrSettings { stable_after: Duration::from_secs(3), ..SbrSettings::default() };
+        Self {
+            network: MemoryNetwork::new(),
+            stores,
+            seed: "a:1".parse().expect("an address"),
+            cluster: ClusterSettings::test().with_resolver(resolver),
+            sharding: settings(mode),
+        }
+    }
+
+    /// The same, but that nothing is downed by itself.
+    pub fn without_resolver() -> Self {
+        Self { cluster: ClusterSettings::test(), ..Self::new() }
+    }
+
+    /// A process that has not joined and runs no sharding.
+    pub async fn process(&self, address: &str, settings: ClusterSettings) -> Cluster {
+        let uid = Uid::new(LAST_UID.fetch_add(1, Ordering::Relaxed) + 1).expect("not zero");
+        let address = UniqueAddress::new(address.parse().expect("an address"), uid);
+        let remoting = self.network.node(address, Arc::new(Registry::new()));
+        Cluster::start(settings, remoting).await.expect("it starts")
+    }
+
+    /// Sharding on a process that has not joined.
+    pub async fn sharding_on(&self, cluster: &Cluster) -> Sharding {
+        let (stores, settings) = (Some(self.stores.clone()), self.sharding.clone());
+        Sharding::start(cluster.clone(), stores, settings).await.expect("valid")
+    }
+
+    /// A process with this role that has not joined, and its sharding without any type.
+    pub async fn newcomer(&self, address: &str, role: &str) -> Sharding {
+        let roles = Some(role.to_owned()).filter(|role| !role.is_empty()).into_iter().collect();
+        let cluster = self.process(address, ClusterSettings { roles, ..self.cluster.clone() }).await;
+        self.sharding_on(&cluster).await
+    }
+
+    /// Joins, and is Up when this returns.
+    pub async fn join(&self, cluster: &Cluster) {
+        cluster.join_seed_nodes(vec![self.seed.clone()]).await.expect("it joins");
+        cluster.wait_up().await.expect("it comes up");
+    }
+
+    pub async fn node(&self, address: &str) -> Node {
+        self.node_by(address, Clock::system()).await
+    }
+
+    /// A node that counts time by a clock of its own.
+    pub async fn node_by(&self, address: &str, clock: Clock) -> Node {
+        let cluster = self.process(address, ClusterSettings { clock, ..self.cluster.clone() }).await;
+        let sharding = self.sharding_on(&cluster).await;
+        let counters = sharding.init(counters()).expect("fresh");
+        let volatile = sharding.init(volatiles()).expect("fresh");
+        self.join(&cluster).await;
+        Node { address: cluster.self_address().clone(), cluster, sharding, counters, volatile }
+    }
+}
+
+/// What works comes to its end.
+pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what}: not within {PATIENCE:?}"))
+}
+
+/// Looks again until it holds.
+pub async fn until(what: &str, holds: impl Fn() -> bool) {
+    within(what, async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}
+
+/// The first event that is wanted.
+pub async fn event<T>(what: &str, events: &mut RegionEvents, wanted: impl Fn(Event) -> Option<T>) -> T {
+    within(what, async {
+        loop {
+            let event = events.next().await.expect("the region runs");
+            assert!(!matches!(event, Event::Lagged { .. }), "{what}: events were missed");
+            if let Some(found) = wanted(event) {
+                return found;
+            }
+        }
+    })
+    .await
+}
+
+pub async fn get(region: &Region<Command>, id: usize) -> i64 {
+    region
+        .entity_ref(id.to_string())
+        .ask(|reply_to| Command::Get { reply_to })
+        .timeout(PATIENCE)
+        .await
+        .expect("it answers")
+}
+
+/// Asks again while the answer is lost: what was on its way to a dead node is.
+pub async fn get_at_last(region: &Region<Command>, id: usize) -> i64 {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let ask =
+            region.entity_ref(id.to_string()).ask(|reply_to| Command::Get { reply_to }).timeout(PATIENCE / 10).send();
+        match ask.await {
+            Ok(count) => return count,
+            Err(error) => assert!(Instant::now() < deadline, "counter {id}: {error}"),
+        }
+    }
+}
+
+pub fn increment(region: &Region<Command>, ids: std::ops::Range<usize>) {
+    ids.for_each(|id| region.entity_ref(id.to_string()).tell(Command::Increment).expect("it is taken"));
+}
+
+pub fn increment_all(region: &Region<Command>, count: usize) {
+    increment(region, 0..count);
+}
+
+pub async fn assert_all(region: &Region<Command>, count: usize, expected: i64) {
+    for id in 0..count {
+        assert_eq!(get(region, id).await, expected, "counter {id}");
+    }
+}
+
+/// Waits until whatever was told through `region` before has been handled: an ask follows a tell of
+/// the same sender in order, while what another node asks may overtake both.
+pub async fn settle(region: &Region<Command>, count: usize) {
+    for id in 0..count {
+        get(region, id).await;
+    }
+}
+
+/// Where an entity lives, as a region knows it.
+pub fn home_of(region: &Region<Command>, id: usize) -> Option<UniqueAddress> {
+    region.shard_home(&region.shard_of(&id.to_string()).expect("it has one"))
+}
+
+/// The same of several, all of which are known.
+pub fn homes_of(region: &Region<Command>, ids: std::ops::Range<usize>) -> Vec<UniqueAddress> {
+    ids.map(|id| home_of(region, id).expect("it is known")).collect()
+}
+
+/// Waits until `node` has so many shards, as `region` sees it.
+pub async fn wait_for_shards(region: &Region<Command>, node: &UniqueAddress, at_least: usize) {
+    let mut events = region.subscribe();
+    let deadline = Instant::now() + PATIENCE;
+    while region.shard_homes().get(node).copied().unwrap_or_default() < at_least {
+        let left = deadline.saturating_duration_since(Instant::now());
+        tokio::time::timeout(left, events.next())
+            .await
+            .unwrap_or_else(|_| panic!("{node} hosts too little: {:?}", region.shard_homes()));
+    }
+}

@@ -1,0 +1,354 @@
+//! Setting types up, and the first messages to them: on one node, before the node is a member, beside nodes that mean
+//! something else by a type or run no sharding at all. Source: sharding §1.2 to §1.6, §2.3, §2.5, scenarios 6 to 18.
+
+#[path = "common/nodes.rs"]
+mod nodes;
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use greylag_cluster::{ClusterSettings, MemberStatus};
+use greylag_codec::json;
+use greylag_core::{DeadLetterReason, ReplyTo};
+use greylag_persistence::Ctx;
+use greylag_sharding::fingerprint::{Mismatch, StateStoreMode};
+use greylag_sharding::ids::{EntityId, ShardId};
+use greylag_sharding::region::{RegionEvent, RegionState};
+use greylag_sharding::{
+    AskError, Entity, EntityKey, EntityType, Event, Extractor, Failure, InitError, Region, SendError, ShardingSettings,
+};
+use nodes::*;
+use serde::{Deserialize, Serialize};
+
+/// Says who it is and what it was sent, in order.
+struct Echo {
+    id: String,
+    seen: Vec<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Say {
+    Number(u64),
+    All(ReplyTo<(String, Vec<u64>)>),
+}
+
+impl Entity for Echo {
+    type Message = Say;
+
+    fn receive(&mut self, say: Say, _: &mut Ctx<'_, Say>) -> Result<(), Failure> {
+        match say {
+            Say::Number(number) => self.seen.push(number),
+            Say::All(reply_to) => reply_to.reply((self.id.clone(), self.seen.clone())),
+        }
+        Ok(())
+    }
+}
+
+fn echoes(name: &str) -> EntityType<Say> {
+    let key = EntityKey::named(name);
+    EntityType::new(key, |init| Ok(Echo { id: init.id.to_string(), seen: Vec::new() })).codec(json("say"))
+}
+
+async fn all(region: &Region<Say>, id: &str) -> (String, Vec<u64>) {
+    region.entity_ref(id).ask(Say::All).timeout(PATIENCE).await.expect("it answers")
+}
+
+/// sharding 6: the same type again is the same handle; the same name for other messages is refused.
+#[tokio::test]
+async fn scenario_6_a_name_has_one_message_type() {
+    let world = World::new();
+    let sharding = world.newcomer("a:1", "").await;
+    let region = sharding.init(volatiles()).expect("fresh");
+    assert_eq!(sharding.init(volatiles()).expect("the same type"), region);
+    assert_eq!(sharding.region(VOLATILE).expect("it is set up"), region);
+    let other = EntityType::new(EntityKey::new("Volatile"), |_| Ok(Echo { id: String::new(), seen: Vec::new() }));
+    let refused = sharding.init(other.codec(json("say"))).expect_err("its messages are others");
+    assert_eq!(refused, InitError::AlreadyInitialized { name: region.name().clone() });
+    assert_ne!(sharding.init(counters()).expect("another type"), region);
+}
+
+/// sharding 7: types that are set up at once, by as many tasks. Within five seconds on a machine that does nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_7_fifty_types_are_set_up_at_once() {
+    let world = World::new();
+    let sharding = world.newcomer("a:1", "").await;
+    world.join(sharding.cluster().expect("it has one")).await;
+    let tasks: Vec<_> = (0..50)
+        .map(|number| {
+            let sharding = sharding.clone();
+            tokio::spawn(async move {
+                let region = sharding.init(echoes(&format!("type{number}"))).expect("fresh");
+                region.entity_ref("one").tell(Say::Number(number)).expect("it is taken");
+                (number, all(&region, "one").await)
+            })
+        })
+        .collect();
+    for task in tasks {
+        let (number, answer) = within("a type", task).await.expect("no panic");
+        assert_eq!(answer, ("one".to_owned(), vec![number]));
+    }
+    assert_eq!(sharding.shard_type_names().len(), 50);
+}
+
+/// sharding 8: many senders, many entities, two nodes: each entity is sent what is meant for it and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_8_each_entity_sees_its_own_messages_alone() {
+    const TASKS: u64 = 20;
+    const EACH: u64 = 100;
+    let world = World::new();
+    let mut regions = Vec::new();
+    for address in ["a:1", "b:1"] {
+        let sharding = world.newcomer(address, "").await;
+        regions.push(sharding.init(echoes("Echo")).expect("fresh"));
+        world.join(sharding.cluster().expect("it has one")).await;
+    }
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let region = regions[task as usize % 2].clone();
+            tokio::spawn(async move {
+                let mut replies = 0;
+                for id in task * EACH + 1..=(task + 1) * EACH {
+                    let name = id.to_string();
+                    region.entity_ref(name.as_str()).tell(Say::Number(id)).expect("it is taken");
+                    assert_eq!(all(&region, &name).await, (name, vec![id]));
+                    replies += 1;
+                }
+                replies
+            })
+        })
+        .collect();
+    let mut replies = 0;
+    for task in tasks {
+        replies += task.await.expect("no entity saw another's message");
+    }
+    assert_eq!(replies, TASKS * EACH);
+    let shards: usize = regions[0].shard_homes().values().sum();
+    assert_eq!(shards, SHARDS as usize, "over all shards");
+}
+
+/// The id of an entity is the number of its shard, so that each shard has one entity.
+struct OneEach {
+    version: u32,
+}
+
+impl OneEach {
+    const SHARDS: u32 = 1000;
+}
+
+impl Extractor for OneEach {
+    fn shard_id(&self, id: &EntityId) -> ShardId {
+        ShardId::from_index(self.shard_index(id).expect("the tests name their entities by numbers"))
+    }
+
+    fn shard_index(&self, id: &EntityId) -> Option<u32> {
+        id.as_str().parse().ok().filter(|number| *number < Self::SHARDS)
+    }
+
+    fn number_of_shards(&self) -> Option<NonZeroU32> {
+        NonZeroU32::new(Self::SHARDS)
+    }
+
+    fn identity(&self) -> (&'static str, u32) {
+        ("one-each", self.version)
+    }
+}
+
+/// sharding 9: with a shard for each entity, a node's crash moves its entities alone, each when it is next sent something.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_9_with_a_shard_for_each_entity_a_crash_moves_its_entities_alone() {
+    const IDS: usize = 24;
+    let world = World::new();
+    let mut nodes = Vec::new();
+    for address in ["a:1", "b:1", "c:1"] {
+        let sharding = world.newcomer(address, "").await;
+        let region = sharding.init(volatiles().extractor(OneEach { version: 1 })).expect("fresh");
+        world.join(sharding.cluster().expect("it has one")).await;
+        nodes.push((sharding, region));
+    }
+    let region = &nodes[0].1;
+    increment(region, 0..IDS);
+    assert_all(region, IDS, 1).await;
+    let shards: BTreeSet<_> = (0..IDS).map(|id| region.shard_of(&id.to_string()).expect("it is a number")).collect();
+    assert_eq!(shards, (0..IDS as u32).map(ShardId::from_index).collect());
+    let homes = homes_of(region, 0..IDS);
+    let gone = nodes[2].1.id().node.clone();
+    assert!(homes.contains(&gone), "{homes:?}");
+
+    world.network.crash(&gone);
+    until("the crashed node has no shard any more", || !region.shard_homes().contains_key(&gone)).await;
+    for (id, home) in homes.iter().enumerate() {
+        assert_eq!(home_of(region, id), Some(home.clone()).filter(|home| *home != gone), "{id} waits to be asked for");
+    }
+    for (id, home) in homes.iter().enumerate() {
+        let (count, now) = (get_at_last(region, id).await, home_of(region, id).expect("it answered"));
+        assert_eq!(count, i64::from(*home != gone), "counter {id}: a new one, or the one of before");
+        assert!(if *home == gone { now != gone } else { now == *home }, "counter {id}: {home}, now {now}");
+    }
+    for (id, home) in homes.iter().enumerate() {
+        assert_eq!(get(region, id).await, i64::from(*home != gone), "counter {id} stays");
+    }
+}
+
+/// What this thread logs, from one level on.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("nothing panics").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    fn keep(level: tracing::Level) -> (Self, tracing::subscriber::DefaultGuard) {
+        let log = Self::default();
+        let writer = log.clone();
+        let to_log = move || writer.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_max_level(level).with_writer(to_log).finish();
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    fn has(&self, text: &str) -> bool {
+        String::from_utf8_lossy(&self.0.lock().expect("nothing panics")).contains(text)
+    }
+}
+
+/// sharding 11: of two members one runs no sharding, so the coordinator's state is not read: an error says what to look
+/// for, and all goes on once the other one starts it. All of the coordinator runs on the thread of this test.
+#[tokio::test]
+async fn scenario_11_a_member_without_sharding_is_hinted_at() {
+    let mut world = World::new();
+    world.sharding = ShardingSettings { waiting_for_state_timeout: Duration::from_millis(100), ..world.sharding };
+    let (errors, _until_then) = Log::keep(tracing::Level::ERROR);
+    let a = world.newcomer("a:1", "").await;
+    world.join(a.cluster().expect("it has one")).await;
+    let b = world.process("b:1", world.cluster.clone()).await;
+    world.join(&b).await;
+    let region = a.init(volatiles()).expect("fresh");
+    increment(&region, 0..1);
+    until("the error", || errors.has("is sharding started on all nodes?")).await;
+    assert_eq!(region.counters().buffered, 1, "it waits");
+
+    let sharding = world.sharding_on(&b).await;
+    let beside = sharding.init(volatiles()).expect("fresh");
+    assert_eq!(get(&region, 0).await, 1, "it waited");
+    assert_eq!(get(&beside, 0).await, 1);
+}
+
+fn refused(event: Event) -> Option<Mismatch> {
+    if let Event::Region(RegionEvent::Refused(mismatch)) = event { Some(mismatch) } else { None }
+}
+
+/// sharding 13: nodes that place the entities of a type otherwise: the later one is refused, for that type alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_13_another_version_of_an_extractor_is_refused_for_its_type_alone() {
+    let world = World::new();
+    let placed = |version| volatiles().extractor(OneEach { version });
+    let a = world.newcomer("a:1", "").await;
+    let (placed_a, counters_a) = (a.init(placed(1)).expect("fresh"), a.init(counters()).expect("fresh"));
+    world.join(a.cluster().expect("it has one")).await;
+    increment(&placed_a, 0..10);
+    assert_all(&placed_a, 10, 1).await;
+
+    let b = world.newcomer("b:1", "").await;
+    let (placed_b, counters_b) = (b.init(placed(2)).expect("fresh"), b.init(counters()).expect("fresh"));
+    let mut events = placed_b.subscribe();
+    increment(&placed_b, 0..3);
+    assert_eq!(placed_b.counters().buffered, 3);
+    world.join(b.cluster().expect("it has one")).await;
+    let mismatch = event("it is refused", &mut events, refused).await;
+    assert_eq!(mismatch.field, "extractor");
+    assert_eq!(placed_b.state(), RegionState::Refused);
+    let now = placed_b.counters();
+    assert_eq!((now.submitted, now.dead_lettered, now.buffered), (3, 3, 0), "what waited ends");
+    let remoting = b.cluster().expect("it has one").remoting().clone();
+    assert_eq!(remoting.dead_letter_totals().get(&DeadLetterReason::Refused), Some(&3));
+    assert_eq!(placed_b.entity_ref("1").tell(Command::Increment), Err(SendError::Refused));
+    let asked = placed_b.entity_ref("1").ask(|reply_to| Command::Get { reply_to }).timeout(PATIENCE).await;
+    assert_eq!(asked, Err(AskError::Send(SendError::Refused)));
+    let not_ready = b.cluster().expect("it has one").readiness().not_ready;
+    assert!(not_ready.iter().any(|reason| reason.contains("extractor")), "{not_ready:?}");
+
+    assert_all(&placed_a, 10, 1).await;
+    increment(&counters_b, 0..20);
+    assert_all(&counters_b, 20, 1).await;
+    assert_all(&counters_a, 20, 1).await;
+    let shards: usize = counters_a.shard_homes().values().sum();
+    wait_for_shards(&counters_a, &counters_b.id().node, 1).await;
+    assert!(shards > 0 && !placed_a.shard_homes().contains_key(&placed_b.id().node), "it hosts the other type alone");
+}
+
+/// sharding 17: a node that the cluster cannot let come up yet keeps what is sent there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_17_a_node_that_is_weakly_up_keeps_what_is_sent() {
+    // Homes are kept in a journal, since replicas that are cut off from each other would agree on none.
+    let world = World { cluster: ClusterSettings::test(), ..World::in_mode(StateStoreMode::Persistence) };
+    let (a, b) = (world.node("a:1").await, world.node("b:1").await);
+    world.network.cut(a.address.address(), b.address.address());
+    within("b is unreachable", a.cluster.wait_for(|view| view.unreachable.contains(&b.address)))
+        .await
+        .expect("it stays");
+    let sharding = world.newcomer("c:1", "").await;
+    let volatile = sharding.init(volatiles()).expect("fresh");
+    let mut events = volatile.subscribe();
+    for number in 1..=3 {
+        volatile.entity_ref("0").tell(Command::Increment).expect("it is taken");
+        assert_eq!(volatile.counters().buffered, number);
+    }
+    let cluster = sharding.cluster().expect("it has one");
+    within("it joins", cluster.join_seed_nodes(vec![world.seed.clone()])).await.expect("a lets it in");
+    let has_status = |status| cluster.self_member().is_some_and(|own| own.status == status);
+    until("it is WeaklyUp", || has_status(MemberStatus::WeaklyUp)).await;
+    let tried = |event| match event {
+        Event::Region(RegionEvent::StillUnregistered { buffered, candidates }) => Some((buffered, candidates)),
+        Event::Region(RegionEvent::Registered { .. }) => panic!("a node that is WeaklyUp was registered"),
+        _ => None,
+    };
+    // By then it has come by a registration five times.
+    let (buffered, candidates) = event("it is not registered", &mut events, tried).await;
+    assert_eq!((buffered, candidates), (3, vec![a.address.clone()]));
+    assert!(has_status(MemberStatus::WeaklyUp));
+    assert_eq!((volatile.state(), volatile.counters().buffered), (RegionState::Unregistered, 3));
+    assert_eq!(get(&a.volatile, 0).await, 0, "nothing was delivered");
+
+    world.network.heal_all();
+    within("it comes up", cluster.wait_up()).await.expect("it stays");
+    assert_eq!(get(&volatile, 0).await, 3);
+    assert_eq!(get(&a.volatile, 0).await, 3);
+}
+
+/// sharding 18: a full buffer keeps the oldest, refuses the others to their sender, and loses count of none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_18_a_full_buffer_keeps_the_oldest_and_refuses_the_rest() {
+    let mut world = World::new();
+    world.sharding = ShardingSettings { buffer_size: 10, ..world.sharding };
+    let sharding = world.newcomer("a:1", "").await;
+    let region = sharding.init(echoes("Echo")).expect("fresh");
+    let one = region.entity_ref("one");
+    for number in 1..=15 {
+        let taken = if number <= 10 { Ok(()) } else { Err(SendError::BufferFull) };
+        assert_eq!(one.tell(Say::Number(number)), taken, "tell {number}");
+    }
+    let cluster = sharding.cluster().expect("it has one");
+    let full = || cluster.remoting().dead_letter_totals().get(&DeadLetterReason::BufferFull).copied();
+    let sums = || {
+        let now = region.counters();
+        assert_eq!(now.submitted, now.delivered + now.forwarded + now.dead_lettered + now.buffered);
+        (now.submitted, now.delivered, now.dead_lettered, now.buffered)
+    };
+    assert_eq!((full(), sums()), (Some(5), (15, 0, 5, 10)));
+
+    world.join(cluster).await;
+    let shard = region.shard_of("one").expect("an id");
+    until("its shard runs", || region.is_routed(&shard)).await;
+    assert_eq!(all(&region, "one").await, ("one".to_owned(), (1..=10).collect()));
+    assert_eq!((full(), sums()), (Some(5), (15, 10, 5, 0)));
+}
