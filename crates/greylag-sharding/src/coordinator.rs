@@ -208,7 +208,7 @@ impl Coordinator {
             Input::Committed { batch } => self.on_committed(now, batch, out),
             Input::CommitFailed { batch, retryable } => self.on_commit_failed(batch, retryable, out),
             Input::FromRegion { node, message } => self.on_region(now, &node, message, out),
-            Input::Membership(members) => self.on_membership(now, members),
+            Input::Membership(members) => self.on_membership(now, members, out),
             Input::Standing(standing) => self.standing = standing,
             Input::Allocated { call, homes } => self.on_allocated(call, homes, out),
             Input::Rebalance { shards } => self.on_rebalance(now, shards, out),

@@ -74,6 +74,11 @@ impl Members {
         by_age.into_iter().take(leaving + 1).map(|(address, _)| address.clone()).collect()
     }
 
+    /// Whether the whole cluster prepares to end: nothing moves any more. Source: sharding §2.18.
+    pub fn is_preparing(&self) -> bool {
+        self.members.values().any(|member| member.phase == Phase::Preparing)
+    }
+
     /// Whether this process is a member now.
     pub fn contains(&self, node: &UniqueAddress) -> bool {
         self.members.contains_key(node)

@@ -146,6 +146,8 @@ pub struct Region {
     nonce: u64,
     counters: Counters,
     fill: Fill,
+    /// Why messages are dropped from the moment on at which the region ends.
+    end_reason: DeadLetterReason,
     /// Messages that leave one buffer in one turn.
     flush_turn: usize,
     sabotage: Option<Sabotage>,
@@ -170,6 +172,7 @@ impl Region {
             nonce: 0,
             counters: Counters::default(),
             fill: Fill::default(),
+            end_reason: DeadLetterReason::RegionStopped,
             flush_turn: routing::FLUSH_TURN,
             sabotage: None,
         }

@@ -166,6 +166,7 @@ async fn scenario_9_with_a_shard_for_each_entity_a_crash_moves_its_entities_alon
         let sharding = world.newcomer(address, "").await;
         let region = sharding.init(volatiles().extractor(OneEach { version: 1 })).expect("fresh");
         world.join(sharding.cluster().expect("it has one")).await;
+        until("it takes its share", || region.state() == RegionState::Registered).await;
         nodes.push((sharding, region));
     }
     let region = &nodes[0].1;
@@ -270,7 +271,8 @@ async fn scenario_13_another_version_of_an_extractor_is_refused_for_its_type_alo
     let now = placed_b.counters();
     assert_eq!((now.submitted, now.dead_lettered, now.buffered), (3, 3, 0), "what waited ends");
     let remoting = b.cluster().expect("it has one").remoting().clone();
-    assert_eq!(remoting.dead_letter_totals().get(&DeadLetterReason::Refused), Some(&3));
+    let dead = || remoting.dead_letter_totals().get(&DeadLetterReason::Refused).copied();
+    until("the dead letters", || dead() == Some(3)).await;
     assert_eq!(placed_b.entity_ref("1").tell(Command::Increment), Err(SendError::Refused));
     let asked = placed_b.entity_ref("1").ask(|reply_to| Command::Get { reply_to }).timeout(PATIENCE).await;
     assert_eq!(asked, Err(AskError::Send(SendError::Refused)));

@@ -140,9 +140,8 @@ impl Coordinator {
     }
 
     pub(super) fn call_rebalance(&mut self, out: &mut Vec<Effect>) {
-        let preparing = self.members.members.values().any(|member| member.phase == Phase::Preparing);
         let view = self.view();
-        if preparing || self.rebalancing || self.terminating || view.regions.is_empty() {
+        if self.members.is_preparing() || self.rebalancing || self.terminating || view.regions.is_empty() {
             return;
         }
         self.rebalancing = true;

@@ -216,6 +216,12 @@ impl HandOffs {
         }
     }
 
+    /// The shards that wait for regions to stop sending to them.
+    fn unacked(&self) -> Vec<ShardId> {
+        let waits = |(_, handoff): &(&ShardId, &HandOff)| matches!(handoff.step, Step::AwaitAcks { .. });
+        self.by_shard.iter().filter(waits).map(|(shard, _)| shard.clone()).collect()
+    }
+
     /// What is kept of the handoff that ended before the allocation of the shard.
     pub(super) fn flush(&self, shard: &ShardId) -> Option<&Flush> {
         self.flushes.get(shard)
@@ -230,7 +236,7 @@ impl HandOffs {
 impl Coordinator {
     pub(super) fn on_rebalance(&mut self, now: Instant, shards: BTreeSet<ShardId>, out: &mut Vec<Effect>) {
         self.rebalancing = false;
-        if self.state != CoordinatorState::Active {
+        if self.state != CoordinatorState::Active || self.members.is_preparing() {
             return;
         }
         let started: BTreeSet<_> = shards.into_iter().filter(|shard| self.begin_handoff(now, shard, out)).collect();
@@ -374,6 +380,13 @@ impl Coordinator {
         self.answer_requests(out);
     }
 
+    /// Ends the handoffs for which regions would have to stop sending: in a cluster that prepares to end none does.
+    pub(super) fn abandon_unacked(&mut self, out: &mut Vec<Effect>) {
+        for shard in self.handoffs.unacked() {
+            self.abandon(&shard, out);
+        }
+    }
+
     pub(super) fn on_shard_stopped(
         &mut self,
         region: &RegionId,
@@ -411,7 +424,8 @@ impl Coordinator {
         if self.state != CoordinatorState::Active {
             return;
         }
-        let others = self.members.members.keys().any(|node| *node != region.node && self.can_host(node));
+        let takes = |node: &UniqueAddress| *node != region.node && self.can_host(node);
+        let others = !self.members.is_preparing() && self.members.members.keys().any(takes);
         if let Some(entry) = self.registry.get_mut(region) {
             entry.shutting_down = true;
         }

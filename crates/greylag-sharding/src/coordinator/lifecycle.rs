@@ -209,9 +209,12 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn on_membership(&mut self, now: Instant, members: Arc<Members>) {
+    pub(super) fn on_membership(&mut self, now: Instant, members: Arc<Members>, out: &mut Vec<Effect>) {
         self.members = members;
         self.note_missing(now);
+        if self.members.is_preparing() {
+            self.abandon_unacked(out);
+        }
     }
 
     /// Nodes that own something and are no members: their time runs.

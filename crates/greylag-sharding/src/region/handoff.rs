@@ -27,6 +27,9 @@ impl Region {
         owner: RegionId,
         out: &mut Vec<Effect>,
     ) {
+        if self.members.is_preparing() {
+            return;
+        }
         let region = self.config.id.clone();
         let flushed = self.with_slot(shard, |this, slot| {
             let known = slot.acked.filter(|acked| (acked.generation, acked.attempt) == (generation, attempt));

@@ -410,6 +410,9 @@ impl Region {
             }
             self.try_now(now, out);
         }
+        if self.members.is_preparing() {
+            self.end_without_handoff(now, out);
+        }
     }
 
     /// Looks whether any member, reachable or not, has the hosting role, once this node is a member itself.

@@ -41,7 +41,8 @@ impl Region {
             kept_at: None,
         };
         match self.state {
-            RegionState::Stopped | RegionState::Stopping => {
+            RegionState::Stopping => return self.drop_waiting(&shard, &waiting, self.end_reason, out),
+            RegionState::Stopped => {
                 return self.drop_waiting(&shard, &waiting, DeadLetterReason::RegionStopped, out);
             }
             RegionState::Refused => return self.drop_waiting(&shard, &waiting, DeadLetterReason::Refused, out),

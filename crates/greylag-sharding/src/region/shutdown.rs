@@ -16,8 +16,18 @@ impl Region {
             return;
         }
         self.state = RegionState::ShuttingDown;
-        if !self.is_idle() {
+        if self.members.is_preparing() {
+            self.end_without_handoff(now, out);
+        } else if !self.is_idle() {
             self.try_now(now, out);
+        }
+    }
+
+    /// Ends a region that shuts down where it is: the whole cluster ends, and no other region takes its shards over.
+    /// Source: sharding §2.18.
+    pub(super) fn end_without_handoff(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if self.state == RegionState::ShuttingDown {
+            self.end_shards(now, DeadLetterReason::RegionStopped, false, out);
         }
     }
 
@@ -49,6 +59,7 @@ impl Region {
 
     fn end_shards(&mut self, now: Instant, reason: DeadLetterReason, kill: bool, out: &mut Vec<Effect>) {
         self.state = RegionState::Stopping;
+        self.end_reason = reason;
         for shard in self.shards_where(|_| true) {
             self.with_slot(&shard, |region, slot| {
                 slot.next = None;
