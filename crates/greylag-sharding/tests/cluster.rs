@@ -9,16 +9,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use greylag_cluster::{Clock, Cluster, ShutdownReason};
-use greylag_core::{CodecId, Generation, Registry, UniqueAddress};
-use greylag_sharding::SendError;
+use greylag_codec::json;
+use greylag_core::{CodecId, Generation, Registry, ReplyTo, UniqueAddress};
+use greylag_persistence::Ctx;
 use greylag_sharding::fingerprint::Fingerprint;
 use greylag_sharding::horizon::Horizon;
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::message::{Claim, ClaimState, CoordinatorMessage, FromCoordinator, RegionMessage, Register};
 use greylag_sharding::parts::Cutter;
+use greylag_sharding::region::RegionState;
 use greylag_sharding::wire::{self, Control};
+use greylag_sharding::{Entity, EntityKey, EntityRef, EntityType, Failure, SendError};
 use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient, Remoting};
 use nodes::*;
+use serde::{Deserialize, Serialize};
 
 /// sharding 1, over a cluster of one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -185,6 +189,114 @@ async fn scenario_102_a_region_is_started_again_beside_another_node() {
     increment_all(&again, 40);
     assert_all(&again, 40, 2).await;
     assert_all(&a.counters, 40, 2).await;
+}
+
+/// Takes numbers, and counts those that are not the next one.
+#[derive(Default)]
+struct Sequence {
+    last: u64,
+    wrong: u64,
+}
+
+const SEQUENCE: EntityKey<Numbered> = EntityKey::new("Sequence");
+
+#[derive(Serialize, Deserialize)]
+enum Numbered {
+    Next(u64),
+    Seen(ReplyTo<(u64, u64)>),
+}
+
+impl Entity for Sequence {
+    type Message = Numbered;
+
+    fn receive(&mut self, message: Numbered, _: &mut Ctx<'_, Numbered>) -> Result<(), Failure> {
+        match message {
+            Numbered::Next(number) => {
+                self.wrong += u64::from(number != self.last + 1);
+                self.last = number;
+            }
+            Numbered::Seen(reply_to) => reply_to.reply((self.last, self.wrong)),
+        }
+        Ok(())
+    }
+}
+
+/// Sends so many numbers; what was sent is looked at often enough that no queue overflows.
+async fn send_numbers(to: EntityRef<Numbered>, count: u64) {
+    for number in 1..=count {
+        to.tell(Numbered::Next(number)).expect("it is taken");
+        if number % 1_000 == 0 || number == count {
+            let seen = to.ask(Numbered::Seen).timeout(PATIENCE).await.expect("it answers");
+            assert_eq!(seen, (number, 0), "none lost, none out of its order");
+        }
+    }
+}
+
+/// sharding 25: while no coordinator can be reached, known homes are served as ever, near and far, and what is for a shard
+/// without a home waits until one can.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_25_known_homes_go_on_without_a_coordinator() {
+    const MESSAGES: u64 = 50_000;
+    let mut world = World::without_resolver();
+    world.sharding.rebalance_interval = Duration::from_secs(3600);
+    let mut regions = Vec::new();
+    for address in ["a:1", "b:1", "c:1"] {
+        let sharding = world.newcomer(address, "").await;
+        let entities = EntityType::new(SEQUENCE, |_| Ok(Sequence::default())).codec(json("numbered"));
+        let region = sharding.init(entities).expect("fresh");
+        world.join(sharding.cluster().expect("it has one")).await;
+        until("it takes its share", || region.state() == RegionState::Registered).await;
+        regions.push(region);
+    }
+    let [a, b, c] = &regions[..] else { unreachable!("there are three") };
+    let id_of = async |home: &UniqueAddress| {
+        for id in 0.. {
+            let id = id.to_string();
+            b.entity_ref(id.as_str()).ask(Numbered::Seen).timeout(PATIENCE).await.expect("it answers");
+            if b.shard_home(&b.shard_of(&id).expect("an id")).as_ref() == Some(home) {
+                return id;
+            }
+        }
+        unreachable!("each of three regions is given shards")
+    };
+    let (near, far) = (id_of(&b.id().node).await, id_of(&c.id().node).await);
+    let near_from_c = c.entity_ref(near.as_str());
+    assert_eq!(near_from_c.ask(Numbered::Seen).timeout(PATIENCE).await, Ok((0, 0)));
+    let is_unknown = |id: &usize| !b.is_routed(&b.shard_of(&id.to_string()).expect("an id"));
+    let unknown = (0..1_000).find(is_unknown).expect("some shard has no home yet").to_string();
+
+    for other in [b, c] {
+        world.network.cut(a.id().node.address(), other.id().node.address());
+    }
+    let waiting = b.entity_ref(unknown.as_str());
+    waiting.tell(Numbered::Next(1)).expect("it is taken");
+    let senders = [&near, &far].map(|id| tokio::spawn(send_numbers(b.entity_ref(id.as_str()), MESSAGES)));
+    for sender in senders {
+        sender.await.expect("in order");
+    }
+    assert_eq!(b.counters().buffered, 1, "nobody gave its shard a home");
+    world.network.heal_all();
+    assert_eq!(waiting.ask(Numbered::Seen).timeout(PATIENCE).await, Ok((1, 0)));
+    assert_eq!(near_from_c.ask(Numbered::Seen).timeout(PATIENCE).await, Ok((MESSAGES, 0)), "the same incarnation");
+}
+
+/// sharding 29: a node that joins is given shards of the one that has them all, and no value is lost on the way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_29_shards_move_to_a_node_that_joins() {
+    const IDS: usize = 100;
+    let mut world = World::new();
+    world.sharding.number_of_shards = 10;
+    let a = world.node("a:1").await;
+    for id in 0..IDS {
+        (0..=id % 7).for_each(|_| increment(&a.counters, id..id + 1));
+    }
+    settle(&a.counters, IDS).await;
+    assert_eq!(a.counters.shard_homes(), [(a.address.clone(), 10)].into());
+    let b = world.node("b:1").await;
+    wait_for_shards(&a.counters, &b.address, 2).await;
+    for id in 0..IDS {
+        assert_eq!(get(&b.counters, id).await, id as i64 % 7 + 1, "counter {id}");
+    }
 }
 
 /// What a node without a region is told on the control path of a type.

@@ -16,7 +16,7 @@ use greylag_sharding::coordinator::replay::Replay;
 use greylag_sharding::coordinator::{Coordinator, CoordinatorConfig, Effect, Input, StateEvent, StoredState};
 use greylag_sharding::fingerprint::{Mismatch, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::{MemberFacts, Members, Removal};
+use greylag_sharding::membership::{MemberFacts, Members, Phase, Removal};
 use greylag_sharding::message::{
     Attempt, Claim, ClaimState, CoordinatorId, CoordinatorMessage, Home, RegionMessage, Register, Standing,
 };
@@ -222,7 +222,8 @@ impl World {
         let before = std::mem::take(&mut self.members.members);
         for (age, node) in case.arg("up").unwrap_or("").split(',').filter(|n| !n.is_empty()).enumerate() {
             let is_silent = case.arg("unreachable").unwrap_or("").split(',').any(|silent| silent == node);
-            let facts = MemberFacts { reachable: !is_silent, ..up(age as u32) };
+            let phase = if case.flag("preparing") { Phase::Preparing } else { Phase::Up };
+            let facts = MemberFacts { reachable: !is_silent, phase, ..up(age as u32) };
             self.members.members.insert(address(node), facts);
         }
         for gone in before.into_keys().filter(|node| !self.members.members.contains_key(node)).collect::<Vec<_>>() {

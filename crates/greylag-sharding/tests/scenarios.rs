@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 use greylag_sharding::fingerprint::Fingerprint;
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::{Members, Removal};
+use greylag_sharding::membership::{Members, Phase, Removal};
 use greylag_sharding::message::{
     Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, Mark, PeerMessage, RegionMessage, Stamp,
 };
 use greylag_sharding::region::{
-    Effect, Input, MessageInfo, Provenance, Region, RegionConfig, RegionEvent, Returned, Route, Token,
+    Effect, Input, MessageInfo, Provenance, Region, RegionConfig, RegionEvent, RegionState, Returned, Route, Token,
 };
 use greylag_sharding::settings::ShardingSettings;
 use greylag_testkit::deadlines::assert_moved;
@@ -1035,6 +1035,105 @@ fn scenario_103_a_stranger_moves_no_route() {
     // The coordinator of before is obeyed still: none of these raised the epoch.
     lab.route(P, home(N, 2));
     assert!(matches!(&lab.nodes[P].published, Route::Closed), "it leaves O and probes the path");
+}
+
+impl Lab {
+    /// How often a node has said that it accepts a generation of the shard.
+    fn started(&self, node: usize, seq: u64) -> usize {
+        let accepts = |(n, message): &&(usize, RegionMessage)| {
+            *n == node
+                && matches!(message, RegionMessage::ShardStarted { shards, .. } if shards[..] == [(shard(), generation(seq))])
+        };
+        self.told.iter().filter(accepts).count()
+    }
+}
+
+/// The shard comes back to its owner of before, which has not ended the former one yet: the next one starts once, after it.
+#[test]
+fn scenario_34_a_shard_that_comes_back_starts_after_the_former_one_has_ended() {
+    let mut lab = Lab::owned_by_o();
+    assert_eq!((lab.started(O, 1), lab.nodes[O].starts), (1, 1));
+    lab.hand_off(O, 1, 1, &[]);
+    assert_eq!(lab.nodes[O].ending, Some(generation(1)), "it has begun to stop");
+    let back = Home { previous: Some(generation(1)), ..home(O, 2) };
+    for _ in 0..3 {
+        lab.host(back.clone());
+        lab.pass(Duration::from_secs(1));
+    }
+    lab.send(O, "m");
+    assert_eq!((lab.started(O, 2), lab.nodes[O].starts), (0, 1), "the former one still lives");
+    assert!(!lab.has_said_stopped(O, 1));
+    lab.stopped(O);
+    assert!(lab.has_said_stopped(O, 1));
+    assert_eq!((lab.started(O, 2), lab.nodes[O].starts), (1, 2));
+    assert_eq!(lab.nodes[O].starting, Some(generation(2)), "without any traffic");
+    lab.ready(O);
+    assert_eq!((lab.started(O, 2), lab.nodes[O].starts), (1, 2));
+    assert_eq!((lab.handled, lab.dead), (vec![(O, "m")], vec![]));
+}
+
+/// All three are there, and the cluster prepares to end.
+fn members_that_prepare(at: Instant) -> Arc<Members> {
+    let mut members = Members::clone(&members_without(&[], at));
+    members.members.values_mut().for_each(|member| member.phase = Phase::Preparing);
+    Arc::new(members)
+}
+
+/// In a cluster that prepares to end no region stops sending to a shard, and one that ends does so where it is.
+#[test]
+fn scenario_50_a_region_of_a_cluster_that_prepares_to_end_hands_nothing_over() {
+    let mut lab = Lab::owned_by_o();
+    let members = members_that_prepare(lab.now);
+    (0..3).for_each(|node| lab.tell(node, Input::Membership(members.clone())));
+    lab.told.clear();
+    lab.begin(P, O, 1, 1);
+    assert!(lab.told.is_empty(), "nothing is acked");
+    lab.send(P, "m");
+    lab.settle();
+    assert_eq!(lab.handled, [(O, "m")], "the route stays");
+    lab.tell(O, Input::GracefulShutdown);
+    assert_eq!(lab.nodes[O].region.state(), RegionState::Stopping);
+    assert_eq!(lab.nodes[O].ending, Some(generation(1)), "it stops its shard by its own word");
+    lab.stopped(O);
+    assert_eq!(lab.nodes[O].region.state(), RegionState::Stopped);
+    let asks = |message: &RegionMessage| matches!(message, RegionMessage::GracefulShutdownReq { .. });
+    assert!(lab.last_told(O, asks).is_none(), "it asked for no handoff");
+    assert!(lab.last_told(O, |message| matches!(message, RegionMessage::RegionStopped { .. })).is_some());
+}
+
+/// A region that was handing its shards over when the word came stops waiting for that.
+#[test]
+fn scenario_50_a_region_that_hands_over_ends_where_it_is_when_the_cluster_prepares_to_end() {
+    let mut lab = Lab::owned_by_o();
+    lab.tell(O, Input::GracefulShutdown);
+    assert_eq!((lab.nodes[O].region.state(), lab.nodes[O].ending), (RegionState::ShuttingDown, None));
+    let members = members_that_prepare(lab.now);
+    lab.tell(O, Input::Membership(members));
+    assert_eq!(lab.nodes[O].ending, Some(generation(1)));
+    lab.stopped(O);
+    assert_eq!(lab.nodes[O].region.state(), RegionState::Stopped);
+}
+
+/// The last region that hosts stops where it is: what comes meanwhile ends for want of another one, also what the shard
+/// gives back; a region that is stopped at once says that instead.
+#[test]
+fn scenario_51_late_messages_of_the_last_region_say_that_no_other_one_could_host() {
+    let ends = |order: fn(&mut Lab)| {
+        let mut lab = Lab::owned_by_o();
+        lab.nodes[O].busy = true;
+        lab.send(O, "queued");
+        lab.tell(O, Input::GracefulShutdown);
+        order(&mut lab);
+        lab.send(O, "late");
+        lab.stopped(O);
+        lab.send(O, "after");
+        lab.dead
+    };
+    use DeadLetterReason::{NoOtherRegion, RegionStopped};
+    let last = ends(|lab| lab.coordinate(O, CoordinatorMessage::StopHere));
+    assert_eq!(last, [("late", NoOtherRegion), ("queued", NoOtherRegion), ("after", RegionStopped)]);
+    let at_once = ends(|lab| lab.tell(O, Input::Stop));
+    assert_eq!(at_once, [("late", RegionStopped), ("queued", RegionStopped), ("after", RegionStopped)]);
 }
 
 /// By the default settings: one warning after ten seconds, and each message ends after ten seconds of its own.

@@ -356,7 +356,11 @@ impl Coordinator {
         match self.handoffs.update(shard, |handoff| handoff.tick(now, shard, settings, is_hosting)) {
             None => {}
             Some(Due::OrderStop) => self.order_stop(now, shard, out),
-            Some(Due::Abandon) => self.abandon(shard, out),
+            Some(Due::Abandon) => {
+                let (shard, phase) = (shard.clone(), HandOffPhase::AwaitAcks);
+                out.push(Effect::Event(CoordinatorEvent::HandOffTimedOut { shard: shard.clone(), phase }));
+                self.abandon(&shard, out);
+            }
             Some(Due::Say { event, to, message }) => {
                 out.extend(event.map(Effect::Event));
                 for region in to {
@@ -366,11 +370,9 @@ impl Coordinator {
         }
     }
 
-    /// Ends a handoff because a region did not stop sending in time: the shard stays where it is.
+    /// Ends a handoff for which not all regions have stopped sending: the shard stays where it is.
     fn abandon(&mut self, shard: &ShardId, out: &mut Vec<Effect>) {
         let Some(handoff) = self.handoffs.remove(shard) else { return };
-        let phase = HandOffPhase::AwaitAcks;
-        out.push(Effect::Event(CoordinatorEvent::HandOffTimedOut { shard: shard.clone(), phase }));
         if let Some(entry) = self.registry.get_mut(&handoff.owner) {
             entry.shutting_down = false;
         }
