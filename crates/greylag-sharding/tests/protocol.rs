@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use greylag_core::{Generation, UniqueAddress};
 use greylag_sharding::coordinator::replay::Replay;
 use greylag_sharding::coordinator::{Coordinator, CoordinatorConfig, Effect, Input, StateEvent, StoredState};
-use greylag_sharding::fingerprint::{Mismatch, StateStoreMode};
+use greylag_sharding::fingerprint::{Fingerprint, Mismatch, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::membership::{MemberFacts, Members, Phase, Removal};
 use greylag_sharding::message::{

@@ -272,7 +272,7 @@ impl Region {
         let generation = hosting.generation;
         self.publish(shard, slot, Route::Closed, out);
         match hosting.ending {
-            Some(Ending::RegionEnds(reason)) => self.drop_returned(shard, returned, reason, out),
+            Some(Ending::RegionEnds) => self.drop_returned(shard, returned, self.end_reason, out),
             Some(Ending::HandOff) => {
                 self.take_back(slot, returned, generation, &Rank::Leftover { ended: generation });
             }

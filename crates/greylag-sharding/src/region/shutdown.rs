@@ -74,12 +74,12 @@ impl Region {
                 match slot.hosting_mut().filter(serving) {
                     Some(hosting) if !kill => {
                         hosting.task = Task::Ending;
-                        hosting.ending = Some(Ending::RegionEnds(reason));
+                        hosting.ending = Some(Ending::RegionEnds);
                         hosting.handoff = None;
                         let generation = hosting.generation;
                         out.push(Effect::StopShard { shard: shard.clone(), generation });
                     }
-                    _ => region.kill(now, &shard, slot, Ending::RegionEnds(reason), out),
+                    _ => region.kill(now, &shard, slot, Ending::RegionEnds, out),
                 }
             });
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
+use greylag_core::{Generation, UniqueAddress};
 
 use super::buffer::Buffer;
 use super::protocol::Route;
@@ -171,8 +171,8 @@ pub(super) enum Ending {
     HandOff,
     /// By `DropShard` or a conflict: unhandled messages are routed anew.
     Dropped,
-    /// No other region can host, or the region stops at once: unhandled messages are dead letters, for this reason.
-    RegionEnds(DeadLetterReason),
+    /// By the end of the region: unhandled messages are dead letters, for its `end_reason`.
+    RegionEnds,
 }
 
 /// An accepted `HandOff` whose marks are awaited.
