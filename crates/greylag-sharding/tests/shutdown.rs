@@ -314,10 +314,10 @@ async fn scenario_52_two_of_three_nodes_end_at_once_and_nothing_is_lost() {
     while !both.is_finished() {
         increment(&c.counters, 0..IDS);
         rounds += 1;
-        settle(&c.counters, IDS).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     within("both end", both).await.expect("no panic");
-    assert!(rounds > 2, "there was traffic");
+    settle(&c.counters, IDS).await;
     assert_all(&c.counters, IDS, rounds).await;
     let mut removed = within("both are removed", removals(&mut events, 2)).await;
     removed.sort();
