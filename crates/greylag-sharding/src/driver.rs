@@ -7,6 +7,7 @@ mod durable_state;
 mod event;
 mod event_sourced;
 mod handle;
+mod lease;
 mod limit;
 mod mailbox;
 mod members;

@@ -77,6 +77,7 @@ pub(crate) struct Common<M> {
     pub(crate) allocation: Option<Arc<dyn AllocationStrategy>>,
     pub(crate) passivation: Option<Passivation>,
     pub(crate) ask_timeout: Option<Duration>,
+    pub(crate) lease: Option<String>,
     given: GivenTypes,
 }
 
@@ -93,6 +94,7 @@ impl<M> Default for Common<M> {
             allocation: None,
             passivation: None,
             ask_timeout: None,
+            lease: None,
             given: GivenTypes::default(),
         }
     }
@@ -302,6 +304,13 @@ impl<M: Send + 'static, K> EntityType<M, K> {
         self
     }
 
+    /// Each shard of the type runs only while its node holds the lease `<cluster>-shard-<type>/<shard>`, in the cluster's
+    /// store of leases, which `store` names. Default: the setting `use_lease`. Source: sharding §4.12.
+    pub fn lease(mut self, store: impl Into<String>) -> Self {
+        self.common.lease = Some(store.into());
+        self
+    }
+
     /// The name of the type.
     pub fn name(&self) -> &str {
         self.key.name()
@@ -363,6 +372,7 @@ impl<M: 'static> Described<M> {
             ("supervision", limits(ours) == limits(theirs)),
             ("passivation", ours.passivation == theirs.passivation),
             ("ask_timeout", ours.ask_timeout == theirs.ask_timeout),
+            ("lease", ours.lease == theirs.lease),
         ];
         let hosting = hosting.into_iter().filter(|_| !is_proxy);
         routing.into_iter().chain(hosting).find(|(_, is_same)| !is_same).map(|(field, _)| field)

@@ -2,6 +2,7 @@
 
 mod allocation;
 mod journal;
+mod lease;
 mod passivation;
 mod runtime;
 
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 pub use allocation::{ClassicalLeastShardSettings, ConsistentHashingSettings, ExternalSettings, LeastShardSettings};
 pub use journal::StateJournalSettings;
+pub use lease::ShardLeaseSettings;
 
 pub use passivation::{PassivationSettings, PassivationStrategy};
 pub use runtime::RuntimeSettings;
@@ -126,6 +128,8 @@ pub struct ShardingSettings {
     pub max_restarts: u32,
     /// See `max_restarts`. Default 1 min.
     pub restart_window: Duration,
+    /// Of the leases that shards hold while they run.
+    pub lease: ShardLeaseSettings,
     /// How entities run: timers, and what is told of those that take long.
     pub runtime: RuntimeSettings,
     /// Lets event-sourced types, and coordinators in mode persistence, use a journal that only this process can open.
@@ -179,6 +183,7 @@ impl Default for ShardingSettings {
             shard_inbox_bytes: 64 << 20,
             max_restarts: 10,
             restart_window: seconds(60),
+            lease: ShardLeaseSettings::default(),
             runtime: RuntimeSettings::default(),
             allow_local_journal: false,
             max_concurrent_recoveries: 50,
@@ -204,6 +209,7 @@ impl ShardingSettings {
             rebalance_interval: millis(500),
             waiting_for_state_timeout: millis(500),
             updating_state_timeout: millis(500),
+            lease: ShardLeaseSettings { retry_interval: millis(200), ..ShardLeaseSettings::default() },
             journal: StateJournalSettings { recovery_timeout: millis(500), ..StateJournalSettings::default() },
             ..Self::default()
         }
@@ -257,6 +263,7 @@ impl ShardingSettings {
         }
         self.passivation.chosen().validate()?;
         self.runtime.validate()?;
+        self.lease.validate()?;
         let relative = self.least_shard.rebalance_relative_limit;
         if !(0.0..=1.0).contains(&relative) {
             return fail(

@@ -18,6 +18,7 @@
 
 mod idle;
 mod index;
+mod lease;
 mod protocol;
 mod repeats;
 mod slab;
@@ -32,6 +33,7 @@ use std::time::{Duration, Instant};
 use greylag_core::DeadLetterReason;
 use twox_hash::XxHash3_64;
 
+pub use lease::{LeaseEffect, LeaseInput, ShardLease};
 pub use protocol::{Effect, Ended, Input, Outcome, Overdue, SlotId, TimerChange, Weigh};
 pub(crate) use repeats::{Beat, Fired, Repeats};
 pub use timers::STOP_WARN_AFTER;

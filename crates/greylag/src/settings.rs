@@ -143,7 +143,22 @@ impl NodeSettings {
         problems
     }
 
+    /// Why shards cannot hold leases, if they are to.
+    #[cfg(feature = "sharding")]
+    fn problem_of_shard_leases(&self) -> Option<(String, String)> {
+        let store = Some(&self.sharding.lease.use_lease).filter(|store| !store.is_empty())?;
+        let why = match &self.lease_store.name {
+            Some(named) if named == store => return None,
+            Some(named) => format!("{store:?}: the node's store of leases is {named:?}"),
+            None if self.cluster.leases.is_some() => return None,
+            None => format!("{store:?}: there is no store of leases; name one by cluster.sbr.lease_majority.lease"),
+        };
+        Some(("sharding.use_lease".to_owned(), why))
+    }
+
     fn problems_of_layers(&self, problems: &mut Vec<(String, String)>) {
+        #[cfg(feature = "sharding")]
+        problems.extend(self.problem_of_shard_leases());
         #[cfg(feature = "ddata")]
         if let Err(error) = self.ddata.validate() {
             problems.push(("ddata".to_owned(), error.to_string()));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use greylag_cluster::LeaseOutcome;
 use greylag_core::UniqueAddress;
 use greylag_transport::SendError;
 use tokio::sync::broadcast;
@@ -59,6 +60,22 @@ pub enum Event {
         entity: EntityId,
         /// For how long.
         after: Duration,
+    },
+    /// A shard waits for its lease: another owner holds it, or it is unknown whether it was granted. It is asked for again
+    /// after `lease_retry_interval`; messages wait meanwhile. Source: sharding §4.12.
+    LeaseRefused {
+        /// Which shard.
+        shard: ShardId,
+        /// What became of the request.
+        outcome: LeaseOutcome,
+    },
+    /// A shard has lost its lease: its entities ended at once, and it starts again once it holds the lease anew.
+    /// Source: sharding §4.12.
+    LeaseLost {
+        /// Which shard.
+        shard: ShardId,
+        /// Why, in the provider's words.
+        cause: String,
     },
     /// The transport did not take a control message. It is said again by a deadline; until then shards may wait for it.
     /// Source: sharding scenario 98.

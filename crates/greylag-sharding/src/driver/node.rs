@@ -9,6 +9,7 @@ use greylag_cluster::{Pulse, RunningHere};
 use greylag_persistence::{RecoveryPermits, Stores};
 use greylag_transport::Remoting;
 
+use super::lease::NodeLeases;
 use super::sharding::{Sharding, SharedSharding};
 use crate::horizon::Horizon;
 use crate::settings::ShardingSettings;
@@ -26,6 +27,8 @@ pub(crate) struct Node {
     /// Of the entity indices, so that ids aimed at one place of one table cost nothing elsewhere.
     pub(crate) hash_seed: u64,
     pub(crate) recoveries: RecoveryPermits,
+    /// `None` where the cluster has none.
+    pub(crate) leases: Option<NodeLeases>,
     /// What runs here keeps the node's port bound (cluster T33).
     pub(crate) running: RunningHere,
     /// What the cluster's tick says; `None` where there is no cluster, and so no other node to take anything over.
@@ -45,6 +48,7 @@ impl Node {
         runtime: tokio::runtime::Handle,
         running: RunningHere,
         pulse: Option<Pulse>,
+        leases: Option<NodeLeases>,
         settings: &ShardingSettings,
     ) -> Self {
         Self {
@@ -53,6 +57,7 @@ impl Node {
             runtime,
             hash_seed: rand::random(),
             recoveries: RecoveryPermits::new(settings.max_concurrent_recoveries).warn_after(settings.permit_wait_warn),
+            leases,
             running,
             pulse,
             horizon: horizon(),

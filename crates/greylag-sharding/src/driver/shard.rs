@@ -21,6 +21,7 @@ use greylag_core::{DeadLetterReason, EntityError, Generation, ReplyTo, answer_dr
 use tokio::task::AbortHandle;
 
 use super::event::Event;
+use super::lease::LeaseInUse;
 use super::node::Node;
 use super::shared::Shared;
 use super::wire;
@@ -56,6 +57,8 @@ pub(crate) enum Control<M> {
     Stop,
     /// End everything now.
     Kill,
+    /// The shard's lease is lost, for this reason: end everything now.
+    LeaseLost(String),
     /// Keep so many entities active.
     Limit(usize),
     /// No handler runs until `Release`.
@@ -135,9 +138,17 @@ pub(crate) struct ShardTask<M: Send + 'static> {
     postponed: VecDeque<Control<M>>,
     /// Why the latest start failed, for its asker.
     start_failure: String,
+    end: End<M>,
+}
+
+/// How the shard ends, and what it holds until then.
+struct End<M> {
+    /// Set once no entity lives.
     leftovers: Option<Vec<Parcel<M>>>,
-    /// An entity's failure was made the shard's.
+    /// An entity's failure was made the shard's, or the shard lost its lease.
     has_failed: bool,
+    /// `None`: the shard needs none.
+    lease: Option<LeaseInUse>,
 }
 
 impl<M: Send + 'static> ShardTask<M> {
@@ -154,6 +165,7 @@ impl<M: Send + 'static> ShardTask<M> {
         let passivation = shared.limit.passivation();
         let shard = Shard::new(shared.settings.clone(), supervision, passivation, shared.node.hash_seed, serial, now);
         let (entity_type, node) = (shared.name.clone(), shared.node.clone());
+        let lease = shared.leases.as_ref().map(|leases| leases.of(&id, &shared.events));
         let scope = Arc::new(CtxScope { entity_type, shard: id, generation, node });
         Self {
             shared,
@@ -170,8 +182,7 @@ impl<M: Send + 'static> ShardTask<M> {
             awake: true,
             postponed: VecDeque::new(),
             start_failure: String::new(),
-            leftovers: None,
-            has_failed: false,
+            end: End { leftovers: None, has_failed: false, lease },
         }
     }
 
@@ -179,19 +190,32 @@ impl<M: Send + 'static> ShardTask<M> {
     pub(crate) async fn run(mut self) {
         let shared = self.shared.clone();
         let (id, generation) = (self.scope.shard.clone(), self.scope.generation);
+        if let Some(lease) = &mut self.end.lease
+            && !lease.obtain(&self.control, &mut self.postponed).await
+        {
+            // Told to end before it could start.
+            std::mem::take(&mut self.postponed).into_iter().for_each(|control| shared.drop_control(control));
+            discard(self);
+            return shared.shard_ended(&id, generation, Vec::new(), false);
+        }
         shared.input(RegionInput::ShardInitialized { shard: id.clone(), generation });
         shared.events.send(Event::ShardStarted(id.clone())).ok();
         // Out of the reach of a panic: what was taken and not delivered goes back to the region.
         let mut batch = VecDeque::new();
         let panicked = AssertUnwindSafe(self.serve(&mut batch)).catch_unwind().await.is_err();
-        let failed = panicked || self.has_failed;
+        let failed = panicked || self.end.has_failed;
         if failed {
             tracing::error!(entity_type = %shared.name, shard = %id, "shard failed");
         }
-        let mut unhandled = self.leftovers.take().unwrap_or_default();
+        let mut unhandled = self.end.leftovers.take().unwrap_or_default();
         unhandled.extend(batch);
         std::mem::take(&mut self.postponed).into_iter().for_each(|control| shared.drop_control(control));
+        let lease = self.end.lease.take();
         discard(self);
+        // No entity lives any more, so that the next owner may have it; before that is told, so that it need not wait.
+        if let Some(mut lease) = lease {
+            lease.on_ended().await;
+        }
         shared.events.send(Event::ShardStopped(id.clone())).ok();
         shared.shard_ended(&id, generation, unhandled, failed);
     }
@@ -226,7 +250,10 @@ impl<M: Send + 'static> ShardTask<M> {
             }
             // Looked up after the batch was taken: a message sent after this process woke must not pass by a
             // tick from before it slept.
-            self.awake = self.shared.node.is_awake();
+            let slept = !std::mem::replace(&mut self.awake, self.shared.node.is_awake());
+            if slept && self.awake && self.end.lease.as_ref().is_some_and(|lease| !lease.is_certainly_held()) {
+                controls.push_front(Control::LeaseLost("the lease ended while this process slept".to_owned()));
+            }
             self.now = Instant::now();
             self.shard.observe(self.now);
             if self.may_run() && !self.postponed.is_empty() {
@@ -241,7 +268,7 @@ impl<M: Send + 'static> ShardTask<M> {
                     self.input(Input::Tick);
                 }
             }
-            if self.leftovers.is_some() {
+            if self.end.leftovers.is_some() {
                 self.postponed.extend(controls);
                 return;
             }
@@ -266,7 +293,7 @@ impl<M: Send + 'static> ShardTask<M> {
         let mut left = self.shared.settings.shard_run_budget;
         // A failure that escalates ends the shard in the midst of a batch; the rest goes back to the region.
         while left > 0
-            && self.leftovers.is_none()
+            && self.end.leftovers.is_none()
             && let Some(parcel) = batch.pop_front()
         {
             self.deliver(parcel);
@@ -322,7 +349,8 @@ impl<M: Send + 'static> ShardTask<M> {
     }
 
     fn on_control(&mut self, control: Control<M>, batch: &mut VecDeque<Parcel<M>>) {
-        if !self.may_run() && !matches!(control, Control::Kill | Control::Hold | Control::Release) {
+        let at_once = matches!(control, Control::Kill | Control::LeaseLost(_) | Control::Hold | Control::Release);
+        if !self.may_run() && !at_once {
             return self.postponed.push_back(control);
         }
         match control {
@@ -347,16 +375,8 @@ impl<M: Send + 'static> ShardTask<M> {
                 let deadline = settings.handoff_timeout.saturating_sub(reserve).max(Duration::from_secs(1));
                 self.input(Input::Stop { deadline });
             }
-            Control::Kill => {
-                let mut unhandled = std::mem::take(batch);
-                self.input(Input::Kill);
-                let mut rest = VecDeque::new();
-                self.inbox.take(&mut rest);
-                unhandled.append(&mut rest);
-                if let Some(leftovers) = &mut self.leftovers {
-                    leftovers.extend(unhandled);
-                }
-            }
+            Control::Kill => self.kill(batch),
+            Control::LeaseLost(cause) => self.on_lease_lost(cause, batch),
             Control::Limit(entities) => self.input(Input::Limit { entities }),
             Control::Hold => self.held = true,
             Control::Release => {
@@ -365,6 +385,30 @@ impl<M: Send + 'static> ShardTask<M> {
                     self.catch_up(batch);
                 }
             }
+        }
+    }
+
+    /// Ends every entity now; what no handler has seen is for the region.
+    fn kill(&mut self, batch: &mut VecDeque<Parcel<M>>) {
+        let mut unhandled = std::mem::take(batch);
+        self.input(Input::Kill);
+        let mut rest = VecDeque::new();
+        self.inbox.take(&mut rest);
+        unhandled.append(&mut rest);
+        if let Some(leftovers) = &mut self.end.leftovers {
+            leftovers.extend(unhandled);
+        }
+    }
+
+    /// Another node may hold the lease soon, so that no handler runs any more. The region starts the shard again, which then
+    /// waits for the lease.
+    fn on_lease_lost(&mut self, cause: String, batch: &mut VecDeque<Parcel<M>>) {
+        if self.end.lease.as_mut().is_some_and(LeaseInUse::on_lost) {
+            let shard = self.scope.shard.clone();
+            tracing::error!(entity_type = %self.shared.name, %shard, cause, "a shard lost its lease; its entities end");
+            self.end.has_failed = true;
+            self.kill(batch);
+            self.shared.events.send(Event::LeaseLost { shard, cause }).ok();
         }
     }
 
@@ -431,7 +475,7 @@ impl<M: Send + 'static> ShardTask<M> {
             Effect::DeadLetter { id, payload, reason } => self.dead_letter(id, payload, reason),
             Effect::Late(payload) => discard(payload),
             Effect::Overdue { id, what } => self.overdue(id, what),
-            Effect::Escalate => self.has_failed = true,
+            Effect::Escalate => self.end.has_failed = true,
             Effect::DropDirect { payload, reason } => {
                 if let Letter::Direct { message, .. } = payload {
                     self.shared.drop_direct(message.into_inner(), reason);
@@ -439,7 +483,7 @@ impl<M: Send + 'static> ShardTask<M> {
             }
             Effect::Stopped(leftovers) => {
                 let parcels = leftovers.into_iter().filter_map(|(id, letter)| letter.into_parcel(id));
-                self.leftovers = Some(parcels.collect());
+                self.end.leftovers = Some(parcels.collect());
             }
         }
     }

@@ -15,6 +15,7 @@ use greylag_transport::{Envelope, Remoting, TransportEvent, TransportListener};
 use super::alone::Alone;
 use super::coordinator;
 use super::handle::Region;
+use super::lease::NodeLeases;
 use super::members::Tracker;
 use super::node::Node;
 use super::region::{self, AnyRegion};
@@ -113,6 +114,15 @@ pub enum InitError {
         /// What has none: messages, events or states.
         what: &'static str,
     },
+    /// The type's shards are to hold leases, and there is no store to keep them in.
+    #[error(
+        "entity type {name} is to hold leases, but the cluster has no store of leases: give its settings a provider, or \
+         leave use_lease empty"
+    )]
+    NoLeases {
+        /// The name.
+        name: EntityTypeName,
+    },
     /// The extractor names its shards freely; only numbered shards can be routed yet.
     #[error("the extractor of entity type {name} does not number its shards")]
     UnnumberedShards {
@@ -199,6 +209,7 @@ impl Sharding {
             tokio::runtime::Handle::current(),
             cluster.running_here(),
             Some(cluster.pulse()),
+            NodeLeases::of(cluster.settings(), cluster.self_address()),
             &settings,
         );
         let mut state = State::default();
@@ -257,7 +268,7 @@ impl Sharding {
             Members { members: BTreeMap::from([(remoting.self_address().clone(), up)]), removed: BTreeMap::new() };
         let state = State { members: Arc::new(members), ..State::default() };
         let runtime = tokio::runtime::Handle::current();
-        let node = Node::new(remoting, stores, runtime, RunningHere::default(), None, &settings);
+        let node = Node::new(remoting, stores, runtime, RunningHere::default(), None, None, &settings);
         Ok(Self::lend(Arc::new(Inner { cluster: None, node: Arc::new(node), settings, state: Mutex::new(state) })))
     }
 
@@ -374,6 +385,9 @@ impl Inner {
         if let Some(timeout) = common.ask_timeout {
             settings.ask_timeout = timeout;
         }
+        if let Some(lease) = &common.lease {
+            settings.lease.use_lease.clone_from(lease);
+        }
         settings.validate()?;
         let number_of_shards = settings.number_of_shards.try_into().expect("checked when sharding started");
         let extractor: Arc<dyn Extractor> =
@@ -393,6 +407,9 @@ impl Inner {
         }
         if let Some(hosted) = entity_type.hosted.as_ref().filter(|_| !proxy) {
             self.check_stores(hosted.persisted, &name, settings.allow_local_journal)?;
+            if settings.lease.is_used() && self.node.leases.is_none() {
+                return Err(InitError::NoLeases { name });
+            }
         }
         self.state_journal(&name, &role, &settings)?;
         let fingerprint = Fingerprint {

@@ -24,6 +24,7 @@ use tokio::sync::{broadcast, watch};
 
 use super::control::ControlLane;
 use super::event::Event;
+use super::lease::ShardLeases;
 use super::limit::EntityLimit;
 use super::node::Node;
 use super::requests::{Answers, Requests};
@@ -87,6 +88,8 @@ pub(crate) struct Shared<M> {
     pub(crate) extractor: Arc<dyn Extractor>,
     pub(crate) settings: ShardingSettings,
     pub(crate) limit: EntityLimit,
+    /// `None`: shards of the type hold none.
+    pub(crate) leases: Option<Arc<ShardLeases>>,
     pub(crate) routes: RouteTable<Parcel<M>>,
     pub(crate) node: Arc<Node>,
     pub(crate) events: broadcast::Sender<Event>,
@@ -172,6 +175,9 @@ impl<M: Send + 'static> Shared<M> {
     ) -> Self {
         let count = extractor.number_of_shards().expect("checked by init");
         let passivation = entity_type.common.passivation.clone().unwrap_or_else(|| settings.passivation.chosen());
+        let leases = node.leases.clone().filter(|_| settings.lease.is_used()).map(|leases| {
+            Arc::new(ShardLeases::new(leases, name.clone(), settings.lease.clone(), node.runtime.clone()))
+        });
         Self {
             id: machine.id().clone(),
             digest,
@@ -186,6 +192,7 @@ impl<M: Send + 'static> Shared<M> {
             extractor,
             settings,
             limit: EntityLimit::new(passivation),
+            leases,
             node,
             events: broadcast::channel(4096).0,
             stopped: watch::channel(false).0,

@@ -324,6 +324,19 @@ fn a_store_of_leases_is_named_and_described() {
     assert!(found[0].contains("cluster.singleton.use_lease: ") && found[0].contains("no store"), "{found:?}");
 }
 
+/// sharding §4.12: leases of shards need the node's store of leases, by its name.
+#[test]
+#[cfg(feature = "sharding")]
+fn leases_of_shards_need_the_nodes_store_of_leases() {
+    let with = |more: &str| format!("transport.cluster_name = \"a\"\nsharding.use_lease = \"own\"\n{more}");
+    let found = problems(&with(""));
+    assert!(found[0].contains("sharding.use_lease: ") && found[0].contains("no store"), "{found:?}");
+    let found = problems(&with("cluster.sbr.lease_majority.lease = \"other\""));
+    assert!(found[0].contains("sharding.use_lease: ") && found[0].contains("\"other\""), "{found:?}");
+    let fine = with("cluster.sbr.lease_majority.lease = \"own\"");
+    read(&fine).expect("it reads").check().expect("it works");
+}
+
 #[test]
 #[cfg(feature = "lease-postgres")]
 fn the_store_postgres_is_checked_before_anything_starts() {

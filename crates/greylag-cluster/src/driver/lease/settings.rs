@@ -85,13 +85,18 @@ impl Leases {
         &*self.provider
     }
 
+    /// The name of the cluster's lease for something: the cluster's name before it. Source: cluster S16.
+    pub fn name_of(&self, what: &str) -> String {
+        format!("{}-{what}", self.cluster)
+    }
+
     /// The lease of a singleton. Source: cluster P5.
     pub fn singleton_name(&self, singleton: &str) -> String {
-        format!("{}-singleton-{singleton}", self.cluster)
+        self.name_of(&format!("singleton-{singleton}"))
     }
 
     /// The lease of the resolver, unless its settings name another. Source: cluster S10.
     pub fn resolver_name(&self) -> String {
-        format!("{}-greylag-sbr", self.cluster)
+        self.name_of("greylag-sbr")
     }
 }

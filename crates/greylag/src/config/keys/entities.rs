@@ -11,6 +11,18 @@ pub(super) fn keys() -> Vec<Key> {
             |draft| &mut draft.settings.sharding.passivation.count_internal,
         ),
         Key::new(
+            "sharding.use_lease",
+            "sharding §4.12",
+            "The node's store of leases, for types whose shards run only while they hold one each; empty for none.",
+            |draft| &mut draft.settings.sharding.lease.use_lease,
+        ),
+        Key::new(
+            "sharding.lease_retry_interval",
+            "sharding §4.12",
+            "Between two requests for a shard's lease that is refused or fails.",
+            |draft| &mut draft.settings.sharding.lease.retry_interval,
+        ),
+        Key::new(
             "sharding.timer_tick",
             "sharding §4.4",
             "Resolution of entities' timers and receive timeouts: each is late by up to so much, and none early.",

@@ -1,0 +1,251 @@
+//! The lease of one shard: asked for before the shard starts, held while it serves, given back once it has ended.
+//!
+//! Requests are made one at a time, and repeated until one is granted. A lease whose outcome is unknown counts as granted
+//! when it is to be given back, and as refused otherwise. A lease that was lost is not given back: it is another owner's.
+//!
+//! ```text
+//! Begin --> Acquire -- granted --> Serve ... Lost --> Kill ... Ended --> Finished
+//!               ^      refused, unknown --> Refused, Tick after lease_retry_interval --+
+//!               +----------------------------------------------------------------------+
+//! Ended, while it may be held --> Release -- Released --> Finished
+//! ```
+//! Left to others: whoever renews a lease (its provider), the shard's entities, and what waits for it (the region).
+//!
+//! Source: sharding §4.12; cluster S16.
+
+use std::time::{Duration, Instant};
+
+use greylag_cluster::LeaseOutcome;
+
+/// What the lease's machine is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseInput {
+    /// The shard is to start.
+    Begin,
+    /// A request has ended.
+    Answered(LeaseOutcome),
+    /// The lease was held, and is lost.
+    Lost,
+    /// No entity of the shard lives any more, or none will start.
+    Ended,
+    /// The lease was given back, or this was tried.
+    Released,
+    /// A deadline has come.
+    Tick,
+}
+
+/// What the driver is asked to do, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseEffect {
+    /// Ask for the lease; answered by [`LeaseInput::Answered`].
+    Acquire,
+    /// Tell subscribers that the lease was not obtained. It is asked for again.
+    Refused(LeaseOutcome),
+    /// The lease is held: the shard may start.
+    Serve,
+    /// The lease is lost: end all entities at once; answered by [`LeaseInput::Ended`].
+    Kill,
+    /// Give the lease back; answered by [`LeaseInput::Released`].
+    Release,
+    /// Nothing is left to do: the end of the shard may be told.
+    Finished,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Not asked for yet, or refused by its holder.
+    Free,
+    /// The last request failed: the lease may be ours.
+    Unsure,
+    Asking,
+    Held,
+    Lost,
+    Releasing,
+    Finished,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct ShardLease {
+    retry_interval: Duration,
+    state: State,
+    retry_at: Option<Instant>,
+    /// The lease was lost before its grant was heard of.
+    is_lost: bool,
+    /// The shard has ended while a request was under way.
+    has_ended: bool,
+}
+
+impl ShardLease {
+    /// A lease that is not asked for yet, with the time between two requests.
+    pub fn new(retry_interval: Duration) -> Self {
+        let retry_interval = retry_interval.max(Duration::from_millis(1));
+        Self { retry_interval, state: State::Free, retry_at: None, is_lost: false, has_ended: false }
+    }
+
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: LeaseInput, out: &mut Vec<LeaseEffect>) {
+        match input {
+            LeaseInput::Begin if self.state == State::Free => self.ask(out),
+            LeaseInput::Answered(outcome) if self.state == State::Asking => self.on_answer(now, outcome, out),
+            LeaseInput::Lost => self.on_lost(out),
+            LeaseInput::Ended => self.on_ended(out),
+            LeaseInput::Released if self.state == State::Releasing => self.finish(out),
+            LeaseInput::Tick if self.retry_at.is_some_and(|at| at <= now) => self.ask(out),
+            // A second start, an answer that nobody waits for, an early tick.
+            LeaseInput::Begin | LeaseInput::Answered(_) | LeaseInput::Released | LeaseInput::Tick => {}
+        }
+    }
+
+    /// When a [`LeaseInput::Tick`] next has work to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// Whether the shard may serve.
+    pub fn is_held(&self) -> bool {
+        self.state == State::Held
+    }
+
+    fn ask(&mut self, out: &mut Vec<LeaseEffect>) {
+        (self.state, self.retry_at, self.is_lost) = (State::Asking, None, false);
+        out.push(LeaseEffect::Acquire);
+    }
+
+    fn on_answer(&mut self, now: Instant, outcome: LeaseOutcome, out: &mut Vec<LeaseEffect>) {
+        self.state = match outcome {
+            LeaseOutcome::Granted if self.is_lost => State::Free,
+            LeaseOutcome::Granted => State::Held,
+            LeaseOutcome::Denied => State::Free,
+            LeaseOutcome::Failed => State::Unsure,
+        };
+        if self.has_ended {
+            return self.on_ended(out);
+        }
+        if self.state == State::Held {
+            return out.push(LeaseEffect::Serve);
+        }
+        let refused = if outcome == LeaseOutcome::Granted { LeaseOutcome::Failed } else { outcome };
+        out.push(LeaseEffect::Refused(refused));
+        self.retry_at = Some(now.checked_add(self.retry_interval).unwrap_or(now));
+    }
+
+    fn on_lost(&mut self, out: &mut Vec<LeaseEffect>) {
+        match self.state {
+            State::Asking => self.is_lost = true,
+            State::Held => {
+                self.state = State::Lost;
+                out.push(LeaseEffect::Kill);
+            }
+            State::Free | State::Unsure | State::Lost | State::Releasing | State::Finished => {}
+        }
+    }
+
+    fn on_ended(&mut self, out: &mut Vec<LeaseEffect>) {
+        self.retry_at = None;
+        match self.state {
+            State::Asking => self.has_ended = true,
+            State::Held | State::Unsure => {
+                self.state = State::Releasing;
+                out.push(LeaseEffect::Release);
+            }
+            State::Free | State::Lost => self.finish(out),
+            State::Releasing | State::Finished => {}
+        }
+    }
+
+    fn finish(&mut self, out: &mut Vec<LeaseEffect>) {
+        self.state = State::Finished;
+        out.push(LeaseEffect::Finished);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LeaseEffect::{Acquire, Finished, Kill, Refused, Release, Serve};
+    use super::LeaseInput::{Answered, Begin, Ended, Lost, Released, Tick};
+    use super::LeaseOutcome::{Denied, Failed, Granted};
+    use super::*;
+
+    const RETRY: Duration = Duration::from_secs(5);
+
+    struct Play(ShardLease, Instant);
+
+    impl Play {
+        fn new() -> Self {
+            Self(ShardLease::new(RETRY), Instant::now())
+        }
+
+        #[track_caller]
+        fn gives(&mut self, input: LeaseInput, effects: &[LeaseEffect]) {
+            let mut out = Vec::new();
+            self.0.handle(self.1, input, &mut out);
+            assert_eq!(out, effects, "{input:?}");
+        }
+
+        /// Lets the time of the next deadline come.
+        #[track_caller]
+        fn wait(&mut self) {
+            self.1 = self.0.next_deadline().expect("a deadline");
+            self.gives(Tick, &[Acquire]);
+            assert_eq!(self.0.next_deadline(), None);
+        }
+    }
+
+    /// sharding 77: refused or failed, it is asked for again, and the shard starts once it is granted.
+    #[test]
+    fn scenario_77_a_lease_is_asked_for_until_it_is_granted() {
+        let mut play = Play::new();
+        play.gives(Begin, &[Acquire]);
+        play.gives(Begin, &[]);
+        for outcome in [Denied, Failed] {
+            play.gives(Answered(outcome), &[Refused(outcome)]);
+            play.gives(Tick, &[]);
+            play.wait();
+        }
+        play.gives(Answered(Granted), &[Serve]);
+        assert!(play.0.is_held());
+        play.gives(Ended, &[Release]);
+        play.gives(Released, &[Finished]);
+    }
+
+    #[test]
+    fn a_lost_lease_ends_the_shard_and_is_not_given_back() {
+        let mut play = Play::new();
+        play.gives(Begin, &[Acquire]);
+        play.gives(Answered(Granted), &[Serve]);
+        play.gives(Lost, &[Kill]);
+        play.gives(Lost, &[]);
+        assert!(!play.0.is_held());
+        play.gives(Ended, &[Finished]);
+    }
+
+    #[test]
+    fn a_grant_that_was_lost_before_it_was_heard_of_starts_nothing() {
+        let mut play = Play::new();
+        play.gives(Begin, &[Acquire]);
+        play.gives(Lost, &[]);
+        play.gives(Answered(Granted), &[Refused(Failed)]);
+        play.wait();
+        play.gives(Answered(Granted), &[Serve]);
+    }
+
+    #[test]
+    fn a_shard_that_ends_before_it_starts_leaves_no_lease_behind() {
+        for (outcome, effects) in [(Granted, &[Release][..]), (Failed, &[Release]), (Denied, &[Finished])] {
+            let mut play = Play::new();
+            play.gives(Begin, &[Acquire]);
+            play.gives(Ended, &[]);
+            play.gives(Answered(outcome), effects);
+            assert_eq!(play.0.next_deadline(), None);
+        }
+        for (outcome, effects) in [(Failed, &[Release][..]), (Denied, &[Finished])] {
+            let mut play = Play::new();
+            play.gives(Begin, &[Acquire]);
+            play.gives(Answered(outcome), &[Refused(outcome)]);
+            play.gives(Ended, effects);
+            assert_eq!(play.0.next_deadline(), None, "it is not asked for again");
+        }
+        Play::new().gives(Ended, &[Finished]);
+    }
+}
