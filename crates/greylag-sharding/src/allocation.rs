@@ -10,7 +10,7 @@
 //! | [`LeastShard`], the default | the region with the fewest | until all regions have as many, give or take one |
 //! | [`ClassicalLeastShard`] | the region with the fewest | while the difference exceeds a threshold |
 //! | [`ConsistentHashing`] | the node that a hash draws | when nodes come and go, to the node drawn |
-//! | [`External`] | the node that the program names | when the program names another one |
+//! | [`ExternalAllocation`](crate::ExternalAllocation) | the node that the program names | when the program names another one |
 //!
 //! Source: sharding §3.
 

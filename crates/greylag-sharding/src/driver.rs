@@ -3,9 +3,12 @@
 mod alone;
 mod control;
 mod coordinator;
+mod desired;
 mod durable_state;
 mod event;
 mod event_sourced;
+mod external;
+mod external_shards;
 mod handle;
 mod lease;
 mod limit;
@@ -27,6 +30,8 @@ mod wire;
 pub use durable_state::DurableStateEntity;
 pub use event::{Event, RegionEvents};
 pub use event_sourced::EventSourcedEntity;
+pub use external::ExternalAllocation;
+pub use external_shards::{ExternalShards, ExternalShardsError};
 pub use handle::Region;
 pub(crate) use node::Node;
 pub use persistent::{HostedMachine, PersistentEntity, Standing};
@@ -34,7 +39,7 @@ pub use removal::{RemovalError, Removed, remove_internal_sharding_data};
 pub(crate) use sharding::SharedSharding;
 pub use sharding::{InitError, NotStarted, Sharding};
 pub use stopping::{StopShardsError, StoppingShards};
-pub use strategy::AllocationStrategy;
+pub use strategy::{AllocationStrategy, StrategySetup};
 
 #[cfg(test)]
 mod tests;

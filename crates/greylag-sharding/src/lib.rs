@@ -121,8 +121,9 @@ mod timetable;
 pub mod wire;
 
 pub use driver::{
-    AllocationStrategy, Event, InitError, NotStarted, Region, RegionEvents, RemovalError, Removed, Sharding,
-    StopShardsError, StoppingShards, remove_internal_sharding_data,
+    AllocationStrategy, Event, ExternalAllocation, ExternalShards, ExternalShardsError, InitError, NotStarted, Region,
+    RegionEvents, RemovalError, Removed, Sharding, StopShardsError, StoppingShards, StrategySetup,
+    remove_internal_sharding_data,
 };
 pub use entity::{
     Backoff, Directive, Entity, EntityCtx, EntityInit, Failure, FailureCause, Signal, Supervision, TimerKey,

@@ -86,6 +86,8 @@ pub struct ShardingSettings {
     pub least_shard: LeastShardSettings,
     /// Limits of the classical one, which a limit of 0 in `least_shard` selects.
     pub classical_least_shard: ClassicalLeastShardSettings,
+    /// Of the external strategy, and of the client that tells it where shards belong.
+    pub external: ExternalSettings,
     /// Longest time an allocation strategy may think. Default 10 s.
     pub allocation_timeout: Duration,
     /// One read of coordinator state; repeated for ever. Default 2 s.
@@ -163,6 +165,7 @@ impl Default for ShardingSettings {
             journal: StateJournalSettings::default(),
             least_shard: LeastShardSettings::default(),
             classical_least_shard: ClassicalLeastShardSettings::default(),
+            external: ExternalSettings::default(),
             allocation_timeout: seconds(10),
             waiting_for_state_timeout: seconds(2),
             updating_state_timeout: seconds(5),
@@ -233,6 +236,7 @@ impl ShardingSettings {
             ("shard_start_timeout", self.shard_start_timeout),
             ("shard_failure_backoff", self.shard_failure_backoff),
             ("rebalance_interval", self.rebalance_interval),
+            ("external_shard_allocation_strategy.client_timeout", self.external.client_timeout),
             ("allocation_timeout", self.allocation_timeout),
             ("waiting_for_state_timeout", self.waiting_for_state_timeout),
             ("updating_state_timeout", self.updating_state_timeout),

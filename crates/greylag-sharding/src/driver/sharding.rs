@@ -14,6 +14,7 @@ use greylag_transport::{Envelope, Remoting, TransportEvent, TransportListener};
 
 use super::alone::Alone;
 use super::coordinator;
+use super::desired::DesiredLocations;
 use super::handle::Region;
 use super::lease::NodeLeases;
 use super::members::Tracker;
@@ -21,7 +22,8 @@ use super::node::Node;
 use super::region::{self, AnyRegion};
 use super::shared::data_path;
 use super::store::Backend;
-use super::strategy::{AllocationStrategy, default_strategy};
+use super::strategy::{AllocationStrategy, StrategySetup, default_strategy};
+use crate::allocation::AllocationFailed;
 use crate::entity_ref::EntityRef;
 use crate::entity_type::{Common, Described, EntityType, Kind, Persisted};
 use crate::error::{InvalidSetting, InvalidTypeName};
@@ -104,6 +106,14 @@ pub enum InitError {
     #[error("the replicator for coordinator state did not start: {reason}")]
     NoReplicator {
         /// What it said.
+        reason: String,
+    },
+    /// The type's allocation strategy cannot work here.
+    #[error("entity type {name}: {reason}")]
+    Strategy {
+        /// The name.
+        name: EntityTypeName,
+        /// What the strategy said.
         reason: String,
     },
     /// A node of a cluster could not write or read what belongs to the type.
@@ -189,6 +199,8 @@ struct State {
     hosts: BTreeMap<EntityTypeName, Arc<coordinator::Host>>,
     /// Of the coordinators' state, by the role of the nodes that keep it.
     replicators: BTreeMap<String, Replicator>,
+    /// Where the program wants shards, of the types whose shards it places.
+    desired: BTreeMap<EntityTypeName, DesiredLocations>,
 }
 
 impl Sharding {
@@ -323,6 +335,11 @@ impl Sharding {
         }
     }
 
+    /// Where the program wants the shards of a type; `None` if no strategy on this node asks for that.
+    pub(super) fn desired_locations(&self, name: &str) -> Option<DesiredLocations> {
+        self.0.lock().desired.get(name).cloned()
+    }
+
     /// The types that are set up.
     pub fn shard_type_names(&self) -> Vec<EntityTypeName> {
         self.0.lock().regions.keys().cloned().collect()
@@ -393,6 +410,13 @@ impl Inner {
         let extractor: Arc<dyn Extractor> =
             common.extractor.clone().unwrap_or_else(|| Arc::new(HashV1(number_of_shards)));
         let count = extractor.number_of_shards().ok_or_else(|| InitError::UnnumberedShards { name: name.clone() })?;
+        let strategy = common.allocation.clone().unwrap_or_else(|| default_strategy(&settings));
+        if self.can_coordinate(&role) {
+            let desired = || self.keep_desired_locations(&name, &role, count.get());
+            let setup = StrategySetup { name: &name, number_of_shards: count.get(), desired: &desired };
+            let refused = |AllocationFailed(reason)| InitError::Strategy { name: name.clone(), reason };
+            strategy.set_up(&setup).map_err(refused)?;
+        }
         let mut state = self.lock();
         if let Some(known) = state.regions.get(&name) {
             let Some(known) = known.as_any().downcast_ref::<Region<M>>().cloned() else {
@@ -423,7 +447,6 @@ impl Inner {
             role,
             codec: entity_type.codec_names.clone(),
         };
-        let strategy = common.allocation.clone().unwrap_or_else(|| default_strategy(&settings));
         let coordinated = (name.clone(), fingerprint.clone(), settings.clone(), strategy);
         let region =
             region::open(self.node.clone(), entity_type, name.clone(), fingerprint, settings, extractor, proxy);
@@ -515,15 +538,42 @@ impl Inner {
         if !self.can_coordinate(role) {
             return Ok(None);
         }
-        let replicator = match state.replicators.get(role) {
-            Some(known) => known.clone(),
-            None => {
-                let started = start_replicator(cluster, &self.node, role, settings)?;
-                state.replicators.insert(role.to_owned(), started.clone());
-                started
-            }
-        };
-        Ok(Some(Backend::Ddata(replicator)))
+        Ok(Some(Backend::Ddata(self.replicator(state, cluster, role, settings)?)))
+    }
+
+    /// The replicator of the nodes that may coordinate types of this role, of which this node is one.
+    fn replicator(
+        &self,
+        state: &mut State,
+        cluster: &Cluster,
+        role: &str,
+        settings: &ShardingSettings,
+    ) -> Result<Replicator, InitError> {
+        if let Some(known) = state.replicators.get(role) {
+            return Ok(known.clone());
+        }
+        let started = start_replicator(cluster, &self.node, role, settings)?;
+        state.replicators.insert(role.to_owned(), started.clone());
+        Ok(started)
+    }
+
+    /// Keeps the desired locations of a type's shards on this node, which may run its coordinator.
+    fn keep_desired_locations(
+        &self,
+        name: &EntityTypeName,
+        role: &str,
+        number_of_shards: u32,
+    ) -> Result<DesiredLocations, AllocationFailed> {
+        let mut state = self.lock();
+        if let Some(known) = state.desired.get(name) {
+            return Ok(known.clone());
+        }
+        let cluster = self.cluster.as_ref().expect("a node that may coordinate is in a cluster");
+        let replicator = self.replicator(&mut state, cluster, role, &self.settings);
+        let replicator = replicator.map_err(|error| AllocationFailed(error.to_string()))?;
+        let desired = DesiredLocations::new(replicator, name, &self.settings, number_of_shards);
+        state.desired.insert(name.clone(), desired.clone());
+        Ok(desired)
     }
 
     /// Connects a new region with the coordination of its type on this node.
@@ -629,8 +679,8 @@ fn start_replicator(
         majority_min_cap: settings.majority_min_cap,
         max_delta_elements: 5,
         prefer_oldest: true,
-        // Generations and epochs, which no wall clock has anything to do with.
-        custom_clocks: vec!["*".to_owned()],
+        // Generations, epochs and revisions, which no wall clock has anything to do with.
+        custom_clocks: vec!["coordinator/*".to_owned(), "daemon/*".to_owned()],
         ..ReplicatorSettings::default()
     };
     let membership = Membership::from_cluster(cluster);

@@ -6,17 +6,59 @@
 //! Source: sharding §3.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use super::desired::DesiredLocations;
 use crate::allocation::{AllocationFailed, ClassicalLeastShard, ConsistentHashing, LeastShard, View};
-use crate::ids::{RegionId, ShardId};
+use crate::ids::{EntityTypeName, RegionId, ShardId};
 use crate::settings::ShardingSettings;
+
+/// What sharding lends a strategy where its type is set up. See [`AllocationStrategy::set_up`].
+pub struct StrategySetup<'a> {
+    pub(super) name: &'a EntityTypeName,
+    pub(super) number_of_shards: u32,
+    pub(super) desired: &'a dyn Fn() -> Result<DesiredLocations, AllocationFailed>,
+}
+
+impl StrategySetup<'_> {
+    /// The entity type's name.
+    pub fn entity_type(&self) -> &EntityTypeName {
+        self.name
+    }
+
+    /// How many shards the type has.
+    pub fn number_of_shards(&self) -> u32 {
+        self.number_of_shards
+    }
+
+    /// The locations that the program desires for the type's shards. Every node that may run its coordinator keeps them from
+    /// now on.
+    pub(super) fn desired_locations(&self) -> Result<DesiredLocations, AllocationFailed> {
+        (self.desired)()
+    }
+}
+
+impl fmt::Debug for StrategySetup<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StrategySetup").field("entity_type", self.name).finish_non_exhaustive()
+    }
+}
 
 /// Decides homes. Called on the coordinator's node only; one instance per type.
 #[async_trait]
 pub trait AllocationStrategy: Send + Sync + 'static {
+    /// The type is set up on a node that may run its coordinator. May be called again, with the same. Default: does nothing.
+    ///
+    /// # Errors
+    /// [`AllocationFailed`]: the type is not set up.
+    fn set_up(&self, setup: &StrategySetup<'_>) -> Result<(), AllocationFailed> {
+        let _ = setup;
+        Ok(())
+    }
+
     /// A coordinator begins on this node: called once for each of its incarnations, before anything is asked.
     /// Default: does nothing.
     fn start(&self) {}

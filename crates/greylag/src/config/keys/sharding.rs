@@ -155,6 +155,12 @@ pub(super) fn keys() -> Vec<Key> {
             |draft| &mut draft.settings.sharding.least_shard.rebalance_relative_limit,
         ),
         Key::new(
+            "sharding.external_shard_allocation_strategy.client_timeout",
+            "sharding §3",
+            "Longest wait for one read or one write of the locations that the program desires.",
+            |draft| &mut draft.settings.sharding.external.client_timeout,
+        ),
+        Key::new(
             "sharding.allocation_timeout",
             "sharding §7",
             "Longest time an allocation strategy may think.",

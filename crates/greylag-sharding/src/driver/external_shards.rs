@@ -1,0 +1,139 @@
+//! Says where the shards of a type belong.
+//!
+//! Source: sharding §3 "External".
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use greylag_core::NodeAddress;
+use greylag_ddata::GetError;
+
+use super::desired::{DesiredLocations, parsed};
+use super::sharding::Sharding;
+use crate::ids::ShardId;
+use crate::key::EntityKey;
+
+/// Why desired locations were not read or written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExternalShardsError {
+    /// Fewer nodes than necessary answered in time. A write that ends so may have been made on this node, and then spreads.
+    #[error("the desired locations of {entity_type} did not answer within {timeout:?}")]
+    ClientTimeout {
+        /// The entity type.
+        entity_type: String,
+        /// The setting `external_shard_allocation_strategy.client_timeout`.
+        timeout: Duration,
+    },
+    /// Nothing was written, because nothing here reads it.
+    #[error(
+        "{entity_type} is not set up with external allocation on this node, or this node lacks its role; \
+         say where its shards belong on a node that hosts it"
+    )]
+    NotStarted {
+        /// The entity type.
+        entity_type: String,
+    },
+    /// Nothing was written.
+    #[error("{entity_type} has no shard {shard}: its shards are numbered from 0 to {}", number_of_shards - 1)]
+    NoSuchShard {
+        /// The entity type.
+        entity_type: String,
+        /// The shard as it was given.
+        shard: ShardId,
+        /// How many the type has.
+        number_of_shards: u32,
+    },
+    /// This node keeps them no more, or refuses what was written.
+    #[error("the desired locations of {entity_type} failed: {cause}")]
+    Failed {
+        /// The entity type.
+        entity_type: String,
+        /// What the replicator said.
+        cause: String,
+    },
+}
+
+/// Says where the shards of one type belong, and reads what was said. Made by [`Sharding::external_shards`].
+///
+/// What is said here spreads to the other nodes, the last word about a shard wins, and the coordinator obeys: at the shard's
+/// first message, or by moving it in its next round (`sharding.rebalance_interval`).
+#[derive(Debug, Clone)]
+pub struct ExternalShards {
+    sharding: Sharding,
+    name: String,
+}
+
+impl Sharding {
+    /// The client of a type whose shards the program places: see [`ExternalAllocation`](crate::ExternalAllocation). It may be made before the type is
+    /// set up.
+    pub fn external_shards<M: Send + 'static>(&self, key: &EntityKey<M>) -> ExternalShards {
+        ExternalShards { sharding: self.clone(), name: key.name().to_owned() }
+    }
+}
+
+impl ExternalShards {
+    /// Wants a shard on the node at this address, now or when it has joined. Waits for this node alone.
+    ///
+    /// # Errors
+    /// [`ExternalShardsError`].
+    pub async fn update_shard_location(&self, shard: ShardId, node: NodeAddress) -> Result<(), ExternalShardsError> {
+        self.update_shard_locations([(shard, node)]).await
+    }
+
+    /// As [`ExternalShards::update_shard_location`], of many shards at once: all of them or none.
+    ///
+    /// # Errors
+    /// [`ExternalShardsError`].
+    pub async fn update_shard_locations(
+        &self,
+        locations: impl IntoIterator<Item = (ShardId, NodeAddress)> + Send,
+    ) -> Result<(), ExternalShardsError> {
+        let Some(desired) = self.desired() else {
+            return Err(ExternalShardsError::NotStarted { entity_type: self.name.clone() });
+        };
+        let locations = locations.into_iter().map(|(shard, node)| self.checked(shard, &node, &desired));
+        let locations = locations.collect::<Result<Vec<_>, _>>()?;
+        match tokio::time::timeout(desired.client_timeout, desired.put(locations)).await {
+            Ok(written) => written.map_err(|error| self.failed(&error)),
+            Err(_) => Err(self.timed_out(&desired)),
+        }
+    }
+
+    /// What a majority of the nodes knows; empty if the type is not set up.
+    ///
+    /// # Errors
+    /// [`ExternalShardsError`].
+    pub async fn shard_locations(&self) -> Result<BTreeMap<ShardId, NodeAddress>, ExternalShardsError> {
+        let Some(desired) = self.desired() else { return Ok(BTreeMap::new()) };
+        match tokio::time::timeout(desired.client_timeout, desired.of_majority()).await {
+            Ok(Ok(known)) => Ok(parsed(&known)),
+            Err(_) | Ok(Err(GetError::Failure { .. })) => Err(self.timed_out(&desired)),
+            Ok(Err(error)) => Err(self.failed(&error)),
+        }
+    }
+
+    fn desired(&self) -> Option<DesiredLocations> {
+        self.sharding.desired_locations(&self.name)
+    }
+
+    fn checked(
+        &self,
+        shard: ShardId,
+        node: &NodeAddress,
+        desired: &DesiredLocations,
+    ) -> Result<(String, String), ExternalShardsError> {
+        let number_of_shards = desired.number_of_shards;
+        if shard.index().is_some_and(|index| index < number_of_shards) {
+            return Ok((shard.to_string(), node.to_string()));
+        }
+        Err(ExternalShardsError::NoSuchShard { entity_type: self.name.clone(), shard, number_of_shards })
+    }
+
+    fn timed_out(&self, desired: &DesiredLocations) -> ExternalShardsError {
+        ExternalShardsError::ClientTimeout { entity_type: self.name.clone(), timeout: desired.client_timeout }
+    }
+
+    fn failed(&self, error: &dyn std::error::Error) -> ExternalShardsError {
+        ExternalShardsError::Failed { entity_type: self.name.clone(), cause: error.to_string() }
+    }
+}
