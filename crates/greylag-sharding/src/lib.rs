@@ -106,6 +106,7 @@ pub mod horizon;
 pub mod host;
 pub mod ids;
 mod inbox;
+pub mod inspection;
 mod key;
 pub mod membership;
 pub mod message;
@@ -121,8 +122,8 @@ mod timetable;
 pub mod wire;
 
 pub use driver::{
-    AllocationStrategy, Event, ExternalAllocation, ExternalShards, ExternalShardsError, InitError, NotStarted, Region,
-    RegionEvents, RemovalError, Removed, Sharding, StopShardsError, StoppingShards, StrategySetup,
+    AllocationStrategy, Event, ExternalAllocation, ExternalShards, ExternalShardsError, InitError, Inspector,
+    NotStarted, Region, RegionEvents, RemovalError, Removed, Sharding, StopShardsError, StoppingShards, StrategySetup,
     remove_internal_sharding_data,
 };
 pub use entity::{

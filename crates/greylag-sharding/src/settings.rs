@@ -82,6 +82,9 @@ pub struct ShardingSettings {
     pub state_store_mode: StateStoreMode,
     /// Of the journal, if that is where.
     pub journal: StateJournalSettings,
+    /// How long a shard may take to say what it holds, before it counts as failed in what is told of its region. Default 3 s.
+    /// Source: sharding §6.1.
+    pub shard_region_query_timeout: Duration,
     /// Limits of the default allocation strategy.
     pub least_shard: LeastShardSettings,
     /// Limits of the classical one, which a limit of 0 in `least_shard` selects.
@@ -103,7 +106,8 @@ pub struct ShardingSettings {
     /// Wait before the shards of a member that was removed without proof of its end are allocated
     /// again. `None` takes the cluster's own margin. Source: cluster S14.
     pub down_removal_margin: Option<Duration>,
-    /// Hosting regions that must be registered before the first allocation ever. Default 1.
+    /// Hosting regions that must be registered before the first allocation ever; never fewer than the members that the cluster
+    /// waits for, those with the type's role if it has one. Default 1. Source: sharding §2.16.
     pub min_regions: usize,
     /// How long no member may have had the hosting role of a type before that is told, and before what waits for a host is
     /// dropped. Default 10 s.
@@ -163,6 +167,7 @@ impl Default for ShardingSettings {
             rebalance_interval: seconds(10),
             state_store_mode: StateStoreMode::Ddata,
             journal: StateJournalSettings::default(),
+            shard_region_query_timeout: seconds(3),
             least_shard: LeastShardSettings::default(),
             classical_least_shard: ClassicalLeastShardSettings::default(),
             external: ExternalSettings::default(),
@@ -244,6 +249,7 @@ impl ShardingSettings {
             ("permit_wait_warn", self.permit_wait_warn),
             ("ask_timeout", self.ask_timeout),
             ("no_host_timeout", self.no_host_timeout),
+            ("shard_region_query_timeout", self.shard_region_query_timeout),
             ("recovery_timeout", self.journal.recovery_timeout),
         ];
         if let Some((key, value)) = durations.into_iter().find(|(_, value)| value.is_zero()) {

@@ -16,6 +16,7 @@
 //!
 //! Source: sharding §4, §9.
 
+mod census;
 mod idle;
 mod index;
 mod lease;
@@ -33,6 +34,7 @@ use std::time::{Duration, Instant};
 use greylag_core::DeadLetterReason;
 use twox_hash::XxHash3_64;
 
+pub(crate) use census::Census;
 pub use lease::{LeaseEffect, LeaseInput, ShardLease};
 pub use protocol::{Effect, Ended, Input, Outcome, Overdue, SlotId, TimerChange, Weigh};
 pub(crate) use repeats::{Beat, Fired, Repeats};

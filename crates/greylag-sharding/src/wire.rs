@@ -4,17 +4,20 @@
 //! the frame that carried it, since each element takes bytes there.
 
 pub mod history;
+pub mod inspection;
 
 use bytes::Bytes;
 use greylag_core::{DecodeError, Generation, NodeAddress, Uid, UniqueAddress};
 use prost::Message;
 
+use self::inspection::INSPECTION_MANIFEST;
 use crate::coordinator::{Meta, StoredHome};
 use crate::error::ReadError;
 use crate::fingerprint::{Fingerprint, Mismatch, StateStoreMode};
 use crate::generated as proto;
 use crate::horizon::Horizon;
 use crate::ids::{RegionId, ShardId};
+use crate::inspection::InspectionMessage;
 use crate::message::{
     Attempt, Claim, ClaimState, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, PeerMessage,
     RegionMessage, Register, TypeClaim,
@@ -28,7 +31,7 @@ pub const COORDINATOR_MANIFEST: &str = "greylag.sharding.coordinator";
 pub const PEER_MANIFEST: &str = "greylag.sharding.peer";
 
 /// The kinds of control messages.
-pub const MANIFESTS: [&str; 3] = [REGION_MANIFEST, COORDINATOR_MANIFEST, PEER_MANIFEST];
+pub const MANIFESTS: [&str; 4] = [REGION_MANIFEST, COORDINATOR_MANIFEST, PEER_MANIFEST, INSPECTION_MANIFEST];
 
 /// Whatever arrives on the control path of an entity type.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +42,8 @@ pub enum Control {
     FromCoordinator(FromCoordinator),
     /// For the region.
     Peer(PeerMessage),
+    /// A question about entities, or an answer to one.
+    Inspection(InspectionMessage),
 }
 
 /// The manifest and bytes of a message to the coordinator.
@@ -88,6 +93,9 @@ pub fn decode(manifest: &str, bytes: Bytes, horizon: Horizon) -> Result<Control,
             read_from_coordinator(message, horizon).map(Control::FromCoordinator)
         }
         PEER_MANIFEST => read_peer(proto::ToPeer::decode(bytes).map_err(bad)?, horizon).map(Control::Peer),
+        INSPECTION_MANIFEST => {
+            inspection::read_inspection(proto::Inspection::decode(bytes).map_err(bad)?).map(Control::Inspection)
+        }
         _ => {
             let (codec, manifest) = (greylag_core::CodecId::INTERNAL, manifest.to_owned());
             return Err(DecodeError::UnknownManifest { codec, manifest }.into());
@@ -218,11 +226,11 @@ fn read_shard(shard: String) -> Result<ShardId, Invalid> {
     ShardId::new(shard).map_err(|_| Invalid("shard", Fault::Missing))
 }
 
-fn names(shards: &[ShardId]) -> Vec<String> {
-    shards.iter().map(ToString::to_string).collect()
+fn names<'a>(shards: impl IntoIterator<Item = &'a ShardId>) -> Vec<String> {
+    shards.into_iter().map(ToString::to_string).collect()
 }
 
-fn read_names(shards: Vec<String>) -> Result<Vec<ShardId>, Invalid> {
+fn read_names<C: FromIterator<ShardId>>(shards: Vec<String>) -> Result<C, Invalid> {
     shards.into_iter().map(read_shard).collect()
 }
 
@@ -783,7 +791,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn arbitrary_bytes_are_refused_without_a_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
-            for manifest in [REGION_MANIFEST, COORDINATOR_MANIFEST, PEER_MANIFEST, "other"] {
+            for manifest in MANIFESTS.into_iter().chain(["other"]) {
                 let _ = decode(manifest, bytes.clone().into(), horizon());
             }
             let _ = decode_home(&bytes, horizon());

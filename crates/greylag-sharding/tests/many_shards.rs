@@ -231,6 +231,7 @@ impl World {
             Control::ToCoordinator(message) => self.coordinate(Told::FromRegion { node: from, message }),
             Control::FromCoordinator(message) => self.tell(to, Input::FromCoordinator { node: from, message }),
             Control::Peer(message) => self.tell(to, Input::FromPeer { node: from, message }),
+            Control::Inspection(message) => panic!("nobody asked for {message:?}"),
         }
     }
 

@@ -21,6 +21,8 @@ pub(crate) struct ControlLane {
     remoting: Arc<dyn Remoting>,
     path: Arc<str>,
     cutter: Cutter,
+    /// Held while the frames of a long message are sent, since a receiver puts them together in their order.
+    in_order: Mutex<()>,
     /// When a refusal was last logged, by node; looked at only when there is one.
     logged: Mutex<BTreeMap<UniqueAddress, Instant>>,
 }
@@ -28,7 +30,7 @@ pub(crate) struct ControlLane {
 impl ControlLane {
     pub(crate) fn new(name: EntityTypeName, remoting: Arc<dyn Remoting>) -> Self {
         let path = control_path(&name).into();
-        Self { name, remoting, path, cutter: Cutter::default(), logged: Mutex::default() }
+        Self { name, remoting, path, cutter: Cutter::default(), in_order: Mutex::default(), logged: Mutex::default() }
     }
 
     /// Sends one message. `ask`: the transport's answer "no such recipient" is wanted.
@@ -43,7 +45,9 @@ impl ControlLane {
         mut ask: Option<AskHeader>,
     ) -> Result<(), Event> {
         let destination = Destination::Incarnation(to.clone());
-        for (frame_manifest, frame) in self.cutter.frames(manifest, bytes) {
+        let frames = self.cutter.frames(manifest, bytes);
+        let _in_order = (frames.len() > 1).then(|| self.in_order.lock().unwrap_or_else(PoisonError::into_inner));
+        for (frame_manifest, frame) in frames {
             let recipient = Recipient { path: self.path.clone(), sub_path: None, instance: 0 };
             let mut envelope = Envelope::new(recipient, CodecId::INTERNAL, frame_manifest, frame);
             envelope.ask = ask.take();

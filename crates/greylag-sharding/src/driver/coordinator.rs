@@ -18,6 +18,7 @@ use greylag_transport::{AskError, AskHeader, Inbound, Receiver, Remoting};
 use tokio::task::JoinSet;
 
 use super::control::{ControlLane, control_path};
+use super::inspect;
 use super::mailbox::{Mailbox, mailbox};
 use super::region::AnyRegion;
 use super::shared::Coordination;
@@ -480,6 +481,16 @@ impl Receiver for ControlReceiver {
                 let region = host.lock().region(None);
                 let input = crate::region::Input::FromPeer { node, message };
                 region.is_none_or(|region| region.tell_of_peer(input, bytes))
+            }
+            Ok(Some((Control::Inspection(message), _))) => {
+                let (region, is_member) = {
+                    let now = host.lock();
+                    (now.region(None), now.members.contains(&node))
+                };
+                if let Some(region) = region.filter(|_| is_member) {
+                    inspect::on_message(&region, node, message);
+                }
+                true
             }
             Err(error) => {
                 tracing::warn!(entity_type = %host.name, %error, "control message could not be read");

@@ -8,6 +8,7 @@ use std::time::Duration;
 use greylag_core::{DeadLetterReason, ReplyTo, UniqueAddress};
 
 use super::event::RegionEvents;
+use super::inspect::Inspector;
 use super::shared::Shared;
 use super::stopping::StoppingShards;
 use crate::entity_ref::{Answer, AskError, EntityRef, SendError};
@@ -159,6 +160,11 @@ impl<M: Send + 'static> Region<M> {
         self.0.input(Input::GracefulShutdown);
         // The sender lives in `self`.
         stopped.wait_for(|stopped| *stopped).await.ok();
+    }
+
+    /// Looks at the type: which regions there are, what their shards hold, where an entity belongs. Source: sharding §6.1.
+    pub fn inspect(&self) -> Inspector {
+        Inspector::new(Arc::new(self.clone()))
     }
 
     /// Stops this region at once, without handing anything over: its shards are killed, so that entities hear neither their

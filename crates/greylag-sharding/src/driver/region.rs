@@ -6,22 +6,29 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use greylag_core::UniqueAddress;
+use greylag_core::{DeadLetterReason, UniqueAddress};
 use greylag_transport::{Envelope, Recipient};
+use tokio::sync::oneshot;
 
 use super::event::Event;
 use super::handle::Region;
+use super::inquiries::Inquiries;
 use super::node::Node;
+use super::requests::Answers;
 use super::shared::{Deferred, Shared, data_path, direct_path};
 use super::wire::{Path, Wire};
 use crate::entity_type::Described;
 use crate::extractor::Extractor;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{EntityTypeName, RegionId, ShardId};
-use crate::region::{Input, Region as Machine, RegionConfig};
+use crate::inspection::{EntityLocation, InspectionMessage};
+use crate::region::{Input, Region as Machine, RegionConfig, Request};
+use crate::routes::Open;
 use crate::settings::ShardingSettings;
+use crate::shard::Census;
+use crate::wire::inspection::encode_inspection;
 
 /// A region whose message type is forgotten.
 pub(crate) trait AnyRegion: Send + Sync {
@@ -41,6 +48,24 @@ pub(crate) trait AnyRegion: Send + Sync {
     fn not_ready(&self) -> Option<String>;
     /// For a typed handle.
     fn as_any(&self) -> &(dyn std::any::Any + Send + Sync);
+    /// The entity type.
+    fn name(&self) -> &EntityTypeName;
+    /// What it runs with.
+    fn settings(&self) -> &ShardingSettings;
+    /// What runs its tasks.
+    fn runtime(&self) -> &tokio::runtime::Handle;
+    /// Asks something of the coordinator.
+    fn request(&self, request: Request, timeout: Duration) -> Answers;
+    /// The shards hosted here, by name.
+    fn hosted(&self) -> Vec<ShardId>;
+    /// Has a shard count its entities. `None` if it has no task now, or too much waits for it.
+    fn count(&self, shard: &ShardId, census: Census) -> Option<oneshot::Receiver<Census>>;
+    /// Where an entity belongs, by the routes known here.
+    fn locate(&self, id: &str) -> Result<EntityLocation, DeadLetterReason>;
+    /// The questions to regions of other nodes.
+    fn inquiries(&self) -> &Inquiries;
+    /// Sends a question or an answer to the region of another node.
+    fn send_inspection(&self, to: &UniqueAddress, message: &InspectionMessage);
 }
 
 impl<M: Send + 'static> AnyRegion for Region<M> {
@@ -75,6 +100,48 @@ impl<M: Send + 'static> AnyRegion for Region<M> {
 
     fn as_any(&self) -> &(dyn std::any::Any + Send + Sync) {
         self
+    }
+
+    fn name(&self) -> &EntityTypeName {
+        &self.0.name
+    }
+
+    fn settings(&self) -> &ShardingSettings {
+        &self.0.settings
+    }
+
+    fn runtime(&self) -> &tokio::runtime::Handle {
+        &self.0.node.runtime
+    }
+
+    fn request(&self, request: Request, timeout: Duration) -> Answers {
+        self.0.request(request, timeout)
+    }
+
+    fn hosted(&self) -> Vec<ShardId> {
+        self.0.hosted_shards()
+    }
+
+    fn count(&self, shard: &ShardId, census: Census) -> Option<oneshot::Receiver<Census>> {
+        self.0.count_shard(shard, census)
+    }
+
+    fn locate(&self, id: &str) -> Result<EntityLocation, DeadLetterReason> {
+        let (_, index) = self.0.target(id)?;
+        let shard = self.0.shard(index).ok_or(DeadLetterReason::InvalidShardId)?.clone();
+        let region = self.0.routes.cell(index).and_then(|cell| match cell.load().as_deref()? {
+            Open::Local(_) => Some(self.0.id.clone()),
+            Open::Remote(remote) => Some(remote.region.clone()),
+        });
+        Ok(EntityLocation { shard, region })
+    }
+
+    fn inquiries(&self) -> &Inquiries {
+        &self.0.inquiries
+    }
+
+    fn send_inspection(&self, to: &UniqueAddress, message: &InspectionMessage) {
+        self.0.send_control(to, encode_inspection(message), None);
     }
 }
 

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use greylag_core::{DeadLetterReason, EntityError, Generation, ReplyTo, answer_dropped};
+use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use super::event::Event;
@@ -36,7 +37,8 @@ use crate::inbox::Inbox;
 use crate::parcel::{AskTag, Content, Origin, Parcel};
 use crate::region::Input as RegionInput;
 use crate::shard::{
-    Beat, Effect, Ended, Fired, Input, Outcome, Overdue, Repeats, STOP_WARN_AFTER, Shard, SlotId, TimerChange, Weigh,
+    Beat, Census, Effect, Ended, Fired, Input, Outcome, Overdue, Repeats, STOP_WARN_AFTER, Shard, SlotId, TimerChange,
+    Weigh,
 };
 use crate::start::StartEntityAck;
 
@@ -65,6 +67,8 @@ pub(crate) enum Control<M> {
     Hold,
     /// Handlers run again.
     Release,
+    /// Count the entities.
+    Count(Census, oneshot::Sender<Census>),
 }
 
 /// A message as the shard's machine carries it.
@@ -136,6 +140,8 @@ pub(crate) struct ShardTask<M: Send + 'static> {
     awake: bool,
     /// What came while no handler may run.
     postponed: VecDeque<Control<M>>,
+    /// Looks at all entities, some at a time.
+    counting: VecDeque<(Census, oneshot::Sender<Census>)>,
     /// Why the latest start failed, for its asker.
     start_failure: String,
     end: End<M>,
@@ -181,6 +187,7 @@ impl<M: Send + 'static> ShardTask<M> {
             held: false,
             awake: true,
             postponed: VecDeque::new(),
+            counting: VecDeque::new(),
             start_failure: String::new(),
             end: End { leftovers: None, has_failed: false, lease },
         }
@@ -225,7 +232,9 @@ impl<M: Send + 'static> ShardTask<M> {
         // One timer for the whole life: arming one is dear, polling an armed one is not.
         let mut timer = pin!(tokio::time::sleep_until(self.now.into()));
         loop {
-            if !self.awake {
+            if !self.counting.is_empty() {
+                self.control.take(&mut controls);
+            } else if !self.awake {
                 sleep_on(&self.shared.node, &self.control, &mut controls).await;
             } else if !self.can_run(batch) {
                 let deadline = self.shard.next_deadline().filter(|_| !self.held);
@@ -272,9 +281,21 @@ impl<M: Send + 'static> ShardTask<M> {
                 self.postponed.extend(controls);
                 return;
             }
-            if self.can_run(batch) {
+            self.count_some();
+            if self.can_run(batch) || !self.counting.is_empty() {
                 tokio::task::yield_now().await;
             }
+        }
+    }
+
+    /// Goes on with the oldest look at the entities.
+    fn count_some(&mut self) {
+        let Some((mut census, asker)) = self.counting.pop_front() else { return };
+        if self.shard.count_some(&mut census) {
+            // An asker that is gone has waited for long enough.
+            asker.send(census).ok();
+        } else if !asker.is_closed() {
+            self.counting.push_front((census, asker));
         }
     }
 
@@ -349,7 +370,10 @@ impl<M: Send + 'static> ShardTask<M> {
     }
 
     fn on_control(&mut self, control: Control<M>, batch: &mut VecDeque<Parcel<M>>) {
-        let at_once = matches!(control, Control::Kill | Control::LeaseLost(_) | Control::Hold | Control::Release);
+        let at_once = matches!(
+            control,
+            Control::Kill | Control::LeaseLost(_) | Control::Hold | Control::Release | Control::Count(..)
+        );
         if !self.may_run() && !at_once {
             return self.postponed.push_back(control);
         }
@@ -378,6 +402,7 @@ impl<M: Send + 'static> ShardTask<M> {
             Control::Kill => self.kill(batch),
             Control::LeaseLost(cause) => self.on_lease_lost(cause, batch),
             Control::Limit(entities) => self.input(Input::Limit { entities }),
+            Control::Count(census, asker) => self.counting.push_back((census, asker)),
             Control::Hold => self.held = true,
             Control::Release => {
                 self.held = false;

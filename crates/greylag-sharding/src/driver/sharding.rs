@@ -16,6 +16,7 @@ use super::alone::Alone;
 use super::coordinator;
 use super::desired::DesiredLocations;
 use super::handle::Region;
+use super::inspect::Inspector;
 use super::lease::NodeLeases;
 use super::members::Tracker;
 use super::node::Node;
@@ -315,10 +316,7 @@ impl Sharding {
     /// # Errors
     /// [`NotStarted`], also if its messages are of another type.
     pub fn region<M: Send + 'static>(&self, key: EntityKey<M>) -> Result<Region<M>, NotStarted> {
-        self.known_region(&key).ok_or_else(|| NotStarted {
-            name: key.name().to_owned(),
-            known: self.shard_type_names().iter().map(ToString::to_string).collect(),
-        })
+        self.known_region(&key).ok_or_else(|| self.not_started(key.name()))
     }
 
     fn known_region<M: Send + 'static>(&self, key: &EntityKey<M>) -> Option<Region<M>> {
@@ -343,6 +341,20 @@ impl Sharding {
     /// The types that are set up.
     pub fn shard_type_names(&self) -> Vec<EntityTypeName> {
         self.0.lock().regions.keys().cloned().collect()
+    }
+
+    /// Looks at a type by its name alone, as tools do. See [`Region::inspect`].
+    ///
+    /// # Errors
+    /// [`NotStarted`].
+    pub fn inspect(&self, entity_type: &str) -> Result<Inspector, NotStarted> {
+        let region = self.0.lock().regions.get(entity_type).cloned();
+        region.map(Inspector::new).ok_or_else(|| self.not_started(entity_type))
+    }
+
+    fn not_started(&self, name: &str) -> NotStarted {
+        let known = self.shard_type_names().iter().map(ToString::to_string).collect();
+        NotStarted { name: name.to_owned(), known }
     }
 
     /// The transport it stands on.
@@ -392,6 +404,17 @@ impl Inner {
         Ok(described)
     }
 
+    /// The members that the cluster waits for at its start: those with a role, or all where there is none. The first shard waits
+    /// for as many regions. Source: sharding §2.16, cluster M22.
+    fn least_members(&self, role: &str) -> usize {
+        let Some(cluster) = &self.cluster else { return 1 };
+        let settings = cluster.settings();
+        if role.is_empty() {
+            return settings.min_number_of_members;
+        }
+        settings.role_min_number_of_members.get(role).copied().unwrap_or(1)
+    }
+
     fn init<M: Send + 'static>(&self, entity_type: Described<M>, proxy: bool) -> Result<Region<M>, InitError> {
         let name = EntityTypeName::new(&entity_type.name)?;
         let common = &entity_type.common;
@@ -406,6 +429,7 @@ impl Inner {
             settings.lease.use_lease.clone_from(lease);
         }
         settings.validate()?;
+        settings.min_regions = settings.min_regions.max(self.least_members(&role));
         let number_of_shards = settings.number_of_shards.try_into().expect("checked when sharding started");
         let extractor: Arc<dyn Extractor> =
             common.extractor.clone().unwrap_or_else(|| Arc::new(HashV1(number_of_shards)));
@@ -839,6 +863,8 @@ mod tests {
         let mut answer = echoes.entity_ref("e").ask(|reply_to| reply_to).timeout(Duration::from_secs(60)).send();
         let early = tokio::time::timeout(Duration::from_millis(300), &mut answer).await;
         assert!(early.is_err(), "a node that is suspect handled a message");
+        let stats = echoes.inspect().region_stats().await;
+        assert_eq!((stats.shards.len(), stats.failed.len()), (1, 0), "looking runs no handler");
         sharding.0.on_cluster_event(&ClusterEvent::SelfTrusted);
         assert_eq!(answer.await.unwrap(), 1);
     }

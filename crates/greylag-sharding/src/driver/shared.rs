@@ -20,10 +20,11 @@ use greylag_core::{
 use greylag_transport::{
     AskHeader, Destination, Envelope, Payload, PayloadValue, Recipient, Remoting, SendError as Rejection,
 };
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{broadcast, oneshot, watch};
 
 use super::control::ControlLane;
 use super::event::Event;
+use super::inquiries::Inquiries;
 use super::lease::ShardLeases;
 use super::limit::EntityLimit;
 use super::node::Node;
@@ -44,6 +45,7 @@ use crate::region::{
 };
 use crate::routes::{LocalRoute, Open, RemoteRoute, RouteTable};
 use crate::settings::ShardingSettings;
+use crate::shard::Census;
 use crate::start::{START_MANIFEST, StartEntityAck, put_request};
 
 /// The answer to come of an ask.
@@ -96,6 +98,7 @@ pub(crate) struct Shared<M> {
     pub(crate) stopped: watch::Sender<bool>,
     pub(crate) deferred: Arc<Inbox<Deferred>>,
     pub(crate) requests: Requests,
+    pub(crate) inquiries: Inquiries,
     /// Set right after the region was made.
     pub(crate) coordination: OnceLock<Arc<dyn Coordination>>,
     control_lane: ControlLane,
@@ -198,6 +201,7 @@ impl<M: Send + 'static> Shared<M> {
             stopped: watch::channel(false).0,
             deferred: Arc::new(Inbox::new(OF_PEERS)),
             requests: Requests::default(),
+            inquiries: Inquiries::default(),
             coordination: OnceLock::new(),
             guarded: Mutex::new(Guarded {
                 machine,
@@ -725,7 +729,7 @@ impl<M: Send + 'static> Shared<M> {
         self.send_control(&to, crate::wire::encode_region(&message), None);
     }
 
-    fn send_control(&self, to: &UniqueAddress, message: (&'static str, Bytes), ask: Option<AskHeader>) {
+    pub(crate) fn send_control(&self, to: &UniqueAddress, message: (&'static str, Bytes), ask: Option<AskHeader>) {
         if let Err(refused) = self.control_lane.send(to, message, ask) {
             self.events.send(refused).ok();
         }
@@ -862,6 +866,19 @@ impl<M: Send + 'static> Shared<M> {
     }
 
     // --- looking ---
+
+    /// The shards hosted here, by name; those too whose tasks do not run now.
+    pub(crate) fn hosted_shards(&self) -> Vec<ShardId> {
+        self.lock().machine.hosted().map(|(shard, _)| shard.clone()).collect()
+    }
+
+    /// Has a shard count its entities. `None` if it has no task now, or too much waits for it.
+    pub(crate) fn count_shard(&self, shard: &ShardId, census: Census) -> Option<oneshot::Receiver<Census>> {
+        let control = self.lock().hosted.get(shard)?.control.clone();
+        let (sender, answer) = oneshot::channel();
+        control.push(Control::Count(census, sender), 0).ok()?;
+        Some(answer)
+    }
 
     /// The shard of an id, unless it is no id.
     pub(crate) fn target(&self, id: impl Into<Arc<str>>) -> Result<(EntityId, u32), DeadLetterReason> {

@@ -497,3 +497,83 @@ pub struct Part {
     #[prost(bytes = "bytes", tag = "5")]
     pub piece: ::prost::bytes::Bytes,
 }
+/// "greylag.sharding.inspection": what one node asks the region of another one about its entities, and the answer.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Inspection {
+    /// The asker's number, which comes back with the answer.
+    #[prost(fixed64, tag = "1")]
+    pub request: u64,
+    #[prost(oneof = "inspection::Body", tags = "2, 3, 4, 5")]
+    pub body: ::core::option::Option<inspection::Body>,
+}
+/// Nested message and enum types in `Inspection`.
+pub mod inspection {
+    /// At the begin of a shard, or behind an entity of it.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Position {
+        #[prost(string, tag = "1")]
+        pub shard: ::prost::alloc::string::String,
+        #[prost(string, tag = "2")]
+        pub after: ::prost::alloc::string::String,
+    }
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct AskStats {
+        #[prost(uint32, tag = "1")]
+        pub patience_ms: u32,
+    }
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct AskEntities {
+        #[prost(uint32, tag = "1")]
+        pub patience_ms: u32,
+        #[prost(message, optional, tag = "2")]
+        pub from: ::core::option::Option<Position>,
+    }
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct ShardCounts {
+        #[prost(string, tag = "1")]
+        pub shard: ::prost::alloc::string::String,
+        #[prost(uint64, tag = "2")]
+        pub active: u64,
+        #[prost(uint64, tag = "3")]
+        pub passivating: u64,
+        #[prost(uint64, tag = "4")]
+        pub remembered_not_started: u64,
+        #[prost(uint64, tag = "5")]
+        pub waiting_restart: u64,
+    }
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct Stats {
+        #[prost(message, repeated, tag = "1")]
+        pub shards: ::prost::alloc::vec::Vec<ShardCounts>,
+        #[prost(string, repeated, tag = "2")]
+        pub failed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    }
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct ShardEntities {
+        #[prost(string, tag = "1")]
+        pub shard: ::prost::alloc::string::String,
+        #[prost(string, repeated, tag = "2")]
+        pub entities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    }
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct Entities {
+        #[prost(message, repeated, tag = "1")]
+        pub shards: ::prost::alloc::vec::Vec<ShardEntities>,
+        #[prost(string, repeated, tag = "2")]
+        pub failed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+        /// Where the next page begins; absent in the last one.
+        #[prost(message, optional, tag = "3")]
+        pub next: ::core::option::Option<Position>,
+    }
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Body {
+        #[prost(message, tag = "2")]
+        AskStats(AskStats),
+        #[prost(message, tag = "3")]
+        AskEntities(AskEntities),
+        #[prost(message, tag = "4")]
+        Stats(Stats),
+        #[prost(message, tag = "5")]
+        Entities(Entities),
+    }
+}

@@ -161,6 +161,12 @@ pub(super) fn keys() -> Vec<Key> {
             |draft| &mut draft.settings.sharding.external.client_timeout,
         ),
         Key::new(
+            "sharding.shard_region_query_timeout",
+            "sharding §6.1",
+            "How long a shard may take to say what it holds, before it counts as failed in what is told of its region.",
+            |draft| &mut draft.settings.sharding.shard_region_query_timeout,
+        ),
+        Key::new(
             "sharding.allocation_timeout",
             "sharding §7",
             "Longest time an allocation strategy may think.",
@@ -206,7 +212,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "sharding.min_regions",
             "sharding §7",
-            "Hosting regions that must be registered before the first allocation ever.",
+            "Hosting regions that must be registered before the first allocation ever; never fewer than `cluster.min_number_of_members`, or its role's.",
             |draft| &mut draft.settings.sharding.min_regions,
         ),
         Key::new(

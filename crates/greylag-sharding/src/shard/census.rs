@@ -1,0 +1,129 @@
+//! Counting and naming the entities of a shard, some slots at a time, so that no message waits for long meanwhile.
+//!
+//! Source: sharding §6.1, §10.
+
+use std::collections::BTreeSet;
+
+use super::slab::Phase;
+use super::{SWEEP_STEP, Shard, Weigh};
+use crate::ids::EntityId;
+use crate::inspection::EntityCounts;
+
+/// What is counted, and how far that is.
+#[derive(Debug)]
+pub(crate) struct Census {
+    next: u32,
+    counts: EntityCounts,
+    named: Option<Named>,
+}
+
+/// The first live entities behind one, by name.
+#[derive(Debug)]
+struct Named {
+    after: Option<EntityId>,
+    limit: usize,
+    ids: BTreeSet<EntityId>,
+    is_cut: bool,
+}
+
+impl Census {
+    /// Counts all entities.
+    pub(crate) fn of_counts() -> Self {
+        Self { next: 0, counts: EntityCounts::default(), named: None }
+    }
+
+    /// Names the first `limit` live entities behind `after`, too.
+    pub(crate) fn of_entities(after: Option<EntityId>, limit: usize) -> Self {
+        let named = Named { after, limit, ids: BTreeSet::new(), is_cut: false };
+        Self { named: Some(named), ..Self::of_counts() }
+    }
+
+    /// How many there are.
+    pub(crate) fn counts(&self) -> EntityCounts {
+        self.counts
+    }
+
+    /// Those that were to be named, and whether there are more behind them.
+    pub(crate) fn into_entities(self) -> (BTreeSet<EntityId>, bool) {
+        self.named.map(|named| (named.ids, named.is_cut)).unwrap_or_default()
+    }
+}
+
+impl Named {
+    fn add(&mut self, id: &EntityId) {
+        if self.after.as_ref().is_some_and(|after| id <= after) {
+            return;
+        }
+        if self.ids.len() < self.limit {
+            self.ids.insert(id.clone());
+            return;
+        }
+        // One of the two is left out: an entity may be met twice, if it ended and started in another slot meanwhile.
+        let is_before_last = self.ids.last().is_some_and(|last| id < last);
+        if is_before_last && self.ids.insert(id.clone()) {
+            self.ids.pop_last();
+            self.is_cut = true;
+        } else if !self.ids.contains(id) {
+            self.is_cut = true;
+        }
+    }
+}
+
+impl<E, P: Weigh> Shard<E, P> {
+    /// Looks at some more slots. Answers whether all have been looked at.
+    pub(crate) fn count_some(&self, census: &mut Census) -> bool {
+        let end = census.next.saturating_add(SWEEP_STEP).min(self.slots.bound());
+        for at in census.next..end {
+            let slot = self.slots.get(at);
+            let Some(id) = &slot.id else { continue };
+            let counts = &mut census.counts;
+            match slot.phase {
+                Phase::Absent | Phase::Held => counts.waiting_restart += 1,
+                Phase::Starting | Phase::Active | Phase::Suspended(_) => {
+                    if slot.stop_requested {
+                        counts.passivating += 1;
+                    } else {
+                        counts.active += 1;
+                    }
+                    if let Some(named) = &mut census.named {
+                        named.add(id);
+                    }
+                }
+            }
+        }
+        census.next = end;
+        end >= self.slots.bound()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(text: &str) -> EntityId {
+        EntityId::new(text).unwrap()
+    }
+
+    fn named(after: Option<&str>, limit: usize, met: &[&str]) -> (Vec<String>, bool) {
+        let mut census = Census::of_entities(after.map(id), limit);
+        met.iter().for_each(|met| census.named.as_mut().unwrap().add(&id(met)));
+        let (ids, is_cut) = census.into_entities();
+        (ids.iter().map(ToString::to_string).collect(), is_cut)
+    }
+
+    #[test]
+    fn the_first_entities_behind_a_name_are_named_and_a_cut_is_told() {
+        for (after, limit, met, ids, is_cut) in [
+            (None, 3, &["c", "a", "b"][..], &["a", "b", "c"][..], false),
+            (None, 2, &["c", "a", "b"], &["a", "b"], true),
+            (None, 2, &["a", "b", "c"], &["a", "b"], true),
+            (None, 2, &["b", "a", "b", "a"], &["a", "b"], false),
+            (Some("a"), 2, &["c", "a", "b"], &["b", "c"], false),
+            (Some("b"), 1, &["d", "a", "c", "b"], &["c"], true),
+            (Some("d"), 1, &["d", "a", "c", "b"], &[], false),
+            (None, 0, &["a"], &[], true),
+        ] {
+            assert_eq!(named(after, limit, met), (ids.iter().map(ToString::to_string).collect(), is_cut), "{met:?}");
+        }
+    }
+}
