@@ -95,6 +95,11 @@ pub trait Host: Send + Sync + fmt::Debug {
     fn incarnation(&self) -> u64;
     /// What the layer above lends to its own extensions of [`Ctx`].
     fn lent(&self) -> &(dyn Any + Send + Sync);
+    /// Takes a place in the pool for blocking work, which is given back when the answer is dropped.
+    ///
+    /// # Errors
+    /// [`BlockingPoolFull`].
+    fn blocking_place(&self) -> Result<Box<dyn Any + Send>, BlockingPoolFull>;
 }
 
 impl<'a, M> Ctx<'a, M> {
@@ -321,16 +326,27 @@ impl<'a, M> Ctx<'a, M> {
         self.requests.push(Request::Work(Work::Future(Box::pin(work))));
     }
 
-    /// As [`Ctx::spawn`], for a closure that blocks; it runs on the blocking pool and cannot be cancelled, but a result that
-    /// comes after the incarnation's end is discarded.
+    /// As [`Ctx::spawn`], for a closure that blocks; it runs on the blocking pool and cannot be cancelled once it has begun,
+    /// but a result that comes after the incarnation's end is discarded. Outside of any shard there is no bound.
+    ///
+    /// # Errors
+    /// [`BlockingPoolFull`]: `run` was dropped, and will not run.
     pub fn blocking<T: Send + 'static>(
         &mut self,
         run: impl FnOnce() -> T + Send + 'static,
         map: impl FnOnce(T) -> M + Send + 'static,
-    ) where
+    ) -> Result<(), BlockingPoolFull>
+    where
         M: 'static,
     {
-        self.requests.push(Request::Work(Work::Blocking(Box::new(move || Some(map(run()))))));
+        let place = self.host.map(Host::blocking_place).transpose()?;
+        let work = move || {
+            let message = map(run());
+            drop(place);
+            Some(message)
+        };
+        self.requests.push(Request::Work(Work::Blocking(Box::new(work))));
+        Ok(())
     }
 
     /// Answers `to` with what `future` resolves to. If the incarnation ends before, the asker is told that no answer will
@@ -371,6 +387,16 @@ impl<M> fmt::Debug for Ctx<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Ctx({} {})", self.entity_type(), self.id())
     }
+}
+
+/// Blocking work was refused, since as much runs and waits as the node allows. Try again later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the blocking pool is full: {running} threads are busy and {waiting} pieces of work wait; try again later")]
+pub struct BlockingPoolFull {
+    /// Threads that are busy.
+    pub running: usize,
+    /// Pieces of work that wait for a thread.
+    pub waiting: usize,
 }
 
 /// Why an entity was not suspended. The future was dropped.

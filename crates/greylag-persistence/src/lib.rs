@@ -111,7 +111,7 @@ pub use codec::{
     AsIs, ByCodec, EncodedValue, EventSeq, IntoStored, StoredCodec, StoredDecodeError, UnreadableRecord, Upcaster,
 };
 pub use counters::{EntityCounters, EntityStats, EntityTally, SLOW_ENCODING};
-pub use ctx::{CannotSuspend, Ctx, Host, SharedHost, Wishes};
+pub use ctx::{BlockingPoolFull, CannotSuspend, Ctx, Host, SharedHost, Wishes};
 pub use driver::copy;
 pub use driver::hints::Hints;
 pub use driver::offset_store::OffsetStore;

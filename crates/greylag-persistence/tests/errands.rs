@@ -111,12 +111,14 @@ macro_rules! begin {
             Command::Explode => $cx.fixed_rate("boom", SECOND, || panic!("on purpose")),
             Command::Cancel(word) => $cx.cancel(word),
             Command::Spawn => $cx.spawn(async { Word("spawned") }, Command::from),
-            Command::Block => $cx.blocking(|| Word("blocked"), Command::from),
+            Command::Block => $cx.blocking(|| Word("blocked"), Command::from).expect("no bound outside of a shard"),
             Command::ToItself => $cx.tell_self(Command::Say("to itself")),
             Command::Answer(to) => $cx.reply_when(to, async { 7 }),
             Command::Never(to) => $cx.reply_when(to, std::future::pending()),
             Command::SumInTurn(to) => $cx.tell_self(Command::Sum(to)),
-            Command::SumWhenDone(to) => $cx.blocking(|| (), move |()| Command::Sum(to)),
+            Command::SumWhenDone(to) => {
+                $cx.blocking(|| (), move |()| Command::Sum(to)).expect("no bound outside of a shard");
+            }
             other => panic!("{other:?}"),
         }
     };

@@ -1,15 +1,18 @@
 //! The tokio half: tasks of regions and shards, and the handles that users hold.
 
 mod alone;
+mod blocking;
 mod control;
 mod coordinator;
 mod desired;
+mod dispatchers;
 mod durable_state;
 mod event;
 mod event_sourced;
 mod external;
 mod external_shards;
 mod handle;
+mod handlers;
 mod inquiries;
 mod inspect;
 mod lease;
@@ -27,6 +30,7 @@ mod shared;
 mod stopping;
 mod store;
 mod strategy;
+mod watchdog;
 mod wire;
 
 pub use durable_state::DurableStateEntity;

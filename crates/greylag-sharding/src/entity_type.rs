@@ -23,6 +23,7 @@ use crate::extractor::Extractor;
 use crate::host::HostedEntity;
 use crate::key::EntityKey;
 use crate::passivation::Passivation;
+use crate::settings::ShardingSettings;
 
 /// An entity whose own type is forgotten: shards hold these.
 pub(crate) type BoxedEntity<M> = Box<dyn HostedEntity<Message = M>>;
@@ -36,6 +37,9 @@ type StopMessage<M> = Arc<dyn Fn() -> M + Send + Sync>;
 /// Tells messages that count as activity from those that do not.
 type IsActivity<M> = Arc<dyn Fn(&M) -> bool + Send + Sync>;
 
+/// Changes the settings of one type.
+type ChangeSettings = Arc<dyn Fn(&mut ShardingSettings) + Send + Sync>;
+
 /// The types of what a caller gave, which tell closures of one place in the program from those of another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct GivenTypes {
@@ -44,6 +48,7 @@ struct GivenTypes {
     stored: (Option<TypeId>, Option<TypeId>),
     stop_message: Option<TypeId>,
     is_activity: Option<TypeId>,
+    settings: Option<TypeId>,
 }
 
 /// What entities of a type keep in this node's stores.
@@ -78,6 +83,7 @@ pub(crate) struct Common<M> {
     pub(crate) passivation: Option<Passivation>,
     pub(crate) ask_timeout: Option<Duration>,
     pub(crate) lease: Option<String>,
+    pub(crate) settings: Option<ChangeSettings>,
     given: GivenTypes,
 }
 
@@ -95,6 +101,7 @@ impl<M> Default for Common<M> {
             passivation: None,
             ask_timeout: None,
             lease: None,
+            settings: None,
             given: GivenTypes::default(),
         }
     }
@@ -304,6 +311,30 @@ impl<M: Send + 'static, K> EntityType<M, K> {
         self
     }
 
+    /// Settings that are this type's own: `change` is given those of the node. What this type says by other methods comes on
+    /// top.
+    ///
+    /// ```
+    /// use greylag_sharding::settings::Dispatcher;
+    /// # use greylag_sharding::{Ctx, Entity, EntityKey, EntityType, Failure};
+    /// # struct Report;
+    /// # impl Entity for Report {
+    /// #     type Message = ();
+    /// #     fn receive(&mut self, (): (), _: &mut Ctx<'_, ()>) -> Result<(), Failure> { Ok(()) }
+    /// # }
+    /// # const REPORT: EntityKey<()> = EntityKey::new("Report");
+    /// // Its handlers compute for long, and have four threads for that.
+    /// let four: Dispatcher = "dedicated:4".parse()?;
+    /// let reports = EntityType::new(REPORT, |_| Ok(Report))
+    ///     .settings(move |settings| settings.runtime.entity_dispatcher = four.clone());
+    /// # Ok::<(), greylag_sharding::settings::InvalidDispatcher>(())
+    /// ```
+    pub fn settings<F: Fn(&mut ShardingSettings) + Send + Sync + 'static>(mut self, change: F) -> Self {
+        self.common.given.settings = Some(TypeId::of::<F>());
+        self.common.settings = Some(Arc::new(change));
+        self
+    }
+
     /// Each shard of the type runs only while its node holds the lease `<cluster>-shard-<type>/<shard>`, in the cluster's
     /// store of leases, which `store` names. Default: the setting `use_lease`. Source: sharding §4.12.
     pub fn lease(mut self, store: impl Into<String>) -> Self {
@@ -373,6 +404,7 @@ impl<M: 'static> Described<M> {
             ("passivation", ours.passivation == theirs.passivation),
             ("ask_timeout", ours.ask_timeout == theirs.ask_timeout),
             ("lease", ours.lease == theirs.lease),
+            ("settings", ours.given.settings == theirs.given.settings),
         ];
         let hosting = hosting.into_iter().filter(|_| !is_proxy);
         routing.into_iter().chain(hosting).find(|(_, is_same)| !is_same).map(|(field, _)| field)

@@ -1,6 +1,7 @@
 //! Settings of one entity type. Keys are those of `sharding.*`. Source: sharding §7.
 
 mod allocation;
+mod dispatcher;
 mod journal;
 mod lease;
 mod passivation;
@@ -9,11 +10,12 @@ mod runtime;
 use std::time::Duration;
 
 pub use allocation::{ClassicalLeastShardSettings, ConsistentHashingSettings, ExternalSettings, LeastShardSettings};
+pub use dispatcher::{Dispatcher, InvalidDispatcher};
 pub use journal::StateJournalSettings;
 pub use lease::ShardLeaseSettings;
 
 pub use passivation::{PassivationSettings, PassivationStrategy};
-pub use runtime::RuntimeSettings;
+pub use runtime::{BlockingPoolSettings, RuntimeSettings, StuckShardAction};
 
 use crate::error::InvalidSetting;
 use crate::fingerprint::StateStoreMode;
@@ -223,6 +225,12 @@ impl ShardingSettings {
         }
     }
 
+    /// How long the entities of a shard that is handed off may take to stop, before they are ended by force: what is left of
+    /// the handoff but for 5 s, and at least 1 s. Source: sharding §2.9 (3).
+    pub fn entity_stop_timeout(&self) -> Duration {
+        self.handoff_timeout.saturating_sub(Duration::from_secs(5)).max(Duration::from_secs(1))
+    }
+
     /// Checks the values that could be wrong, alone or together.
     ///
     /// # Errors
@@ -298,6 +306,16 @@ mod tests {
         assert_eq!(wrong.validate().unwrap_err().key, "number_of_shards");
         let wrong = ShardingSettings { retry_interval: Duration::ZERO, ..ShardingSettings::default() };
         assert_eq!(wrong.validate().unwrap_err().key, "retry_interval");
+    }
+
+    /// Sharding scenario 31.
+    #[test]
+    fn scenario_31_entities_get_five_seconds_less_than_a_handoff_and_at_least_one() {
+        let timeout = |handoff: u64| {
+            let handoff_timeout = Duration::from_secs(handoff);
+            ShardingSettings { handoff_timeout, ..ShardingSettings::default() }.entity_stop_timeout().as_secs()
+        };
+        assert_eq!([timeout(60), timeout(7), timeout(6), timeout(1)], [55, 2, 1, 1]);
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod lease;
 mod protocol;
 mod repeats;
 mod slab;
+mod stuck;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -38,6 +39,7 @@ pub(crate) use census::Census;
 pub use lease::{LeaseEffect, LeaseInput, ShardLease};
 pub use protocol::{Effect, Ended, Input, Outcome, Overdue, SlotId, TimerChange, Weigh};
 pub(crate) use repeats::{Beat, Fired, Repeats};
+pub(crate) use stuck::{Look, StuckHandler};
 pub use timers::STOP_WARN_AFTER;
 
 use crate::entity::{Backoff, Directive, FailureCause, Failures, Supervision};

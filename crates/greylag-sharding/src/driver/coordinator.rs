@@ -15,9 +15,11 @@ use std::time::{Duration, Instant, SystemTime};
 use greylag_cluster::{Cluster, Singleton, SingletonSettings, StopToken};
 use greylag_core::{DeadLetterReason, UniqueAddress};
 use greylag_transport::{AskError, AskHeader, Inbound, Receiver, Remoting};
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use super::control::{ControlLane, control_path};
+use super::dispatchers::on_runtime;
 use super::inspect;
 use super::mailbox::{Mailbox, mailbox};
 use super::region::AnyRegion;
@@ -85,6 +87,7 @@ impl Host {
             Arc<dyn AllocationStrategy>,
         ),
         members: Arc<Members>,
+        runtime: &Handle,
     ) -> Arc<Self> {
         let role = Some(fingerprint.role.clone()).filter(|role| !role.is_empty());
         let host = Arc::new(Self {
@@ -103,7 +106,10 @@ impl Host {
         cluster.remoting().register(&control_path(&host.name), Arc::new(ControlReceiver::new(host.clone())));
         let singleton = format!("sharding/{}/singleton", host.name.encoded());
         let instance = host.clone();
-        let job = Singleton::job(singleton, move |context, stop| instance.clone().run(context.instance_id, stop));
+        let runtime = runtime.clone();
+        let job = Singleton::job(singleton, move |context, stop| {
+            on_runtime(&runtime, instance.clone().run(context.instance_id, stop))
+        });
         cluster
             .singleton(job.settings(SingletonSettings { role, ..SingletonSettings::default() }))
             .expect("the settings are the defaults, and no other singleton takes this name");

@@ -77,6 +77,14 @@ pub enum Event {
         /// Why, in the provider's words.
         cause: String,
     },
+    /// A handler of the shard has not returned for `stuck_handler_threshold`: no other entity of the shard is served, and the
+    /// shard cannot stop. It is told once for each handler. Source: sharding §2.10.
+    ShardStuck {
+        /// Which shard.
+        shard: ShardId,
+        /// How long the handler has run.
+        running_for: Duration,
+    },
     /// The transport did not take a control message. It is said again by a deadline; until then shards may wait for it.
     /// Source: sharding scenario 98.
     ControlRefused {

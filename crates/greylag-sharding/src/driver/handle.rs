@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use greylag_core::{DeadLetterReason, ReplyTo, UniqueAddress};
@@ -96,6 +97,12 @@ impl<M: Send + 'static> Region<M> {
     /// What became of the messages that did not take the direct way.
     pub fn counters(&self) -> Counters {
         self.0.counters()
+    }
+
+    /// How many handlers of the type's entities took `slow_handler_threshold` or longer on this node. Short handlers are
+    /// measured together, so that of those that follow each other closely one may stand for two. Source: sharding §6.5.
+    pub fn slow_handlers(&self) -> u64 {
+        self.0.slow_handlers.load(Ordering::Relaxed)
     }
 
     /// The shard of an entity; `None` if it is no entity id.

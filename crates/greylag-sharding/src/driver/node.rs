@@ -9,8 +9,11 @@ use greylag_cluster::{Pulse, RunningHere};
 use greylag_persistence::{RecoveryPermits, Stores};
 use greylag_transport::Remoting;
 
+use super::blocking::BlockingPool;
+use super::dispatchers::Dispatchers;
 use super::lease::NodeLeases;
 use super::sharding::{Sharding, SharedSharding};
+use super::watchdog::Watchdog;
 use crate::horizon::Horizon;
 use crate::settings::ShardingSettings;
 
@@ -24,6 +27,9 @@ pub(crate) struct Node {
     pub(crate) remoting: Arc<dyn Remoting>,
     pub(crate) stores: Option<Stores>,
     pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) dispatchers: Dispatchers,
+    pub(crate) blocking: BlockingPool,
+    pub(crate) watchdog: Watchdog,
     /// Of the entity indices, so that ids aimed at one place of one table cost nothing elsewhere.
     pub(crate) hash_seed: u64,
     pub(crate) recoveries: RecoveryPermits,
@@ -54,6 +60,9 @@ impl Node {
         Self {
             remoting,
             stores,
+            dispatchers: Dispatchers::new(runtime.clone()),
+            blocking: BlockingPool::new(settings.runtime.blocking_pool, runtime.clone()),
+            watchdog: Watchdog::default(),
             runtime,
             hash_seed: rand::random(),
             recoveries: RecoveryPermits::new(settings.max_concurrent_recoveries).warn_after(settings.permit_wait_warn),

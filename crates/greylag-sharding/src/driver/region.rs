@@ -12,6 +12,7 @@ use greylag_core::{DeadLetterReason, UniqueAddress};
 use greylag_transport::{Envelope, Recipient};
 use tokio::sync::oneshot;
 
+use super::dispatchers::Threads;
 use super::event::Event;
 use super::handle::Region;
 use super::inquiries::Inquiries;
@@ -147,6 +148,7 @@ impl<M: Send + 'static> AnyRegion for Region<M> {
 
 /// Makes a region and registers its receivers. It knows nothing yet: its first input must be
 /// `Membership`, and its task is still to be run.
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn open<M: Send + 'static>(
     node: Arc<Node>,
     entity_type: Described<M>,
@@ -155,6 +157,7 @@ pub(crate) fn open<M: Send + 'static>(
     settings: ShardingSettings,
     extractor: Arc<dyn Extractor>,
     proxy: bool,
+    threads: Threads,
 ) -> Region<M> {
     let (data, direct) = (Wire::<M>::new(Path::Data), Wire::<M>::new(Path::Direct));
     let incarnation = node.remoting.register(&data_path(&name), data.clone());
@@ -173,7 +176,7 @@ pub(crate) fn open<M: Send + 'static>(
         fingerprint,
     };
     let machine = Machine::new(config, Instant::now());
-    let shared = Arc::new(Shared::new(name, machine, digest, entity_type, extractor, settings, node));
+    let shared = Arc::new(Shared::new(name, machine, digest, entity_type, extractor, settings, node, threads));
     data.connect(&shared);
     direct.connect(&shared);
     Region(shared)

@@ -21,10 +21,13 @@ use greylag_core::{DeadLetterReason, EntityError, Generation, ReplyTo, answer_dr
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
+use super::blocking::Wanted;
 use super::event::Event;
+use super::handlers::Handlers;
 use super::lease::LeaseInUse;
 use super::node::Node;
 use super::shared::Shared;
+use super::watchdog::Probe;
 use super::wire;
 use crate::entity::{EntityInit, Failure, FailureCause, TimerKey};
 use crate::entity_type::BoxedEntity;
@@ -44,8 +47,6 @@ use crate::start::StartEntityAck;
 
 /// How long a run may take before other tasks get the thread.
 const RUN_TIME: Duration = Duration::from_micros(200);
-/// Messages between two looks at the clock.
-const CLOCK_EVERY: usize = 32;
 
 /// What a shard's task is told besides messages.
 pub(crate) enum Control<M> {
@@ -131,8 +132,9 @@ pub(crate) struct ShardTask<M: Send + 'static> {
     scope: Arc<CtxScope>,
     requests: Requests<M>,
     repeats: Repeats<Held<MakeMessage<M>>>,
-    /// Tasks of entities, to be cancelled with their incarnation.
-    works: BTreeMap<SlotId, Vec<AbortHandle>>,
+    /// Work of entities, to be cancelled with their incarnation.
+    works: BTreeMap<SlotId, Vec<Begun>>,
+    handlers: Handlers,
     spare: Vec<Effect<BoxedEntity<M>, Letter<M>>>,
     now: Instant,
     held: bool,
@@ -145,6 +147,28 @@ pub(crate) struct ShardTask<M: Send + 'static> {
     /// Why the latest start failed, for its asker.
     start_failure: String,
     end: End<M>,
+}
+
+/// Work of an entity that was begun.
+enum Begun {
+    Task(AbortHandle),
+    /// On the blocking pool; given up with this.
+    Blocking(Wanted),
+}
+
+impl Begun {
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Task(task) => task.is_finished(),
+            Self::Blocking(wanted) => wanted.is_over(),
+        }
+    }
+
+    fn cancel(self) {
+        if let Self::Task(task) = self {
+            task.abort();
+        }
+    }
 }
 
 /// How the shard ends, and what it holds until then.
@@ -160,12 +184,14 @@ struct End<M> {
 impl<M: Send + 'static> ShardTask<M> {
     pub(crate) fn new(
         shared: Arc<Shared<M>>,
-        id: ShardId,
-        generation: Generation,
+        (id, generation): (ShardId, Generation),
         inbox: Arc<Inbox<Parcel<M>>>,
         control: Arc<Inbox<Control<M>>>,
+        probe: &Arc<Probe>,
     ) -> Self {
         let now = Instant::now();
+        let threshold = shared.settings.runtime.slow_handler_threshold;
+        let handlers = Handlers::new(probe.clone(), threshold, shared.slow_handlers.clone(), now);
         let serial = shared.node.next_shard_serial();
         let supervision = shared.entity_type.common.supervision.clone();
         let passivation = shared.limit.passivation();
@@ -182,6 +208,7 @@ impl<M: Send + 'static> ShardTask<M> {
             requests: Requests::default(),
             repeats: Repeats::default(),
             works: BTreeMap::new(),
+            handlers,
             spare: Vec::new(),
             now,
             held: false,
@@ -311,6 +338,14 @@ impl<M: Send + 'static> ShardTask<M> {
     /// One run: messages first, then turns of entities that wait. Messages that come meanwhile wait for the next run.
     fn run_once(&mut self, batch: &mut VecDeque<Parcel<M>>) {
         let began = self.now;
+        self.handlers.begin(began);
+        self.run_group(began, batch);
+        if self.handlers.is_open() {
+            self.look();
+        }
+    }
+
+    fn run_group(&mut self, began: Instant, batch: &mut VecDeque<Parcel<M>>) {
         let mut left = self.shared.settings.shard_run_budget;
         // A failure that escalates ends the shard in the midst of a batch; the rest goes back to the region.
         while left > 0
@@ -319,7 +354,7 @@ impl<M: Send + 'static> ShardTask<M> {
         {
             self.deliver(parcel);
             left -= 1;
-            if left.is_multiple_of(CLOCK_EVERY) && self.out_of_time(began) {
+            if left.is_multiple_of(self.handlers.group_size()) && self.out_of_time(began) {
                 return;
             }
         }
@@ -328,15 +363,24 @@ impl<M: Send + 'static> ShardTask<M> {
         while batch.is_empty() && left > 0 && self.shard.has_work() {
             self.input(Input::Turn);
             left -= 1;
-            if left.is_multiple_of(CLOCK_EVERY) && self.out_of_time(began) {
+            if left.is_multiple_of(self.handlers.group_size()) && self.out_of_time(began) {
                 return;
             }
         }
     }
 
     fn out_of_time(&mut self, began: Instant) -> bool {
-        self.now = Instant::now();
+        self.look();
         self.now.duration_since(began) >= RUN_TIME
+    }
+
+    /// Looks at the clock, and whether the handlers before that were slow.
+    fn look(&mut self) {
+        self.now = Instant::now();
+        let Some(slow) = self.handlers.look(self.now).filter(|slow| slow.is_said) else { return };
+        let (entity_type, shard, took) = (&self.shared.name, &self.scope.shard, slow.took);
+        let id = slow.slot.and_then(|slot| Some(self.shard.identity(slot)?.0.as_str()));
+        tracing::warn!(%entity_type, %shard, id, ?took, "a slow handler delayed the other entities of its shard");
     }
 
     fn deliver(&mut self, parcel: Parcel<M>) {
@@ -394,9 +438,7 @@ impl<M: Send + 'static> ShardTask<M> {
             Control::Stop => {
                 // The route is sealed, so the inbox now holds all messages that stand before the marker.
                 self.drain(batch);
-                let settings = &self.shared.settings;
-                let reserve = Duration::from_secs(5);
-                let deadline = settings.handoff_timeout.saturating_sub(reserve).max(Duration::from_secs(1));
+                let deadline = self.shared.settings.entity_stop_timeout();
                 self.input(Input::Stop { deadline });
             }
             Control::Kill => self.kill(batch),
@@ -601,7 +643,10 @@ impl<M: Send + 'static> ShardTask<M> {
     ) -> Result<(), FailureCause> {
         let Some((entity, id, incarnation)) = self.shard.entity(slot) else { return Ok(()) };
         let mut cx = ShardCx::new(&self.scope, id, incarnation, self.now, &mut self.requests);
-        match catch_unwind(AssertUnwindSafe(|| run(entity, &mut cx))) {
+        self.handlers.enter(slot);
+        let ended = catch_unwind(AssertUnwindSafe(|| run(entity, &mut cx)));
+        self.handlers.leave();
+        match ended {
             Ok(Ok(())) => Ok(()),
             Ok(Err(failure)) => Err(failure.into_cause()),
             Err(panic) => Err(FailureCause::Panic(panic_text(&*panic))),
@@ -644,7 +689,9 @@ impl<M: Send + 'static> ShardTask<M> {
             allow_local_journal: self.shared.settings.allow_local_journal,
         };
         let hosted = self.shared.entity_type.hosted.as_ref().expect("only hosting regions run shards");
+        self.handlers.enter(slot);
         let made = catch_unwind(AssertUnwindSafe(|| (hosted.factory)(&init)));
+        self.handlers.leave();
         let result = match made {
             Ok(Ok(entity)) => {
                 discard(self.shard.place(slot, entity));
@@ -686,9 +733,7 @@ impl<M: Send + 'static> ShardTask<M> {
 
     fn cancel(&mut self, slot: SlotId) {
         self.repeats.end(slot);
-        for work in self.works.remove(&slot).into_iter().flatten() {
-            work.abort();
-        }
+        self.works.remove(&slot).into_iter().flatten().for_each(Begun::cancel);
     }
 
     // --- requests ---
@@ -776,23 +821,26 @@ impl<M: Send + 'static> ShardTask<M> {
             };
             control.push_anyway(told);
         };
-        let runtime = &self.shared.node.runtime;
-        let task = match work {
-            Work::Future(future) => runtime.spawn(async move {
-                done(AssertUnwindSafe(future).catch_unwind().await.map_err(|panic| panic_text(&*panic)));
-            }),
+        let node = &self.shared.node;
+        let begun = match work {
+            Work::Future(future) => {
+                let task = node.runtime.spawn(async move {
+                    done(AssertUnwindSafe(future).catch_unwind().await.map_err(|panic| panic_text(&*panic)));
+                });
+                Begun::Task(task.abort_handle())
+            }
             Work::Blocking(run) => {
-                let runs = self.shared.node.running.begin();
-                runtime.spawn_blocking(move || {
-                    // Nothing cancels it, not even the end of its shard.
+                let (runs, run) = (node.running.begin(), Held::new(run));
+                Begun::Blocking(node.blocking.run(move || {
+                    // Nothing cancels it once it has begun, not even the end of its shard.
                     let _until_it_ends = runs;
-                    done(catch_unwind(AssertUnwindSafe(run)).map_err(|panic| panic_text(&*panic)));
-                })
+                    done(catch_unwind(AssertUnwindSafe(run.into_inner())).map_err(|panic| panic_text(&*panic)));
+                }))
             }
         };
         let works = self.works.entry(slot).or_default();
-        works.retain(|work| !work.is_finished());
-        works.push(task.abort_handle());
+        works.retain(|work| !work.is_over());
+        works.push(begun);
     }
 }
 

@@ -11,6 +11,7 @@ use greylag_crdt::{LwwMap, LwwRegister};
 use greylag_ddata::{Membership, Replicator, ReplicatorSettings, TypeTable};
 use greylag_persistence::{RecoveryPermits, Scope, SettingsError, Stores};
 use greylag_transport::{Envelope, Remoting, TransportEvent, TransportListener};
+use tokio::runtime::Handle;
 
 use super::alone::Alone;
 use super::coordinator;
@@ -219,7 +220,7 @@ impl Sharding {
         let node = Node::new(
             cluster.remoting().clone(),
             stores,
-            tokio::runtime::Handle::current(),
+            Handle::current(),
             cluster.running_here(),
             Some(cluster.pulse()),
             NodeLeases::of(cluster.settings(), cluster.self_address()),
@@ -280,7 +281,7 @@ impl Sharding {
         let members =
             Members { members: BTreeMap::from([(remoting.self_address().clone(), up)]), removed: BTreeMap::new() };
         let state = State { members: Arc::new(members), ..State::default() };
-        let runtime = tokio::runtime::Handle::current();
+        let runtime = Handle::current();
         let node = Node::new(remoting, stores, runtime, RunningHere::default(), None, None, &settings);
         Ok(Self::lend(Arc::new(Inner { cluster: None, node: Arc::new(node), settings, state: Mutex::new(state) })))
     }
@@ -336,6 +337,12 @@ impl Sharding {
     /// Where the program wants the shards of a type; `None` if no strategy on this node asks for that.
     pub(super) fn desired_locations(&self, name: &str) -> Option<DesiredLocations> {
         self.0.lock().desired.get(name).cloned()
+    }
+
+    /// Lends a runtime of the program's to entity types whose settings name it, as `entity_dispatcher` or `use_dispatcher`:
+    /// for those that are set up later. Source: sharding §7.
+    pub fn add_dispatcher(&self, name: impl Into<String>, runtime: Handle) {
+        self.0.node.dispatchers.add(name.into(), runtime);
     }
 
     /// The types that are set up.
@@ -421,6 +428,9 @@ impl Inner {
         // A node that stands alone has every role: no other could host.
         let role = common.role.clone().filter(|_| self.cluster.is_some()).unwrap_or_default();
         let mut settings = self.settings.clone();
+        if let Some(change) = &common.settings {
+            change(&mut settings);
+        }
         common.passivation.as_ref().map_or(Ok(()), Passivation::validate)?;
         if let Some(timeout) = common.ask_timeout {
             settings.ask_timeout = timeout;
@@ -471,16 +481,27 @@ impl Inner {
             role,
             codec: entity_type.codec_names.clone(),
         };
+        let runtime = &settings.runtime;
+        let threads = self.node.dispatchers.of("entity_dispatcher", &runtime.entity_dispatcher, &name)?;
+        let own = self.node.dispatchers.of("use_dispatcher", &runtime.use_dispatcher, &name)?;
         let coordinated = (name.clone(), fingerprint.clone(), settings.clone(), strategy);
-        let region =
-            region::open(self.node.clone(), entity_type, name.clone(), fingerprint, settings, extractor, proxy);
+        let region = region::open(
+            self.node.clone(),
+            entity_type,
+            name.clone(),
+            fingerprint,
+            settings,
+            extractor,
+            proxy,
+            threads,
+        );
         region.0.input(Input::Membership(state.members.clone()));
         if state.suspect {
             region.0.input(Input::SelfSuspect);
         }
         let erased: Arc<dyn AnyRegion> = Arc::new(region.clone());
-        self.coordinate(&mut state, coordinated, &region, &erased)?;
-        self.node.runtime.spawn(region::run(region.0.clone(), erased.clone()));
+        self.coordinate(&mut state, coordinated, &region, &erased, own.handle())?;
+        own.handle().spawn(region::run(region.0.clone(), erased.clone()));
         let stopped = state.regions.insert(name, erased);
         drop(state);
         // Without the lock: this may be the last handle to the user's factory and codec.
@@ -607,6 +628,7 @@ impl Inner {
         coordinated: (EntityTypeName, Fingerprint, ShardingSettings, Arc<dyn AllocationStrategy>),
         region: &Region<M>,
         erased: &Arc<dyn AnyRegion>,
+        runtime: &Handle,
     ) -> Result<(), InitError> {
         let Some(cluster) = &self.cluster else {
             let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -622,7 +644,7 @@ impl Inner {
         }
         let name = coordinated.0.clone();
         let backend = self.backend(state, cluster, &name, &coordinated.1.role, &coordinated.2)?;
-        let host = coordinator::Host::start(cluster, backend, erased, coordinated, state.members.clone());
+        let host = coordinator::Host::start(cluster, backend, erased, coordinated, state.members.clone(), runtime);
         if state.suspect {
             host.on_cluster(&Input::SelfSuspect);
         }

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,7 @@ use greylag_transport::{
 use tokio::sync::{broadcast, oneshot, watch};
 
 use super::control::ControlLane;
+use super::dispatchers::Threads;
 use super::event::Event;
 use super::inquiries::Inquiries;
 use super::lease::ShardLeases;
@@ -30,6 +31,7 @@ use super::limit::EntityLimit;
 use super::node::Node;
 use super::requests::{Answers, Requests};
 use super::shard::{Control, ShardTask};
+use super::watchdog::Probe;
 use crate::entity_ref::{AskError, SendError};
 use crate::entity_type::Described;
 use crate::extractor::Extractor;
@@ -90,6 +92,10 @@ pub(crate) struct Shared<M> {
     pub(crate) extractor: Arc<dyn Extractor>,
     pub(crate) settings: ShardingSettings,
     pub(crate) limit: EntityLimit,
+    /// Of the shards' tasks.
+    pub(crate) threads: Threads,
+    /// Handlers that took `slow_handler_threshold` or longer.
+    pub(crate) slow_handlers: Arc<AtomicU64>,
     /// `None`: shards of the type hold none.
     pub(crate) leases: Option<Arc<ShardLeases>>,
     pub(crate) routes: RouteTable<Parcel<M>>,
@@ -127,11 +133,17 @@ struct Hosted<M> {
     generation: Generation,
     inbox: Arc<Inbox<Parcel<M>>>,
     control: Arc<Inbox<Control<M>>>,
+    probe: Arc<Probe>,
 }
 
 impl<M> Clone for Hosted<M> {
     fn clone(&self) -> Self {
-        Self { generation: self.generation, inbox: self.inbox.clone(), control: self.control.clone() }
+        Self {
+            generation: self.generation,
+            inbox: self.inbox.clone(),
+            control: self.control.clone(),
+            probe: self.probe.clone(),
+        }
     }
 }
 
@@ -175,6 +187,7 @@ impl<M: Send + 'static> Shared<M> {
         extractor: Arc<dyn Extractor>,
         settings: ShardingSettings,
         node: Arc<Node>,
+        threads: Threads,
     ) -> Self {
         let count = extractor.number_of_shards().expect("checked by init");
         let passivation = entity_type.common.passivation.clone().unwrap_or_else(|| settings.passivation.chosen());
@@ -196,6 +209,8 @@ impl<M: Send + 'static> Shared<M> {
             settings,
             limit: EntityLimit::new(passivation),
             leases,
+            threads,
+            slow_handlers: Arc::default(),
             node,
             events: broadcast::channel(4096).0,
             stopped: watch::channel(false).0,
@@ -234,6 +249,7 @@ impl<M: Send + 'static> Shared<M> {
 
     /// The hot path: one read of the table and one push.
     pub(crate) fn send(self: &Arc<Self>, shard: u32, parcel: Parcel<M>) -> Result<(), SendError> {
+        let parcel = if self.settings.runtime.serialize_messages { self.written(parcel)? } else { parcel };
         let Some(cell) = self.routes.cell(shard) else {
             return Err(self.refuse(parcel, DeadLetterReason::InvalidShardId));
         };
@@ -273,6 +289,26 @@ impl<M: Send + 'static> Shared<M> {
             None => parcel,
         };
         self.send_through_machine(shard, parcel)
+    }
+
+    /// The parcel with its message written, to be read where it is handled, as if it came from another node.
+    fn written(&self, parcel: Parcel<M>) -> Result<Parcel<M>, SendError> {
+        let parcel = self.named(parcel);
+        let Parcel { id, content, ask, origin, size } = parcel;
+        let (Content::Value { message, manifest: Some(manifest) }, Some(codec)) =
+            (&content, &self.entity_type.common.codec)
+        else {
+            return Ok(Parcel { id, content, ask, origin, size });
+        };
+        let mut buffer = BytesMut::new();
+        let written = catch_unwind(AssertUnwindSafe(|| codec.encode(message, &mut buffer).is_ok()));
+        if !written.unwrap_or(false) {
+            let parcel = Parcel { id, content, ask, origin, size };
+            return Err(self.refuse(parcel, DeadLetterReason::SerializeFailed));
+        }
+        let (codec, manifest, payload) = (self.entity_type.codec_id, manifest.clone(), buffer.freeze());
+        discard(content);
+        Ok(Parcel { id, content: Content::Bytes { codec, manifest, payload }, ask, origin, size })
     }
 
     fn send_through_machine(self: &Arc<Self>, shard: u32, parcel: Parcel<M>) -> Result<(), SendError> {
@@ -740,14 +776,24 @@ impl<M: Send + 'static> Shared<M> {
     fn start_shard(self: &Arc<Self>, guarded: &mut Guarded<M>, shard: ShardId, generation: Generation) {
         let bound = Bound { items: self.settings.shard_inbox_capacity, bytes: self.settings.shard_inbox_bytes };
         let (inbox, control) = (Arc::new(Inbox::new(bound)), Arc::new(Inbox::new(bound)));
-        let task = ShardTask::new(self.clone(), shard.clone(), generation, inbox.clone(), control.clone());
-        guarded.hosted.insert(shard, Hosted { generation, inbox, control });
+        let probe = self.watch(&shard);
+        let task = ShardTask::new(self.clone(), (shard.clone(), generation), inbox.clone(), control.clone(), &probe);
+        guarded.hosted.insert(shard, Hosted { generation, inbox, control, probe });
         self.limit_changed();
         let runs = self.node.running.begin();
-        self.node.runtime.spawn(async move {
+        self.threads.handle().spawn(async move {
             let _until_it_has_stopped = runs;
             task.run().await;
         });
+    }
+
+    /// Has the handlers of a shard watched.
+    fn watch(&self, shard: &ShardId) -> Arc<Probe> {
+        let (entity_type, shard, events) = (self.name.clone(), shard.clone(), self.events.clone());
+        self.node.watchdog.watch(&self.settings, move |running_for| {
+            tracing::error!(%entity_type, %shard, ?running_for, "a handler does not return; its shard serves no other entity");
+            events.send(Event::ShardStuck { shard: shard.clone(), running_for }).ok();
+        })
     }
 
     /// Another limit of active entities holds from now on, if the type has one.
@@ -778,6 +824,7 @@ impl<M: Send + 'static> Shared<M> {
 
     fn control(guarded: &Guarded<M>, shard: &ShardId, control: Control<M>) {
         if let Some(hosted) = guarded.hosted.get(shard) {
+            hosted.probe.stops_by(&control);
             hosted.control.push_anyway(control);
         }
     }

@@ -4,6 +4,9 @@ mod append_path;
 mod counting;
 mod hosting;
 mod silence;
+mod stops;
+mod threads;
+mod written;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::{Generation, TimerKey, UniqueAddress};
-use greylag_persistence::{Ctx, Host, Message, Pace, Request, SharedHost, Wishes};
+use greylag_persistence::{BlockingPoolFull, Ctx, Host, Message, Pace, Request, SharedHost, Wishes};
 use greylag_transport::Remoting;
 
 use super::Fenced;
@@ -257,6 +257,10 @@ where
     fn lent(&self) -> &(dyn Any + Send + Sync) {
         &*self.scope.borrow().node
     }
+
+    fn blocking_place(&self) -> Result<Box<dyn Any + Send>, BlockingPoolFull> {
+        Ok(Box::new(self.scope.borrow().node.blocking.place()?))
+    }
 }
 
 /// The address of one incarnation of one entity: a message to it skips routing and starts no entity.
@@ -436,16 +440,27 @@ impl<'a, M: 'static> ShardCx<'a, M> {
     }
 
     /// As [`ShardCx::spawn`], for a closure that blocks; it runs on the blocking pool and cannot be
-    /// cancelled, but a result that comes after the incarnation's end is discarded.
+    /// cancelled once it has begun, but a result that comes after the incarnation's end is discarded.
+    ///
+    /// # Errors
+    /// [`BlockingPoolFull`]: `run` was dropped, and will not run.
     pub fn blocking<T: Send + 'static>(
         &mut self,
         run: impl FnOnce() -> T + Send + 'static,
         map: impl FnOnce(T) -> M + Send + 'static,
-    ) {
-        self.requests.spawn.push(Work::Blocking(Box::new(move || Some(Resumption::Message(map(run()))))));
+    ) -> Result<(), BlockingPoolFull> {
+        let place = self.scope.node.blocking.place()?;
+        let work = move || {
+            let message = map(run());
+            drop(place);
+            Some(Resumption::Message(message))
+        };
+        self.requests.spawn.push(Work::Blocking(Box::new(work)));
+        Ok(())
     }
 
-    /// As [`ShardCx::blocking`], but the result goes to [`super::HostedEntity::on_resume`].
+    /// As [`ShardCx::blocking`], but the result goes to [`super::HostedEntity::on_resume`], and the work has its place
+    /// already.
     pub(crate) fn blocking_for<T: Send + 'static>(&mut self, run: impl FnOnce() -> T + Send + 'static) {
         self.requests.spawn.push(Work::Blocking(Box::new(move || Some(Resumption::Value(Box::new(run()))))));
     }

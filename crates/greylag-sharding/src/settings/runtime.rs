@@ -2,7 +2,34 @@
 
 use std::time::Duration;
 
+use super::Dispatcher;
 use crate::error::InvalidSetting;
+
+/// What happens to a shard that cannot stop because a handler of it does not return.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StuckShardAction {
+    /// It is told of, and no more. The default.
+    #[default]
+    Report,
+    /// 10 s after its handoff should have ended, the process ends, so that the cluster can go on without it.
+    AbortProcess,
+}
+
+/// The blocking pool of a node, which `Ctx::blocking` uses; what sharding was started with counts. Keys:
+/// `sharding.blocking_pool.*`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockingPoolSettings {
+    /// Pieces of blocking work that run at the same time. Default 64.
+    pub threads: usize,
+    /// Pieces of blocking work that wait for a thread, before more is refused. Default 10,000.
+    pub queue: usize,
+}
+
+impl Default for BlockingPoolSettings {
+    fn default() -> Self {
+        Self { threads: 64, queue: 10_000 }
+    }
+}
 
 /// How entities of a type run. Keys: `sharding.*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,11 +38,36 @@ pub struct RuntimeSettings {
     pub timer_tick: Duration,
     /// An entity that has been suspended for so long is told of in an event. Default 10 s.
     pub suspend_warn_after: Duration,
+    /// A handler that takes so long is counted, and told of in the log now and then. Default 10 ms.
+    pub slow_handler_threshold: Duration,
+    /// A handler that has not returned for so long is told of in an event. Default 10 s.
+    pub stuck_handler_threshold: Duration,
+    /// What follows where such a handler keeps its shard from stopping. Default: nothing more.
+    pub stuck_shard_action: StuckShardAction,
+    /// On which threads shards run. Default: those of sharding.
+    pub entity_dispatcher: Dispatcher,
+    /// On which runtime of the program's the regions' and the coordinators' own tasks run. Default: that of sharding.
+    pub use_dispatcher: Dispatcher,
+    /// Where blocking work of entities runs.
+    pub blocking_pool: BlockingPoolSettings,
+    /// A test aid: each message is written by its codec and read again also where it stays on its node, so that a codec
+    /// that loses something is found without a second node. Default false.
+    pub serialize_messages: bool,
 }
 
 impl Default for RuntimeSettings {
     fn default() -> Self {
-        Self { timer_tick: Duration::from_millis(10), suspend_warn_after: Duration::from_secs(10) }
+        Self {
+            timer_tick: Duration::from_millis(10),
+            suspend_warn_after: Duration::from_secs(10),
+            slow_handler_threshold: Duration::from_millis(10),
+            stuck_handler_threshold: Duration::from_secs(10),
+            stuck_shard_action: StuckShardAction::default(),
+            entity_dispatcher: Dispatcher::default(),
+            use_dispatcher: Dispatcher::default(),
+            blocking_pool: BlockingPoolSettings::default(),
+            serialize_messages: false,
+        }
     }
 }
 
@@ -25,13 +77,23 @@ impl RuntimeSettings {
     /// # Errors
     /// [`InvalidSetting`] names the first key found wrong.
     pub fn validate(&self) -> Result<(), InvalidSetting> {
-        let durations = [("timer_tick", self.timer_tick), ("suspend_warn_after", self.suspend_warn_after)];
-        match durations.into_iter().find(|(_, value)| value.is_zero()) {
-            Some((key, value)) => {
-                Err(InvalidSetting { key, value: format!("{value:?}"), reason: "it must not be zero" })
-            }
-            None => Ok(()),
+        let durations = [
+            ("timer_tick", self.timer_tick),
+            ("suspend_warn_after", self.suspend_warn_after),
+            ("slow_handler_threshold", self.slow_handler_threshold),
+            ("stuck_handler_threshold", self.stuck_handler_threshold),
+        ];
+        let zero = durations.into_iter().find(|(_, value)| value.is_zero());
+        let zero = zero.map(|(key, value)| (key, format!("{value:?}")));
+        let no_thread = Some(("blocking_pool.threads", "0".to_owned())).filter(|_| self.blocking_pool.threads == 0);
+        if let Some((key, value)) = zero.or(no_thread) {
+            return Err(InvalidSetting { key, value, reason: "it must not be zero" });
         }
+        if let Dispatcher::Dedicated(_) = self.use_dispatcher {
+            let value = format!("{:?}", self.use_dispatcher.to_string());
+            return Err(InvalidSetting { key: "use_dispatcher", value, reason: "it names a runtime of the program's" });
+        }
+        Ok(())
     }
 }
 
@@ -45,8 +107,15 @@ mod tests {
         let wrong = [
             RuntimeSettings { timer_tick: Duration::ZERO, ..RuntimeSettings::default() },
             RuntimeSettings { suspend_warn_after: Duration::ZERO, ..RuntimeSettings::default() },
+            RuntimeSettings { slow_handler_threshold: Duration::ZERO, ..RuntimeSettings::default() },
+            RuntimeSettings { stuck_handler_threshold: Duration::ZERO, ..RuntimeSettings::default() },
+            RuntimeSettings {
+                blocking_pool: BlockingPoolSettings { threads: 0, queue: 1 },
+                ..RuntimeSettings::default()
+            },
         ];
         let keys = wrong.map(|wrong| wrong.validate().unwrap_err().key);
-        assert_eq!(keys, ["timer_tick", "suspend_warn_after"]);
+        let expected = ["timer_tick", "suspend_warn_after", "slow_handler_threshold", "stuck_handler_threshold"];
+        assert_eq!((&keys[..4], keys[4]), (&expected[..], "blocking_pool.threads"));
     }
 }

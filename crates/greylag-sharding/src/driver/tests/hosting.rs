@@ -82,7 +82,7 @@ macro_rules! on_request {
                 Request::Begin => {
                     cx.once("timer", Duration::from_millis(1), Request::Said("timer"));
                     cx.spawn(async {}, |()| Request::Said("future"));
-                    cx.blocking(|| (), |()| Request::Said("blocking"));
+                    cx.blocking(|| (), |()| Request::Said("blocking")).expect("there is room");
                     cx.tell_self(Request::Said("to itself"));
                     cx.spawn(std::future::pending(), |()| Request::Said("never"));
                     $effect::none()

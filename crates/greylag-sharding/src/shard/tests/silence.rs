@@ -181,6 +181,21 @@ fn a_shard_that_takes_long_to_stop_says_so_once() {
     world.expect(&["1: Forced", "2: Forced"]);
 }
 
+/// sharding 31: of a handoff of 6 s, an entity that ignores its stop message gets one.
+#[test]
+fn scenario_31_the_shard_has_stopped_in_less_than_two_seconds() {
+    let settings = crate::ShardingSettings { handoff_timeout: SECOND * 6, ..crate::ShardingSettings::default() };
+    let mut world = World::new(|_| {});
+    world.stubborn.push("1");
+    world.send("1", "a");
+    world.stop(settings.entity_stop_timeout());
+    world.advance(SECOND * 99 / 100);
+    world.expect(&["1: start 1", "1: a", "1: on_stop"]);
+    world.advance(SECOND);
+    world.expect(&["1: Forced"]);
+    world.expect_leftovers(&[]);
+}
+
 /// sharding 61: a stop by force, and a kill, end a suspended entity at once.
 #[test]
 fn forced_stops_and_kills_do_not_wait_for_a_suspension() {

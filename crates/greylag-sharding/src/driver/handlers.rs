@@ -1,0 +1,159 @@
+//! How long the handlers of one shard take.
+//!
+//! The clock is read after a group of handlers and not after each, since reading it costs as much as a short handler. Where
+//! handlers turn out to take long enough for that not to matter, each is a group of its own.
+//!
+//! Source: sharding §7 (slow_handler_threshold), §6.5 (slow handlers).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::watchdog::Probe;
+use crate::shard::SlotId;
+
+/// Handlers of a group while they are short.
+const GROUP: usize = 32;
+/// From this mean on a handler is measured alone.
+const LONG: Duration = Duration::from_micros(6);
+/// Slow handlers of a shard are told of in the log no more often.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+
+/// A handler that took too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Slow {
+    pub(super) took: Duration,
+    /// The entity, where it is known which of a group it was.
+    pub(super) slot: Option<SlotId>,
+    /// It is to be told in the log.
+    pub(super) is_said: bool,
+}
+
+/// See the module's description.
+pub(super) struct Handlers {
+    probe: Arc<Probe>,
+    threshold: Duration,
+    /// Slow handlers of all shards of the type.
+    slow: Arc<AtomicU64>,
+    /// Handlers begun and ended.
+    turn: u64,
+    group_from: u64,
+    group_began: Instant,
+    group_size: usize,
+    last: SlotId,
+    said_at: Option<Instant>,
+}
+
+impl Handlers {
+    pub(super) fn new(probe: Arc<Probe>, threshold: Duration, slow: Arc<AtomicU64>, now: Instant) -> Self {
+        Self {
+            probe,
+            threshold,
+            slow,
+            turn: 0,
+            group_from: 0,
+            group_began: now,
+            group_size: GROUP,
+            last: SlotId(0),
+            said_at: None,
+        }
+    }
+
+    /// A handler begins.
+    pub(super) fn enter(&mut self, slot: SlotId) {
+        self.last = slot;
+        self.turn += 1;
+        self.probe.tell(self.turn);
+    }
+
+    /// It has returned.
+    pub(super) fn leave(&mut self) {
+        self.turn += 1;
+        self.probe.tell(self.turn);
+    }
+
+    /// What is handled from now on is measured.
+    pub(super) fn begin(&mut self, now: Instant) {
+        (self.group_from, self.group_began) = (self.turn, now);
+    }
+
+    /// How many messages make a group at present.
+    pub(super) fn group_size(&self) -> usize {
+        self.group_size
+    }
+
+    /// Whether handlers ran since the clock was looked at.
+    pub(super) fn is_open(&self) -> bool {
+        self.turn != self.group_from
+    }
+
+    /// The clock was looked at.
+    pub(super) fn look(&mut self, now: Instant) -> Option<Slow> {
+        let took = now.saturating_duration_since(self.group_began);
+        let handlers = (self.turn - self.group_from).div_ceil(2);
+        self.begin(now);
+        if handlers == 0 {
+            return None;
+        }
+        let mean = took / u32::try_from(handlers).unwrap_or(u32::MAX);
+        self.group_size = if mean >= LONG { 1 } else { GROUP };
+        if took < self.threshold {
+            return None;
+        }
+        self.slow.fetch_add(1, Ordering::Relaxed);
+        let is_said = self.said_at.is_none_or(|at| now.saturating_duration_since(at) >= SAY_EVERY);
+        if is_said {
+            self.said_at = Some(now);
+        }
+        Some(Slow { took, slot: (handlers == 1).then_some(self.last), is_said })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THRESHOLD: Duration = Duration::from_millis(10);
+
+    fn handlers() -> (Handlers, Arc<AtomicU64>, Instant) {
+        let (slow, now) = (Arc::new(AtomicU64::new(0)), Instant::now());
+        (Handlers::new(Arc::default(), THRESHOLD, slow.clone(), now), slow, now)
+    }
+
+    fn run(handlers: &mut Handlers, count: u32) {
+        for slot in 0..count {
+            handlers.enter(SlotId(slot));
+            handlers.leave();
+        }
+    }
+
+    #[test]
+    fn short_handlers_are_measured_together_and_long_ones_alone() {
+        let (mut handlers, slow, now) = handlers();
+        run(&mut handlers, 32);
+        assert_eq!(handlers.look(now + Duration::from_micros(50)), None);
+        assert_eq!(handlers.group_size(), GROUP);
+        run(&mut handlers, 32);
+        assert_eq!(handlers.look(now + Duration::from_millis(5)), None);
+        assert_eq!(handlers.group_size(), 1);
+        run(&mut handlers, 1);
+        assert_eq!(handlers.look(now + Duration::from_micros(5_001)), None);
+        assert_eq!((handlers.group_size(), slow.load(Ordering::Relaxed)), (GROUP, 0));
+    }
+
+    #[test]
+    fn a_slow_handler_is_counted_and_named_where_it_ran_alone() {
+        let (mut handlers, slow, now) = handlers();
+        let at = |millis| now + Duration::from_millis(millis);
+        run(&mut handlers, 20);
+        let first = handlers.look(at(30)).unwrap();
+        assert_eq!((first.slot, first.is_said), (None, true));
+        handlers.enter(SlotId(7));
+        handlers.leave();
+        let second = handlers.look(at(40)).unwrap();
+        assert_eq!((second.slot, second.took, second.is_said), (Some(SlotId(7)), THRESHOLD, false));
+        handlers.begin(at(90));
+        assert!(!handlers.is_open() && handlers.look(at(95)).is_none(), "time without handlers is nobody's");
+        assert_eq!(slow.load(Ordering::Relaxed), 2);
+    }
+}

@@ -1,0 +1,195 @@
+//! How entities stop, and what is seen of it. Source: sharding §2.9 (3), §2.12, §4.5.
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::*;
+use crate::region::Input as RegionInput;
+use crate::shard::STOP_WARN_AFTER;
+
+const DIARIST: EntityKey<Word> = EntityKey::new("Diarist");
+
+enum Word {
+    /// Answers how often it was asked, and the incarnation.
+    Count(ReplyTo<(u64, u64)>),
+    Passivate,
+    /// Ends by itself.
+    End,
+    /// Asks for the end.
+    Stop,
+}
+
+struct Diarist {
+    diary: UnboundedSender<String>,
+    count: u64,
+    ignores_stops: bool,
+}
+
+impl Diarist {
+    fn note(&self, word: impl Into<String>) {
+        // A test that has seen enough does not listen any more.
+        self.diary.send(word.into()).ok();
+    }
+}
+
+impl Entity for Diarist {
+    type Message = Word;
+
+    fn receive(&mut self, word: Word, cx: &mut Ctx<'_, Word>) -> Result<(), Failure> {
+        match word {
+            Word::Count(reply_to) => {
+                self.count += 1;
+                reply_to.reply((self.count, cx.incarnation().unwrap()));
+            }
+            Word::Passivate => cx.passivate(),
+            Word::End => cx.stop(),
+            Word::Stop => {
+                self.note(format!("{}: stop", cx.id()));
+                if !self.ignores_stops {
+                    cx.stop();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn on_signal(&mut self, signal: Signal, cx: &mut Ctx<'_, Word>) -> Result<(), Failure> {
+        self.note(format!("{}: {signal:?}", cx.id()));
+        Ok(())
+    }
+}
+
+impl Drop for Diarist {
+    fn drop(&mut self) {
+        self.note("dropped");
+    }
+}
+
+struct Diary(UnboundedReceiver<String>);
+
+impl Diary {
+    async fn next(&mut self) -> String {
+        tokio::time::timeout(PATIENCE, self.0.recv()).await.expect("in time").expect("the entity has a pen")
+    }
+
+    #[track_caller]
+    fn is_empty(&mut self) {
+        assert_eq!(self.0.try_recv().ok(), None);
+    }
+}
+
+async fn diarists(ignores_stops: bool, with_stop_message: bool) -> (Region<Word>, Diary) {
+    let (diary, pages) = unbounded_channel();
+    let sharding = alone(ShardingSettings { number_of_shards: 1, ..ShardingSettings::test() }).await;
+    let made = EntityType::new(DIARIST, move |_| Ok(Diarist { diary: diary.clone(), count: 0, ignores_stops }));
+    let made = if with_stop_message { made.stop_message(|| Word::Stop) } else { made };
+    (sharding.init(made).unwrap(), Diary(pages))
+}
+
+async fn count(region: &Region<Word>, id: &str) -> (u64, u64) {
+    region.entity_ref(id).ask(Word::Count).timeout(PATIENCE).await.unwrap()
+}
+
+/// sharding 56: a stop message is seen once, and then `PostStop`; without one only that. The next message starts a new
+/// incarnation, and a region that ends uses the stop message as well.
+#[tokio::test]
+async fn scenario_56_an_entity_sees_its_stop_message_once_and_then_post_stop() {
+    for (with_stop_message, words) in
+        [(true, &["1: stop", "1: PostStop", "dropped"][..]), (false, &["1: PostStop", "dropped"])]
+    {
+        let (region, mut diary) = diarists(false, with_stop_message).await;
+        let (_, first) = count(&region, "1").await;
+        region.entity_ref("1").tell(Word::Passivate).unwrap();
+        // Ignored, since one is under way.
+        region.entity_ref("1").tell(Word::Passivate).unwrap();
+        for word in words {
+            assert_eq!(diary.next().await, *word);
+        }
+        let (counted, second) = count(&region, "1").await;
+        // The second request to passivate was for a new incarnation, if it came behind the end of the first.
+        assert!(counted == 1 && second != first);
+        let (region, mut diary) = diarists(false, with_stop_message).await;
+        count(&region, "1").await;
+        tokio::time::timeout(PATIENCE, region.graceful_shutdown()).await.unwrap();
+        for word in words {
+            assert_eq!(diary.next().await, *word);
+        }
+        diary.is_empty();
+    }
+}
+
+/// sharding 57, without remembering: what ends by itself stays away until a message comes, and its sibling lives on.
+#[tokio::test]
+async fn scenario_57_an_entity_that_ends_by_itself_is_not_started_again() {
+    let (region, mut diary) = diarists(false, false).await;
+    for id in ["ends", "stays"] {
+        assert_eq!(count(&region, id).await.0, 1);
+    }
+    region.entity_ref("ends").tell(Word::End).unwrap();
+    assert_eq!([diary.next().await, diary.next().await], ["ends: PostStop", "dropped"]);
+    for counted in 2..20 {
+        assert_eq!(count(&region, "stays").await.0, counted, "its state is kept");
+    }
+    diary.is_empty();
+    assert_eq!(count(&region, "ends").await.0, 1, "a new one, for a message");
+}
+
+/// sharding 31: an entity that ignores its stop message is ended by force, and its shard stops all the same.
+#[tokio::test]
+async fn scenario_31_an_entity_that_ignores_its_stop_message_is_ended_by_force() {
+    let (region, mut diary) = diarists(true, true).await;
+    count(&region, "1").await;
+    let mut events = region.subscribe();
+    let began = std::time::Instant::now();
+    tokio::time::timeout(PATIENCE, region.graceful_shutdown()).await.unwrap();
+    // Of a handoff of 6 s, entities get one.
+    let took = began.elapsed();
+    assert!(took >= Duration::from_secs(1), "{took:?}");
+    for word in ["1: stop", "1: PostStop", "dropped"] {
+        assert_eq!(diary.next().await, word);
+    }
+    loop {
+        match events.next().await.expect("the shard stops") {
+            Event::ShardStopped(shard) => break assert_eq!(shard.as_str(), "0"),
+            Event::StopIgnored { after, .. } => assert_eq!(after, STOP_WARN_AFTER, "on a machine that is slow"),
+            _ => {}
+        }
+    }
+}
+
+/// sharding 83: while its node is suspect, no message reaches a handler; trusted again, they are handled in order.
+#[tokio::test]
+async fn scenario_83_a_suspect_node_holds_its_messages_until_it_is_trusted() {
+    let (region, mut diary) = diarists(false, false).await;
+    let (_, incarnation) = count(&region, "1").await;
+    region.0.input(RegionInput::SelfSuspect);
+    let one = region.entity_ref("1");
+    let mut held: Vec<_> = (0..3).map(|_| Box::pin(one.ask(Word::Count).timeout(PATIENCE).send())).collect();
+    // Another entity of the shard, which would be started.
+    let mut started = Box::pin(region.entity_ref("2").ask(Word::Count).timeout(PATIENCE).send());
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+        assert!(futures::poll!(&mut held[0]).is_pending() && futures::poll!(&mut started).is_pending());
+    }
+    region.0.input(RegionInput::SelfTrusted);
+    for (answer, counted) in held.into_iter().zip(2..) {
+        assert_eq!(answer.await.unwrap(), (counted, incarnation));
+    }
+    assert_eq!(started.await.unwrap().0, 1);
+    diary.is_empty();
+}
+
+/// sharding 83: a suspect node that turns out to be downed kills its shards; no handler sees what waited.
+#[tokio::test]
+async fn scenario_83_a_suspect_node_that_is_downed_kills_its_shards_without_a_handler() {
+    let (region, mut diary) = diarists(false, true).await;
+    count(&region, "1").await;
+    region.0.input(RegionInput::SelfSuspect);
+    let held: Vec<_> = (0..3).map(|_| region.entity_ref("1").ask(Word::Count).timeout(PATIENCE).send()).collect();
+    region.0.input(RegionInput::SelfDowned);
+    for answer in held {
+        assert!(matches!(answer.await, Err(AskError::Dropped(_))));
+    }
+    assert_eq!(diary.next().await, "dropped", "neither a stop message nor a signal");
+    diary.is_empty();
+    assert!(region.entity_ref("1").tell(Word::Passivate).is_err());
+}

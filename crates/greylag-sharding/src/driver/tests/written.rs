@@ -1,0 +1,95 @@
+//! `serialize_messages`: what stays on a node is written and read all the same. Source: sharding §7.
+
+use bytes::{Bytes, BytesMut};
+use greylag_core::{Codec, CodecId, DeadLetterReason, DecodeError, EncodeError, Manifest};
+use serde::{Deserialize, Serialize};
+
+use super::*;
+use crate::settings::RuntimeSettings;
+
+const FORGETFUL: EntityKey<Note> = EntityKey::new("Forgetful");
+
+#[derive(Serialize, Deserialize)]
+enum Note {
+    Keep {
+        text: String,
+        /// A mistake that only shows where a message is written.
+        #[serde(skip)]
+        forgotten: String,
+    },
+    Read(ReplyTo<(String, String)>),
+}
+
+#[derive(Default)]
+struct Forgetful(String, String);
+
+impl Entity for Forgetful {
+    type Message = Note;
+
+    fn receive(&mut self, note: Note, _: &mut Ctx<'_, Note>) -> Result<(), Failure> {
+        match note {
+            Note::Keep { text, forgotten } => (self.0, self.1) = (text, forgotten),
+            Note::Read(reply_to) => reply_to.reply((self.0.clone(), self.1.clone())),
+        }
+        Ok(())
+    }
+}
+
+/// Writes what it cannot read, or does not write at all.
+struct Broken {
+    writes: bool,
+}
+
+impl Codec<Note> for Broken {
+    fn id(&self) -> CodecId {
+        CodecId::JSON
+    }
+
+    fn manifest(&self, _: &Note) -> Manifest {
+        "note".into()
+    }
+
+    fn manifests(&self) -> Vec<Manifest> {
+        vec!["note".into()]
+    }
+
+    fn encode(&self, note: &Note, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+        if self.writes {
+            json::<Note>("note").encode(note, buffer)
+        } else {
+            Err(EncodeError::NotRegistered { type_name: "a part of it" })
+        }
+    }
+
+    fn decode(&self, _: &str, _: Bytes) -> Result<Note, DecodeError> {
+        Err(DecodeError::malformed("note", "nothing was written"))
+    }
+}
+
+async fn forgetful(serialize_messages: bool, codec: impl Codec<Note>) -> Region<Note> {
+    let runtime = RuntimeSettings { serialize_messages, ..RuntimeSettings::default() };
+    let sharding = alone(ShardingSettings { runtime, ..ShardingSettings::test() }).await;
+    sharding.init(EntityType::new(FORGETFUL, |_| Ok(Forgetful::default())).codec(codec)).unwrap()
+}
+
+#[tokio::test]
+async fn what_a_codec_loses_is_lost_on_one_node_too_if_so_set() {
+    for (serialize_messages, forgotten) in [(false, "secret"), (true, "")] {
+        let region = forgetful(serialize_messages, json("note")).await;
+        let one = region.entity_ref("1");
+        one.tell(Note::Keep { text: "a".to_owned(), forgotten: "secret".to_owned() }).unwrap();
+        let read = one.ask(Note::Read).timeout(PATIENCE).await.unwrap();
+        assert_eq!(read, ("a".to_owned(), forgotten.to_owned()), "serialize_messages: {serialize_messages}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_or_read_ends_at_once() {
+    let question = async |writes| {
+        let region = forgetful(true, Broken { writes }).await;
+        region.entity_ref("1").ask(Note::Read).timeout(PATIENCE).await.unwrap_err()
+    };
+    let error = question(false).await;
+    assert_eq!(error, AskError::Send(SendError::Dropped(DeadLetterReason::SerializeFailed)));
+    assert_eq!(question(true).await, AskError::Dropped(DeadLetterReason::Undecodable));
+}

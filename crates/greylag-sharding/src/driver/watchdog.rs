@@ -1,0 +1,145 @@
+//! Looks for handlers that do not return: a thread beside the runtimes, since handlers that block may block all of those.
+//!
+//! ```text
+//! shard's task: counter + 1, handler, counter + 1        watchdog: now and then a look at each counter
+//! ```
+//! Source: sharding §2.10, §6.5 (ShardStuck), §7.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use super::shard::Control;
+use crate::settings::{RuntimeSettings, ShardingSettings, StuckShardAction};
+use crate::shard::{Look, StuckHandler};
+
+/// How long beyond its handoff a stuck shard is waited for before it may end the process. Source: sharding §2.10.
+const ABORT_RESERVE: Duration = Duration::from_secs(10);
+
+/// What a shard's task says of its handlers.
+#[derive(Debug, Default)]
+pub(crate) struct Probe {
+    /// Rises at the begin and at the end of each handler.
+    turn: AtomicU64,
+    /// When the shard was told to stop.
+    stopping_since: OnceLock<Instant>,
+}
+
+impl Probe {
+    /// The task's own count, which no other writes.
+    pub(crate) fn tell(&self, turn: u64) {
+        self.turn.store(turn, Ordering::Relaxed);
+    }
+
+    /// The shard is told this: whether it is to end counts.
+    pub(crate) fn stops_by<M>(&self, control: &Control<M>) {
+        if matches!(control, Control::Stop | Control::Kill | Control::LeaseLost(_)) {
+            self.stopping_since.get_or_init(Instant::now);
+        }
+    }
+}
+
+/// Told how long a handler has run.
+type Report = Arc<dyn Fn(Duration) + Send + Sync>;
+
+struct Watched {
+    probe: Weak<Probe>,
+    watch: StuckHandler,
+    report: Report,
+}
+
+#[derive(Default)]
+struct State {
+    shards: Vec<Watched>,
+    /// There is a thread that looks.
+    runs: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// The watchdog of a node. Its thread runs while shards do.
+#[derive(Default)]
+pub(crate) struct Watchdog(Arc<Shared>);
+
+impl Watchdog {
+    /// Watches the handlers of a shard for as long as it has the probe. `report` is called by the watchdog's thread.
+    pub(crate) fn watch(
+        &self,
+        settings: &ShardingSettings,
+        report: impl Fn(Duration) + Send + Sync + 'static,
+    ) -> Arc<Probe> {
+        let RuntimeSettings { stuck_handler_threshold, stuck_shard_action, .. } = settings.runtime;
+        let abort_after = match stuck_shard_action {
+            StuckShardAction::Report => None,
+            StuckShardAction::AbortProcess => Some(settings.handoff_timeout.saturating_add(ABORT_RESERVE)),
+        };
+        let probe = Arc::new(Probe::default());
+        let watch = StuckHandler::new(stuck_handler_threshold, abort_after, Instant::now());
+        let mut state = self.0.lock();
+        state.shards.push(Watched { probe: Arc::downgrade(&probe), watch, report: Arc::new(report) });
+        if state.runs {
+            self.0.changed.notify_one();
+        } else {
+            let shared = self.0.clone();
+            let thread = std::thread::Builder::new().name("sharding-watchdog".to_owned());
+            match thread.spawn(move || shared.run()) {
+                Ok(_) => state.runs = true,
+                Err(error) => tracing::error!(%error, "handlers are not watched: their thread did not start"),
+            }
+        }
+        probe
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at every shard until none is left.
+    fn run(&self) {
+        loop {
+            let mut state = self.lock();
+            let now = Instant::now();
+            state.shards.retain(|shard| shard.probe.strong_count() > 0);
+            let Some(interval) = state.shards.iter().map(|shard| shard.watch.interval()).min() else {
+                state.runs = false;
+                return;
+            };
+            let told: Vec<_> = state.shards.iter_mut().filter_map(|shard| shard.look(now)).collect();
+            if told.is_empty() {
+                drop(self.changed.wait_timeout(state, interval));
+                continue;
+            }
+            // Subscribers, and what writes the log, are called without the lock.
+            drop(state);
+            told.into_iter().for_each(act);
+        }
+    }
+}
+
+impl Watched {
+    fn look(&mut self, now: Instant) -> Option<(Report, Look)> {
+        let probe = self.probe.upgrade()?;
+        let look = self.watch.look(now, probe.turn.load(Ordering::Relaxed), probe.stopping_since.get().copied());
+        (look != Look::Fine).then(|| (self.report.clone(), look))
+    }
+}
+
+fn act((report, look): (Report, Look)) {
+    match look {
+        Look::Fine => {}
+        Look::Stuck(running_for) => report(running_for),
+        Look::Abort(running_for) => {
+            tracing::error!(
+                ?running_for,
+                "a handler keeps its shard from stopping, and stuck_shard_action is \"abort_process\": the process ends"
+            );
+            std::process::abort();
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Whether a shard's handler has run for too long, from looks at a counter that rises when a handler begins and ends.
+//!
+//! Time counts only between looks that come in time: a process that slept did not run its handlers either.
+//!
+//! Source: sharding §2.10 (stuck_shard_action), §7 (stuck_handler_threshold).
+
+use std::time::{Duration, Instant};
+
+/// What a look at a shard's handlers tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Nothing that is not known already.
+    Fine,
+    /// A handler has run for so long; told once for each.
+    Stuck(Duration),
+    /// The shard should have stopped long ago, and a handler keeps it from that: the process is to end.
+    Abort(Duration),
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub(crate) struct StuckHandler {
+    threshold: Duration,
+    /// How long after it was told to stop a stuck shard ends the process; `None` for never.
+    abort_after: Option<Duration>,
+    turn: u64,
+    looked_at: Instant,
+    running_for: Duration,
+    is_told: bool,
+}
+
+impl StuckHandler {
+    pub(crate) fn new(threshold: Duration, abort_after: Option<Duration>, now: Instant) -> Self {
+        Self { threshold, abort_after, turn: 0, looked_at: now, running_for: Duration::ZERO, is_told: false }
+    }
+
+    /// How often to look.
+    pub(crate) fn interval(&self) -> Duration {
+        (self.threshold / 4).clamp(Duration::from_millis(1), Duration::from_secs(1))
+    }
+
+    /// Takes the counter, which is odd while a handler runs, and since when the shard is to stop.
+    pub(crate) fn look(&mut self, now: Instant, turn: u64, stopping_since: Option<Instant>) -> Look {
+        let since = now.saturating_duration_since(self.looked_at).min(self.interval() * 2);
+        self.looked_at = now;
+        if turn.is_multiple_of(2) || turn != self.turn {
+            (self.turn, self.running_for, self.is_told) = (turn, Duration::ZERO, false);
+            return Look::Fine;
+        }
+        self.running_for = self.running_for.saturating_add(since);
+        if self.running_for < self.threshold {
+            return Look::Fine;
+        }
+        let stopping_for = stopping_since.map(|since| now.saturating_duration_since(since));
+        if self.abort_after.is_some_and(|after| stopping_for >= Some(after)) {
+            return Look::Abort(self.running_for);
+        }
+        if std::mem::replace(&mut self.is_told, true) { Look::Fine } else { Look::Stuck(self.running_for) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Looks once a second, from the first to the last; answers when something was told.
+    fn looks(
+        watch: &mut StuckHandler,
+        start: Instant,
+        seconds: std::ops::RangeInclusive<u32>,
+        turn: u64,
+        stop: Option<Instant>,
+    ) -> Vec<(u32, Look)> {
+        let looks = seconds.map(|second| (second, watch.look(start + SECOND * second, turn, stop)));
+        looks.filter(|(_, look)| *look != Look::Fine).collect()
+    }
+
+    #[test]
+    fn a_handler_that_does_not_return_is_told_of_once() {
+        let start = Instant::now();
+        let mut watch = StuckHandler::new(SECOND * 10, None, start);
+        assert_eq!(looks(&mut watch, start, 1..=30, 2, None), [], "no handler runs");
+        assert_eq!(looks(&mut watch, start, 31..=60, 3, None), [(41, Look::Stuck(SECOND * 10))]);
+        assert_eq!(looks(&mut watch, start, 61..=80, 5, None), [(71, Look::Stuck(SECOND * 10))], "another one");
+        for turn in 6..100 {
+            let at = start + SECOND * (80 + u32::try_from(turn).unwrap());
+            assert_eq!(watch.look(at, turn, None), Look::Fine, "many short ones");
+        }
+    }
+
+    #[test]
+    fn a_process_that_slept_has_no_stuck_handler() {
+        let start = Instant::now();
+        let mut watch = StuckHandler::new(SECOND * 10, None, start);
+        watch.look(start + SECOND, 1, None);
+        assert_eq!(watch.look(start + SECOND * 600, 1, None), Look::Fine);
+        assert_eq!(looks(&mut watch, start, 601..=620, 1, None), [(608, Look::Stuck(SECOND * 10))]);
+    }
+
+    #[test]
+    fn a_shard_that_cannot_stop_ends_the_process_if_so_set() {
+        let start = Instant::now();
+        let stop = Some(start + SECOND * 5);
+        let mut watch = StuckHandler::new(SECOND * 10, Some(SECOND * 70), start);
+        let told = looks(&mut watch, start, 1..=75, 1, stop);
+        assert_eq!(told, [(11, Look::Stuck(SECOND * 10)), (75, Look::Abort(SECOND * 74))]);
+        let mut watch = StuckHandler::new(SECOND * 10, Some(SECOND * 70), start);
+        assert_eq!(looks(&mut watch, start, 1..=200, 1, None), [(11, Look::Stuck(SECOND * 10))], "it serves");
+        let mut watch = StuckHandler::new(SECOND * 10, Some(SECOND * 70), start);
+        assert_eq!(looks(&mut watch, start, 1..=200, 2, stop), [], "its entities take long, and no handler is stuck");
+    }
+}
