@@ -39,6 +39,7 @@ pub use event_sourced::EventSourcedEntity;
 pub use external::ExternalAllocation;
 pub use external_shards::{ExternalShards, ExternalShardsError};
 pub use handle::Region;
+pub use handlers::HandlerCounts;
 pub use inspect::Inspector;
 pub(crate) use node::Node;
 pub use persistent::{HostedMachine, PersistentEntity, Standing};

@@ -21,7 +21,7 @@ use greylag_persistence::{Ctx, InvalidPersistenceId, PersistenceId, Stores};
 pub use backoff::Backoff;
 pub(crate) use backoff::Failures;
 pub use ctx::EntityCtx;
-pub use failure::{Decider, Directive, Failure, FailureCause, Supervision};
+pub use failure::{Decider, Directive, Failure, FailureCause, Supervision, Verdict};
 pub use greylag_core::TimerKey;
 pub(crate) use plain::PlainEntity;
 

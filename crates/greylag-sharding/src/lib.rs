@@ -122,12 +122,12 @@ mod timetable;
 pub mod wire;
 
 pub use driver::{
-    AllocationStrategy, Event, ExternalAllocation, ExternalShards, ExternalShardsError, InitError, Inspector,
-    NotStarted, Region, RegionEvents, RemovalError, Removed, Sharding, StopShardsError, StoppingShards, StrategySetup,
-    remove_internal_sharding_data,
+    AllocationStrategy, Event, ExternalAllocation, ExternalShards, ExternalShardsError, HandlerCounts, InitError,
+    Inspector, NotStarted, Region, RegionEvents, RemovalError, Removed, Sharding, StopShardsError, StoppingShards,
+    StrategySetup, remove_internal_sharding_data,
 };
 pub use entity::{
-    Backoff, Directive, Entity, EntityCtx, EntityInit, Failure, FailureCause, Signal, Supervision, TimerKey,
+    Backoff, Directive, Entity, EntityCtx, EntityInit, Failure, FailureCause, Signal, Supervision, TimerKey, Verdict,
 };
 pub use entity_ref::{Answer, Ask, AskError, EntityRef, SendError};
 pub use entity_type::{ByEvents, ByState, EntityType, Kind, Plain, Proxy};

@@ -42,7 +42,7 @@ pub(crate) use repeats::{Beat, Fired, Repeats};
 pub(crate) use stuck::{Look, StuckHandler};
 pub use timers::STOP_WARN_AFTER;
 
-use crate::entity::{Backoff, Directive, FailureCause, Failures, Supervision};
+use crate::entity::{Backoff, Directive, FailureCause, Failures, Supervision, Verdict};
 use crate::host::Suspension;
 use crate::ids::EntityId;
 use crate::parcel::FAR;
@@ -50,7 +50,7 @@ use crate::passivation::{Passivation, Strategy};
 use crate::settings::ShardingSettings;
 use idle::IdleWheel;
 use index::Index;
-use slab::{Extra, Hold, Item, Phase, Slab};
+use slab::{Extra, Hold, Item, Phase, Slab, Slot};
 use timers::Due;
 use wheel::Wheel;
 
@@ -84,6 +84,8 @@ pub struct Shard<E, P> {
     incarnations: u64,
     last_incarnation: u32,
     ready: VecDeque<u32>,
+    /// Messages behind stop requests, of all entities.
+    later: usize,
     /// The slot that has the turn, and how many more messages it may handle.
     turn: Option<(u32, usize)>,
     /// The slot that handled the latest message straight from the inbox, and how many in a row.
@@ -130,6 +132,7 @@ impl<E, P: Weigh> Shard<E, P> {
             incarnations: u64::from(serial) << 32,
             last_incarnation: 0,
             ready: VecDeque::new(),
+            later: 0,
             turn: None,
             direct_run: (u32::MAX, 0),
             timers: Wheel::new(settings.runtime.timer_tick, now),
@@ -287,8 +290,13 @@ impl<E, P: Weigh> Shard<E, P> {
 
     fn enqueue_user(&mut self, now: Instant, at: u32, (payload, activity): (P, bool), out: &mut Vec<Effect<E, P>>) {
         let room = self.room();
+        let is_full = self.later >= self.settings.buffer_size;
         let slot = self.slots.get_mut(at);
         let (runs, stopping) = (slot.phase == Phase::Active, slot.stop_requested);
+        if stopping && is_full {
+            let id = slot.id.clone().expect("a slot found by its id has one");
+            return out.push(Effect::DeadLetter { id, payload, reason: DeadLetterReason::BufferFull });
+        }
         let extra = slot.extra();
         if !extra.has_room(&payload, room) {
             if runs && !stopping {
@@ -301,6 +309,7 @@ impl<E, P: Weigh> Shard<E, P> {
         }
         if stopping {
             extra.push_later(payload);
+            self.later += 1;
         } else {
             extra.push(Item::User { payload, activity });
             self.make_ready(at);
@@ -586,7 +595,9 @@ impl<E, P: Weigh> Shard<E, P> {
             return;
         }
         let Some(extra) = slot.existing() else { return };
-        let first = extra.queue.iter().position(|item| !matches!(item, Item::Result(_)));
+        // Nothing of its own work or time is waited for.
+        let own = |item: &Item<P>| matches!(item, Item::Result(_) | Item::Timer(_) | Item::Silence);
+        let first = extra.queue.iter().position(|item| !own(item));
         if let Some(first) = first.filter(|first| matches!(extra.queue[*first], Item::Stop)) {
             extra.queue.remove(first);
             self.begin_stop(now, at, out);
@@ -643,7 +654,7 @@ impl<E, P: Weigh> Shard<E, P> {
         if let Some(extra) = slot.existing() {
             deadlines = [extra.stop_deadline.take(), extra.held.take().map(|(until, _)| until)];
             out.extend(extra.end_incarnation().into_iter().map(stale));
-            extra.keep_later();
+            self.later -= extra.keep_later();
         }
         for at_time in deadlines.into_iter().flatten() {
             self.deadlines.remove(&(at_time, at));
@@ -662,6 +673,7 @@ impl<E, P: Weigh> Shard<E, P> {
         let slot = self.slots.get_mut(at);
         let Some(id) = slot.id.clone() else { return };
         if let Some(extra) = slot.existing() {
+            self.later -= extra.later_count();
             let users = extra.take_users();
             self.leftovers.extend(users.into_iter().map(|payload| (id.clone(), payload)));
         }
@@ -705,21 +717,33 @@ impl<E, P: Weigh> Shard<E, P> {
         let goes_on = !slot.stop_requested;
         match directive {
             Directive::Resume => {
+                out.extend(verdict(slot, cause, Verdict::Resumed));
                 // What fails on its stop request may be suspended, and waits on.
                 if !matches!(slot.phase, Phase::Suspended(_)) {
                     slot.phase = Phase::Active;
                 }
                 self.make_ready(at);
             }
-            Directive::Restart if goes_on && self.may_restart(now, at) => self.restart(at, out),
+            Directive::Restart if goes_on && self.may_restart(now, at) => {
+                out.extend(verdict(self.slots.get(at), cause, Verdict::Restarted));
+                self.restart(at, out);
+            }
             Directive::Backoff(backoff) if goes_on && self.life == Life::Serving => {
-                self.back_off(now, at, &backoff, out);
+                let wait = self.next_wait(now, at, &backoff);
+                out.extend(verdict(self.slots.get(at), cause, Verdict::BacksOff(wait)));
+                self.bury(at, Ended::Failed, out);
+                let until = now.checked_add(wait).unwrap_or(now + FAR);
+                self.hold(at, until, Hold::Backoff);
             }
             Directive::Escalate if self.life == Life::Serving => {
+                out.extend(verdict(self.slots.get(at), cause, Verdict::Escalated));
                 out.push(Effect::Escalate);
                 self.on_kill(out);
             }
-            _ => self.end(at, Ended::Failed, out),
+            _ => {
+                out.extend(verdict(self.slots.get(at), cause, Verdict::Stopped));
+                self.end(at, Ended::Failed, out);
+            }
         }
     }
 
@@ -772,15 +796,12 @@ impl<E, P: Weigh> Shard<E, P> {
         self.deadlines.insert((until, at));
     }
 
-    /// The incarnation ends, and another one starts when the entity's wait is over.
-    fn back_off(&mut self, now: Instant, at: u32, backoff: &Backoff, out: &mut Vec<Effect<E, P>>) {
-        self.bury(at, Ended::Failed, out);
+    /// How long an entity that failed waits for its next incarnation.
+    fn next_wait(&mut self, now: Instant, at: u32, backoff: &Backoff) -> Duration {
         let before = Failures::count(&mut self.slots.get_mut(at).extra().failures, now, backoff.reset_after);
         // Drawn from the number of the incarnation, so that a run of the machine can be repeated.
         let drawn = XxHash3_64::oneshot_with_seed(self.hash_seed, &self.slots.get(at).incarnation.to_be_bytes());
-        let wait = backoff.wait(before, (drawn >> 11) as f64 / (1_u64 << 53) as f64);
-        let until = now.checked_add(wait).unwrap_or(now + FAR);
-        self.hold(at, until, Hold::Backoff);
+        backoff.wait(before, (drawn >> 11) as f64 / (1_u64 << 53) as f64)
     }
 
     /// Asks entities that have been idle for too long to stop: a part of them at a time.
@@ -871,6 +892,11 @@ impl<E, P: Weigh> Shard<E, P> {
             out.push(Effect::Stopped(std::mem::take(&mut self.leftovers)));
         }
     }
+}
+
+/// What becomes of an entity that failed.
+fn verdict<E, P>(slot: &Slot<E, P>, cause: &FailureCause, verdict: Verdict) -> Option<Effect<E, P>> {
+    Some(Effect::Failed { id: slot.id.clone()?, cause: cause.clone(), verdict })
 }
 
 /// A direct message whose incarnation ends.

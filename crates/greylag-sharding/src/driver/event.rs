@@ -8,7 +8,7 @@ use greylag_transport::SendError;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::entity::FailureCause;
+use crate::entity::{FailureCause, Verdict};
 use crate::host::Fenced;
 use crate::ids::{EntityId, ShardId};
 use crate::region::RegionEvent;
@@ -31,12 +31,14 @@ pub enum Event {
     ShardStarted(ShardId),
     /// A shard has ended here.
     ShardStopped(ShardId),
-    /// An entity failed; its supervision decides what follows.
+    /// An entity failed, and its supervision has decided what follows.
     EntityFailed {
         /// Which one.
         entity: EntityId,
         /// How it failed.
         cause: FailureCause,
+        /// What follows.
+        verdict: Verdict,
     },
     /// An entity ended because the journal knows a newer owner.
     EntityFenced {

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use greylag_core::{DeadLetterReason, ReplyTo, UniqueAddress};
 
 use super::event::RegionEvents;
+use super::handlers::HandlerCounts;
 use super::inspect::Inspector;
 use super::shared::Shared;
 use super::stopping::StoppingShards;
@@ -99,10 +99,9 @@ impl<M: Send + 'static> Region<M> {
         self.0.counters()
     }
 
-    /// How many handlers of the type's entities took `slow_handler_threshold` or longer on this node. Short handlers are
-    /// measured together, so that of those that follow each other closely one may stand for two. Source: sharding §6.5.
-    pub fn slow_handlers(&self) -> u64 {
-        self.0.slow_handlers.load(Ordering::Relaxed)
+    /// What the handlers of the type's entities did on this node.
+    pub fn handler_counts(&self) -> HandlerCounts {
+        self.0.handled.counts()
     }
 
     /// The shard of an entity; `None` if it is no entity id.

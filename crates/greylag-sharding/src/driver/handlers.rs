@@ -19,6 +19,33 @@ const LONG: Duration = Duration::from_micros(6);
 /// Slow handlers of a shard are told of in the log no more often.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
+/// Counts of one type on one node.
+#[derive(Debug, Default)]
+pub(crate) struct Handled {
+    slow: AtomicU64,
+    pub(super) failed: AtomicU64,
+    pub(super) late: AtomicU64,
+}
+
+impl Handled {
+    pub(crate) fn counts(&self) -> HandlerCounts {
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        HandlerCounts { slow: count(&self.slow), failed: count(&self.failed), late: count(&self.late) }
+    }
+}
+
+/// What handlers of one entity type did on this node, since its region began. Source: sharding §4.3, §4.6, §6.5.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HandlerCounts {
+    /// Handlers that took `slow_handler_threshold` or longer. Short handlers are measured together, so that of those that
+    /// follow each other closely one may stand for two.
+    pub slow: u64,
+    /// Failures of entities: of handlers, starts and suspended work.
+    pub failed: u64,
+    /// Results of asynchronous work that came after their incarnation had ended, and were dropped.
+    pub late: u64,
+}
+
 /// A handler that took too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slow {
@@ -33,8 +60,8 @@ pub(super) struct Slow {
 pub(super) struct Handlers {
     probe: Arc<Probe>,
     threshold: Duration,
-    /// Slow handlers of all shards of the type.
-    slow: Arc<AtomicU64>,
+    /// Of all shards of the type.
+    handled: Arc<Handled>,
     /// Handlers begun and ended.
     turn: u64,
     group_from: u64,
@@ -45,11 +72,11 @@ pub(super) struct Handlers {
 }
 
 impl Handlers {
-    pub(super) fn new(probe: Arc<Probe>, threshold: Duration, slow: Arc<AtomicU64>, now: Instant) -> Self {
+    pub(super) fn new(probe: Arc<Probe>, threshold: Duration, handled: Arc<Handled>, now: Instant) -> Self {
         Self {
             probe,
             threshold,
-            slow,
+            handled,
             turn: 0,
             group_from: 0,
             group_began: now,
@@ -100,7 +127,7 @@ impl Handlers {
         if took < self.threshold {
             return None;
         }
-        self.slow.fetch_add(1, Ordering::Relaxed);
+        self.handled.slow.fetch_add(1, Ordering::Relaxed);
         let is_said = self.said_at.is_none_or(|at| now.saturating_duration_since(at) >= SAY_EVERY);
         if is_said {
             self.said_at = Some(now);
@@ -115,9 +142,9 @@ mod tests {
 
     const THRESHOLD: Duration = Duration::from_millis(10);
 
-    fn handlers() -> (Handlers, Arc<AtomicU64>, Instant) {
-        let (slow, now) = (Arc::new(AtomicU64::new(0)), Instant::now());
-        (Handlers::new(Arc::default(), THRESHOLD, slow.clone(), now), slow, now)
+    fn handlers() -> (Handlers, Arc<Handled>, Instant) {
+        let (handled, now) = (Arc::<Handled>::default(), Instant::now());
+        (Handlers::new(Arc::default(), THRESHOLD, handled.clone(), now), handled, now)
     }
 
     fn run(handlers: &mut Handlers, count: u32) {
@@ -129,7 +156,7 @@ mod tests {
 
     #[test]
     fn short_handlers_are_measured_together_and_long_ones_alone() {
-        let (mut handlers, slow, now) = handlers();
+        let (mut handlers, handled, now) = handlers();
         run(&mut handlers, 32);
         assert_eq!(handlers.look(now + Duration::from_micros(50)), None);
         assert_eq!(handlers.group_size(), GROUP);
@@ -138,12 +165,12 @@ mod tests {
         assert_eq!(handlers.group_size(), 1);
         run(&mut handlers, 1);
         assert_eq!(handlers.look(now + Duration::from_micros(5_001)), None);
-        assert_eq!((handlers.group_size(), slow.load(Ordering::Relaxed)), (GROUP, 0));
+        assert_eq!((handlers.group_size(), handled.counts()), (GROUP, HandlerCounts::default()));
     }
 
     #[test]
     fn a_slow_handler_is_counted_and_named_where_it_ran_alone() {
-        let (mut handlers, slow, now) = handlers();
+        let (mut handlers, handled, now) = handlers();
         let at = |millis| now + Duration::from_millis(millis);
         run(&mut handlers, 20);
         let first = handlers.look(at(30)).unwrap();
@@ -154,6 +181,6 @@ mod tests {
         assert_eq!((second.slot, second.took, second.is_said), (Some(SlotId(7)), THRESHOLD, false));
         handlers.begin(at(90));
         assert!(!handlers.is_open() && handlers.look(at(95)).is_none(), "time without handlers is nobody's");
-        assert_eq!(slow.load(Ordering::Relaxed), 2);
+        assert_eq!(handled.counts().slow, 2);
     }
 }

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use greylag_core::TimerKey;
 use greylag_persistence::{
     Action, DroppedCommand, EntityCall, EntityCounters, EntityTally, Incarnation, Input, PersistenceId, RecoveryPermit,
     RecoveryPermits, Reopenings, Work, WorkNo,
@@ -119,6 +120,9 @@ pub trait HostedMachine: Sized + Send + 'static {
     /// Performs a call.
     fn perform(store: Self::Store, call: Self::Call) -> BoxFuture<'static, Self::Answer>;
 }
+
+/// Names the one deadline of a machine that runs among the timers of its shard.
+const WAKE: TimerKey = TimerKey::Name("greylag.persistence");
 
 /// What a suspension of the entity ended with.
 enum Woken<A, C> {
@@ -351,10 +355,13 @@ impl<M: HostedMachine> PersistentEntity<M> {
                     && self.timer.is_none_or(|timer| deadline < timer)
                 {
                     self.timer = Some(deadline);
-                    cx.spawn_for(async move {
-                        tokio::time::sleep_until(deadline.into()).await;
-                        Some(Woken::<M::Answer, M::Command>::Deadline(None))
-                    });
+                    let due = Some(Woken::<M::Answer, M::Command>::Deadline(None));
+                    if deadline <= cx.now() {
+                        // Only a pause for others: behind what is queued by now, and not a tick later.
+                        cx.spawn_for(std::future::ready(due));
+                    } else {
+                        cx.wake_at(WAKE, deadline, due);
+                    }
                 }
                 Ok(())
             }

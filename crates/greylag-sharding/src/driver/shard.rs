@@ -10,9 +10,11 @@
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -171,6 +173,29 @@ impl Begun {
     }
 }
 
+/// Tells a shard what became of a future, also if that is dropped before it is done: whoever waits would wait for good.
+struct Report<R, F: FnOnce(Result<R, String>)>(Option<F>, PhantomData<fn(R)>);
+
+impl<R, F: FnOnce(Result<R, String>)> Report<R, F> {
+    fn new(done: F) -> Self {
+        Self(Some(done), PhantomData)
+    }
+
+    fn tell(mut self, result: Result<R, String>) {
+        if let Some(done) = self.0.take() {
+            done(result);
+        }
+    }
+}
+
+impl<R, F: FnOnce(Result<R, String>)> Drop for Report<R, F> {
+    fn drop(&mut self) {
+        if let Some(done) = self.0.take() {
+            done(Err("its future was dropped before it was done".to_owned()));
+        }
+    }
+}
+
 /// How the shard ends, and what it holds until then.
 struct End<M> {
     /// Set once no entity lives.
@@ -191,7 +216,7 @@ impl<M: Send + 'static> ShardTask<M> {
     ) -> Self {
         let now = Instant::now();
         let threshold = shared.settings.runtime.slow_handler_threshold;
-        let handlers = Handlers::new(probe.clone(), threshold, shared.slow_handlers.clone(), now);
+        let handlers = Handlers::new(probe.clone(), threshold, shared.handled.clone(), now);
         let serial = shared.node.next_shard_serial();
         let supervision = shared.entity_type.common.supervision.clone();
         let passivation = shared.limit.passivation();
@@ -540,7 +565,15 @@ impl<M: Send + 'static> ShardTask<M> {
                 }
             }
             Effect::DeadLetter { id, payload, reason } => self.dead_letter(id, payload, reason),
-            Effect::Late(payload) => discard(payload),
+            Effect::Failed { id, cause, verdict } => {
+                tracing::warn!(entity_type = %self.shared.name, %id, %cause, ?verdict, "entity failed");
+                self.shared.handled.failed.fetch_add(1, Ordering::Relaxed);
+                self.shared.events.send(Event::EntityFailed { entity: id, cause, verdict }).ok();
+            }
+            Effect::Late(payload) => {
+                self.shared.handled.late.fetch_add(1, Ordering::Relaxed);
+                discard(payload);
+            }
             Effect::Overdue { id, what } => self.overdue(id, what),
             Effect::Escalate => self.end.has_failed = true,
             Effect::DropDirect { payload, reason } => {
@@ -669,11 +702,6 @@ impl<M: Send + 'static> ShardTask<M> {
     }
 
     fn fail(&mut self, slot: SlotId, cause: FailureCause, payload: Option<Letter<M>>) {
-        if let Some((id, _)) = self.shard.identity(slot) {
-            tracing::warn!(entity_type = %self.shared.name, %id, %cause, "entity failed");
-            let entity = id.clone();
-            self.shared.events.send(Event::EntityFailed { entity, cause: cause.clone() }).ok();
-        }
         self.input(Input::Failed { slot, cause, payload });
     }
 
@@ -789,6 +817,10 @@ impl<M: Send + 'static> ShardTask<M> {
                 let at = self.repeats.set(slot, key, beat, Held::new(make), self.now);
                 TimerChange::Set { key, at, payload: Letter::Repeat(key), influences }
             }
+            TimerRequest::Wake { key, at, value } => {
+                let payload = Letter::Resumption(Held::new(Resumption::Value(value)));
+                TimerChange::Set { key, at, payload, influences: false }
+            }
             TimerRequest::Cancel(key) => {
                 self.repeats.cancel(slot, key);
                 TimerChange::Cancel(key)
@@ -817,15 +849,16 @@ impl<M: Send + 'static> ShardTask<M> {
                 Ok(None) => return,
                 Ok(Some(resumption)) => Control::Resumed { slot, incarnation, resumption, suspension },
                 Err(reason) if suspension => Control::Broken { slot, incarnation, reason },
-                Err(reason) => return tracing::warn!(reason, "spawned work panicked"),
+                Err(reason) => return tracing::debug!(reason, "work of an entity ended without a result"),
             };
             control.push_anyway(told);
         };
         let node = &self.shared.node;
         let begun = match work {
             Work::Future(future) => {
+                let report = Report::new(done);
                 let task = node.runtime.spawn(async move {
-                    done(AssertUnwindSafe(future).catch_unwind().await.map_err(|panic| panic_text(&*panic)));
+                    report.tell(AssertUnwindSafe(future).catch_unwind().await.map_err(|panic| panic_text(&*panic)));
                 });
                 Begun::Task(task.abort_handle())
             }

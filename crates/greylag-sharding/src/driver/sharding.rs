@@ -217,6 +217,9 @@ impl Sharding {
         settings: ShardingSettings,
     ) -> Result<Self, InvalidSetting> {
         settings.validate()?;
+        if cfg!(panic = "abort") {
+            tracing::warn!("this program is built with panic = \"abort\": a panic of an entity ends the process");
+        }
         let node = Node::new(
             cluster.remoting().clone(),
             stores,

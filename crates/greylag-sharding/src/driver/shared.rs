@@ -8,7 +8,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use tokio::sync::{broadcast, oneshot, watch};
 use super::control::ControlLane;
 use super::dispatchers::Threads;
 use super::event::Event;
+use super::handlers::Handled;
 use super::inquiries::Inquiries;
 use super::lease::ShardLeases;
 use super::limit::EntityLimit;
@@ -94,8 +95,7 @@ pub(crate) struct Shared<M> {
     pub(crate) limit: EntityLimit,
     /// Of the shards' tasks.
     pub(crate) threads: Threads,
-    /// Handlers that took `slow_handler_threshold` or longer.
-    pub(crate) slow_handlers: Arc<AtomicU64>,
+    pub(crate) handled: Arc<Handled>,
     /// `None`: shards of the type hold none.
     pub(crate) leases: Option<Arc<ShardLeases>>,
     pub(crate) routes: RouteTable<Parcel<M>>,
@@ -210,7 +210,7 @@ impl<M: Send + 'static> Shared<M> {
             limit: EntityLimit::new(passivation),
             leases,
             threads,
-            slow_handlers: Arc::default(),
+            handled: Arc::default(),
             node,
             events: broadcast::channel(4096).0,
             stopped: watch::channel(false).0,

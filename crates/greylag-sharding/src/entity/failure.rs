@@ -106,6 +106,21 @@ pub enum Directive {
     Escalate,
 }
 
+/// What became of an entity that failed: the directive, as it was carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes on with its state.
+    Resumed,
+    /// A new value takes its place.
+    Restarted,
+    /// Its incarnation ended, and the next one starts after this wait.
+    BacksOff(Duration),
+    /// Its incarnation ended: by the directive, because it was restarted too often, or because it was to stop anyway.
+    Stopped,
+    /// Its shard ends, and starts again.
+    Escalated,
+}
+
 /// Chooses the directive for a failure.
 pub type Decider = Arc<dyn Fn(&FailureCause) -> Directive + Send + Sync>;
 

@@ -80,8 +80,25 @@ pub enum Suspension {
 
 /// A change of an entity's timers.
 pub(crate) enum TimerRequest<M> {
-    Once { key: TimerKey, at: Instant, message: M, influences: bool },
-    Every { key: TimerKey, period: Duration, pace: Pace, make: MakeMessage<M>, influences: bool },
+    Once {
+        key: TimerKey,
+        at: Instant,
+        message: M,
+        influences: bool,
+    },
+    Every {
+        key: TimerKey,
+        period: Duration,
+        pace: Pace,
+        make: MakeMessage<M>,
+        influences: bool,
+    },
+    /// A value for [`super::HostedEntity::on_resume`], once.
+    Wake {
+        key: TimerKey,
+        at: Instant,
+        value: Box<dyn Any + Send>,
+    },
     Cancel(TimerKey),
 }
 
@@ -103,6 +120,7 @@ impl<M: 'static> TimerRequest<M> {
             Self::Every { key, period, pace, mut make, influences } => {
                 TimerRequest::Every { key, period, pace, make: Box::new(move || wrap(make())), influences }
             }
+            Self::Wake { key, at, value } => TimerRequest::Wake { key, at, value },
             Self::Cancel(key) => TimerRequest::Cancel(key),
         }
     }
@@ -420,6 +438,12 @@ impl<'a, M: 'static> ShardCx<'a, M> {
     /// Forgets a timer; its message is not delivered, even if it is queued already.
     pub fn cancel(&mut self, key: impl Into<TimerKey>) {
         self.requests.timers.push(TimerRequest::Cancel(key.into()));
+    }
+
+    /// Hands `value` to [`super::HostedEntity::on_resume`] at that time, in place of an earlier wish of the same key; it ends
+    /// with the incarnation, and no receive timeout is put off by it.
+    pub(crate) fn wake_at(&mut self, key: TimerKey, at: Instant, value: impl Any + Send) {
+        self.requests.timers.push(TimerRequest::Wake { key, at, value: Box::new(value) });
     }
 
     /// Runs `future` outside of the shard; `map` makes its result an ordinary message at the back of

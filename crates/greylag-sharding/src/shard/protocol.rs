@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use greylag_core::DeadLetterReason;
 
-use crate::entity::{FailureCause, TimerKey};
+use crate::entity::{FailureCause, TimerKey, Verdict};
 use crate::host::Suspension;
 use crate::ids::EntityId;
 
@@ -252,6 +252,15 @@ pub enum Effect<E, P> {
         entity: Option<E>,
         /// Why.
         why: Ended,
+    },
+    /// An entity failed, and this becomes of it: what follows carries it out.
+    Failed {
+        /// Which one.
+        id: EntityId,
+        /// How.
+        cause: FailureCause,
+        /// What follows.
+        verdict: Verdict,
     },
     /// The message will not be handled.
     DeadLetter {

@@ -186,10 +186,17 @@ impl<P: Weigh> Extra<P> {
         direct
     }
 
-    /// What waited behind the stop request is for the incarnation that follows.
-    pub(super) fn keep_later(&mut self) {
+    /// How many wait behind the stop request.
+    pub(super) fn later_count(&self) -> usize {
+        self.later.len()
+    }
+
+    /// What waited behind the stop request is for the incarnation that follows. Answers how many there were.
+    pub(super) fn keep_later(&mut self) -> usize {
         let later = std::mem::take(&mut self.later);
+        let count = later.len();
         self.queue.extend(later.into_iter().map(|payload| Item::User { payload, activity: true }));
+        count
     }
 
     /// Gives out all user messages; nothing is left.

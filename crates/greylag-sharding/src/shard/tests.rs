@@ -27,6 +27,8 @@ struct World {
     suspended: BTreeMap<String, (SlotId, u64)>,
     /// What the next entity to be replaced gives back.
     given_back: Vec<&'static str>,
+    /// What became of entities that failed.
+    verdicts: Log,
 }
 
 impl Weigh for String {
@@ -67,6 +69,7 @@ impl World {
             stubborn,
             suspended: BTreeMap::new(),
             given_back: Vec::new(),
+            verdicts: Log::new(),
         }
     }
 
@@ -141,6 +144,7 @@ impl World {
                 self.log.push(format!("{id}: {why:?}"));
             }
             Effect::DeadLetter { id, payload, reason } => self.log.push(format!("{id}: {payload} dead: {reason}")),
+            Effect::Failed { id, verdict, .. } => self.verdicts.push(format!("{id}: {verdict:?}")),
             Effect::Late(payload) => self.log.push(format!("late {payload}")),
             Effect::Escalate => self.log.push("the shard fails".to_owned()),
             Effect::DropDirect { payload, reason } => self.log.push(format!("{payload} dead: {reason}")),
@@ -606,6 +610,35 @@ fn an_entity_that_cannot_start_costs_one_message_each_time() {
     world.turns();
     world.expect(&["1: a dead: EntityStartFailed", "1: Failed", "1: b dead: EntityStartFailed", "1: Failed"]);
     assert_eq!(world.shard.entity_count(), 0);
+}
+
+/// sharding §4.5: what waits for entities that are passivated has a bound for the whole shard.
+#[test]
+fn what_waits_for_passivated_entities_has_a_bound() {
+    let mut world = World::new(|settings| settings.buffer_size = 3);
+    world.stubborn.extend(["1", "2"]);
+    for id in ["1", "2"] {
+        world.send(id, "passivate");
+    }
+    world.turns();
+    world.log.clear();
+    for id in ["1", "2", "1", "2", "1"] {
+        world.send(id, "a");
+    }
+    world.expect(&["2: a dead: BufferFull", "1: a dead: BufferFull"]);
+    world.advance(Duration::from_secs(61));
+    world.log.retain(|line| line.ends_with(": a"));
+    world.log.sort();
+    world.expect(&["1: a", "1: a", "2: a"]);
+    for id in ["1", "2"] {
+        world.send(id, "passivate");
+        world.turns();
+    }
+    world.log.clear();
+    world.send("1", "b");
+    world.expect(&[]);
+    world.input(Input::Kill);
+    assert_eq!(world.leftovers.as_deref(), Some(&["1: b".to_owned()][..]));
 }
 
 #[test]

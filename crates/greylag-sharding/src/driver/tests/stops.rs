@@ -193,3 +193,53 @@ async fn scenario_83_a_suspect_node_that_is_downed_kills_its_shards_without_a_ha
     diary.is_empty();
     assert!(region.entity_ref("1").tell(Word::Passivate).is_err());
 }
+
+/// An event-sourced sum, which ends when it is told to.
+struct Sum;
+
+enum Told {
+    /// Adds one; answers the sum and the incarnation.
+    Add(ReplyTo<(u64, u64)>),
+    Stop,
+}
+
+impl EventSourced for Sum {
+    type Command = Told;
+    type Event = u8;
+    type State = u64;
+
+    fn on_command(&mut self, cx: &mut Ctx<'_, Told>, _: &u64, told: Told) -> Effect<Self> {
+        let incarnation = cx.incarnation().unwrap();
+        match told {
+            Told::Add(reply_to) => Effect::persist(1).then_reply(reply_to, move |sum: &u64| (*sum, incarnation)),
+            Told::Stop => Effect::stop(),
+        }
+    }
+
+    fn apply(sum: &mut u64, added: &u8) {
+        *sum += u64::from(*added);
+    }
+}
+
+/// sharding 55: of a queue [add, stop, add] the first is handled before the stop and the last by the next incarnation, also
+/// where all three wait for its recovery.
+#[tokio::test]
+async fn scenario_55_what_stands_behind_a_stop_is_for_the_next_incarnation() {
+    let sharding = alone_over(Some(Stores::in_memory()), ShardingSettings::test()).await;
+    let sums = EntityType::event_sourced(EntityKey::new("Sum"), |_| Ok(Sum)).events(json("sum.added")).local_only();
+    let one = sharding.init(sums).unwrap().entity_ref("1");
+    let add = || one.ask(Told::Add).timeout(PATIENCE).send();
+    let mut last = 0;
+    for cycle in 0..10 {
+        let before = add();
+        one.tell(Told::Stop).unwrap();
+        let after = add();
+        one.tell(Told::Stop).unwrap();
+        let (sum, first) = before.await.unwrap();
+        assert_eq!(sum, cycle * 2 + 1);
+        let (sum, second) = after.await.unwrap();
+        assert_eq!(sum, cycle * 2 + 2);
+        assert!(first != second && first != last, "{last}, {first}, {second}");
+        last = second;
+    }
+}

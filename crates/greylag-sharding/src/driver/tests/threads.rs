@@ -127,7 +127,7 @@ async fn slow_handlers_are_counted() {
     let slow_handler_threshold = Duration::from_millis(500);
     let sharding = with(RuntimeSettings { slow_handler_threshold, ..RuntimeSettings::default() }).await;
     let counters = sharding.init(counters()).unwrap();
-    assert_eq!(counters.slow_handlers(), 0);
+    assert_eq!(counters.handler_counts().slow, 0);
     let (let_go, until) = mpsc::channel();
     let workers = workers(&sharding);
     workers.entity_ref("1").tell(Work::Hold(until)).unwrap();
@@ -137,10 +137,10 @@ async fn slow_handlers_are_counted() {
     });
     thread_of(&workers).await;
     let until_counted = Instant::now() + PATIENCE;
-    while workers.slow_handlers() == 0 && Instant::now() < until_counted {
+    while workers.handler_counts().slow == 0 && Instant::now() < until_counted {
         tokio::task::yield_now().await;
     }
-    assert_eq!((workers.slow_handlers(), counters.slow_handlers()), (1, 0), "of its own type");
+    assert_eq!((workers.handler_counts().slow, counters.handler_counts().slow), (1, 0), "of its own type");
     lets_go.join().unwrap();
 }
 
@@ -214,4 +214,56 @@ fn a_shard_that_cannot_stop_ends_the_process_if_asked_to() {
     });
     assert_eq!(aborts.signal(), Some(SIGABRT));
     assert!(stays.success(), "the default is to report it: {stays}");
+}
+
+/// sharding 61, §4.3: a suspension whose future panics, or is dropped, is a failure of its entity; a new value goes on.
+#[tokio::test]
+async fn scenario_61_a_suspension_without_a_result_is_a_failure() {
+    /// Suspends by a future that panics, or that ends with its runtime.
+    struct Waits;
+
+    impl Entity for Waits {
+        type Message = (bool, Option<ReplyTo<u64>>);
+
+        fn receive(&mut self, message: Self::Message, cx: &mut Ctx<'_, Self::Message>) -> Result<(), Failure> {
+            match message {
+                (_, Some(reply_to)) => reply_to.reply(cx.incarnation().unwrap()),
+                (true, None) => cx.suspend(async { panic!("on purpose") }, |()| (true, None))?,
+                (false, None) => cx.suspend(std::future::pending::<()>(), |()| (false, None))?,
+            }
+            Ok(())
+        }
+    }
+
+    // Futures of entities run where sharding was started; this runtime ends before the shard does.
+    let theirs = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let mine = tokio::runtime::Handle::current();
+    let waits = theirs.spawn(async move {
+        let entity_dispatcher = Dispatcher::Named("mine".to_owned());
+        let sharding = with(RuntimeSettings { entity_dispatcher, ..RuntimeSettings::default() }).await;
+        sharding.add_dispatcher("mine", mine);
+        sharding.init(EntityType::new(EntityKey::new("Waits"), |_| Ok(Waits))).unwrap()
+    });
+    let waits = waits.await.unwrap();
+    let one = waits.entity_ref("1");
+    let who = async || one.ask(|reply_to| (true, Some(reply_to))).timeout(PATIENCE).await.unwrap();
+    let mut events = waits.subscribe();
+    let mut failure = async || loop {
+        if let Some(Event::EntityFailed { cause, .. }) = events.next().await {
+            return cause.to_string();
+        }
+    };
+    let first = who().await;
+    one.tell((true, None)).unwrap();
+    assert_eq!(tokio::time::timeout(PATIENCE, failure()).await.unwrap(), "suspended work failed: on purpose");
+    let second = who().await;
+    assert_ne!(first, second);
+    one.tell((false, None)).unwrap();
+    let later = one.ask(|reply_to| (true, Some(reply_to))).timeout(PATIENCE).send();
+    // The shard has the message by the time that the runtime of its futures ends, and needs that runtime no more.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    theirs.shutdown_background();
+    let dropped = tokio::time::timeout(PATIENCE, failure()).await.unwrap();
+    assert_eq!(dropped, "suspended work failed: its future was dropped before it was done");
+    assert_ne!(later.await.unwrap(), second);
 }

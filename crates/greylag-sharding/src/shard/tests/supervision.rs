@@ -95,3 +95,44 @@ fn a_failure_that_escalates_ends_all_entities_of_the_shard() {
     world.expect(&["2: fail", "the shard fails", "1: Killed", "2: Killed"]);
     world.expect_leftovers(&["1: a"]);
 }
+
+/// sharding 58, §6.5: what is told of a failure is what is done about it.
+#[test]
+fn a_failure_is_told_of_with_what_becomes_of_the_entity() {
+    let backoff = Backoff { jitter: 0.0, ..Backoff::default() };
+    let table = [
+        (Directive::Resume, "fail", "Resumed"),
+        (Directive::Resume, "panic", "Restarted"),
+        (Directive::Restart, "fail", "Restarted"),
+        (Directive::Backoff(backoff), "fail", "BacksOff(1s)"),
+        (Directive::Stop, "panic", "Stopped"),
+        (Directive::Escalate, "fail", "Escalated"),
+    ];
+    for (directive, failure, verdict) in table {
+        let mut world = World::supervised(Supervision::always(directive), |_| {});
+        world.send("1", failure);
+        assert_eq!(world.verdicts, [format!("1: {verdict}")], "{directive:?} after {failure}");
+    }
+    let mut world = World::supervised(Supervision::always(Directive::Restart), |settings| settings.max_restarts = 1);
+    for _ in 0..2 {
+        world.send("1", "fail");
+        world.turns();
+    }
+    assert_eq!(world.verdicts, ["1: Restarted", "1: Stopped"], "too often");
+}
+
+/// sharding 58: what waits for an entity that backs off has the entity's bound.
+#[test]
+fn an_entity_that_backs_off_keeps_no_more_messages_than_its_mailbox_holds() {
+    let backoff = Backoff { jitter: 0.0, ..Backoff::default() };
+    let mut world = World::supervised(Supervision::always(Directive::Backoff(backoff)), |settings| {
+        settings.entity_mailbox_capacity = 2;
+    });
+    world.send("1", "fail");
+    for message in ["a", "b", "c"] {
+        world.send("1", message);
+    }
+    world.log.clear();
+    world.advance(SECOND);
+    world.expect(&["1: start 2", "1: a", "1: b"]);
+}
