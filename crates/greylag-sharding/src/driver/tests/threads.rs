@@ -261,7 +261,9 @@ async fn scenario_61_a_suspension_without_a_result_is_a_failure() {
     one.tell((false, None)).unwrap();
     let later = one.ask(|reply_to| (true, Some(reply_to))).timeout(PATIENCE).send();
     // The shard has the message by the time that the runtime of its futures ends, and needs that runtime no more.
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
     theirs.shutdown_background();
     let dropped = tokio::time::timeout(PATIENCE, failure()).await.unwrap();
     assert_eq!(dropped, "suspended work failed: its future was dropped before it was done");
