@@ -223,7 +223,7 @@ pub type Answer<R> = Pin<Box<dyn Future<Output = Result<R, AskError>> + Send>>;
 ///
 /// It may stand in a message, and reaches the same entity from wherever it is read; it may not be stored.
 pub struct EntityRef<M> {
-    to: Result<To<M>, Unreachable>,
+    to: Result<To<M>, Unreachable<M>>,
 }
 
 struct To<M> {
@@ -233,11 +233,12 @@ struct To<M> {
 }
 
 /// A name to which nothing can be sent.
-#[derive(Clone)]
-struct Unreachable {
+struct Unreachable<M> {
     entity_type: Arc<str>,
     id: Arc<str>,
     why: SendError,
+    /// Where what is sent all the same is counted, and for what reason, if the type is set up here.
+    counted: Option<(Region<M>, DeadLetterReason)>,
 }
 
 impl<M: Send + 'static> EntityRef<M> {
@@ -246,7 +247,8 @@ impl<M: Send + 'static> EntityRef<M> {
         let to = match region.target(id.clone()) {
             Ok((id, shard)) => Ok(To { region, id, shard }),
             Err(reason) => {
-                Err(Unreachable { entity_type: region.name().as_str().into(), id, why: SendError::from(reason) })
+                let (entity_type, why) = (region.name().as_str().into(), SendError::from(reason));
+                Err(Unreachable { entity_type, id, why, counted: Some((region, reason)) })
             }
         };
         Self { to }
@@ -255,7 +257,7 @@ impl<M: Send + 'static> EntityRef<M> {
     /// An entity of a type that is not set up here.
     pub(crate) fn unknown(key: EntityKey<M>, id: impl Into<Arc<str>>) -> Self {
         let why = SendError::NotStarted;
-        Self { to: Err(Unreachable { entity_type: key.name().into(), id: id.into(), why }) }
+        Self { to: Err(Unreachable { entity_type: key.name().into(), id: id.into(), why, counted: None }) }
     }
 
     /// Sends a message. It is handled at most once, in the order in which one task sends.
@@ -263,8 +265,11 @@ impl<M: Send + 'static> EntityRef<M> {
     /// # Errors
     /// [`SendError`]: the message was not taken.
     pub fn tell(&self, message: M) -> Result<(), SendError> {
-        let to = self.to.as_ref().map_err(|unreachable| unreachable.why)?;
-        to.region.send(to.shard, to.id.clone(), message)
+        match &self.to {
+            Ok(to) => to.region.tell(to.shard, to.id.clone(), message),
+            Err(Unreachable { counted: Some((region, reason)), .. }) => Err(region.drop_unaddressed(message, *reason)),
+            Err(unreachable) => Err(unreachable.why),
+        }
     }
 
     /// Asks the entity: `question` makes the message of the token by which the entity answers. Await what it returns, which
@@ -383,6 +388,13 @@ impl<M> Clone for To<M> {
     }
 }
 
+impl<M> Clone for Unreachable<M> {
+    fn clone(&self) -> Self {
+        let Self { entity_type, id, why, counted } = self;
+        Self { entity_type: entity_type.clone(), id: id.clone(), why: *why, counted: counted.clone() }
+    }
+}
+
 impl<M> Clone for EntityRef<M> {
     fn clone(&self) -> Self {
         Self { to: self.to.clone() }
@@ -393,7 +405,7 @@ impl<M> fmt::Debug for EntityRef<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.to {
             Ok(to) => write!(f, "EntityRef({}/{} in shard {})", to.region.name(), to.id, to.shard),
-            Err(Unreachable { entity_type, id, why }) => write!(f, "EntityRef({entity_type}/{id}: {why})"),
+            Err(Unreachable { entity_type, id, why, .. }) => write!(f, "EntityRef({entity_type}/{id}: {why})"),
         }
     }
 }

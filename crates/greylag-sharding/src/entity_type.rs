@@ -40,6 +40,9 @@ type IsActivity<M> = Arc<dyn Fn(&M) -> bool + Send + Sync>;
 /// Changes the settings of one type.
 type ChangeSettings = Arc<dyn Fn(&mut ShardingSettings) + Send + Sync>;
 
+/// Tells which entity a message is for.
+type AddressedBy<M> = Arc<dyn Fn(&M) -> Option<Arc<str>> + Send + Sync>;
+
 /// The types of what a caller gave, which tell closures of one place in the program from those of another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct GivenTypes {
@@ -49,6 +52,7 @@ struct GivenTypes {
     stop_message: Option<TypeId>,
     is_activity: Option<TypeId>,
     settings: Option<TypeId>,
+    addressed_by: Option<TypeId>,
 }
 
 /// What entities of a type keep in this node's stores.
@@ -78,6 +82,7 @@ pub(crate) struct Common<M> {
     pub(crate) role: Option<String>,
     pub(crate) stop_message: Option<StopMessage<M>>,
     pub(crate) is_activity: Option<IsActivity<M>>,
+    pub(crate) addressed_by: Option<AddressedBy<M>>,
     pub(crate) supervision: Supervision,
     pub(crate) allocation: Option<Arc<dyn AllocationStrategy>>,
     pub(crate) passivation: Option<Passivation>,
@@ -96,6 +101,7 @@ impl<M> Default for Common<M> {
             role: None,
             stop_message: None,
             is_activity: None,
+            addressed_by: None,
             supervision: Supervision::default(),
             allocation: None,
             passivation: None,
@@ -293,6 +299,24 @@ impl<M: Send + 'static, K> EntityType<M, K> {
         self
     }
 
+    /// Which entity a message is for, where messages say that themselves: such messages are sent by
+    /// [`Region::send`](crate::Region::send). `None`: for no entity; the message is the dead letter `ExtractorRejected`.
+    ///
+    /// ```
+    /// # use greylag_sharding::{EntityKey, EntityType, Proxy};
+    /// struct Pay { account: String, cents: u64 }
+    ///
+    /// const ACCOUNT: EntityKey<Pay> = EntityKey::new("Account");
+    /// let accounts: EntityType<Pay, Proxy> = ACCOUNT.proxy().addressed_by(|pay| Some(pay.account.as_str().into()));
+    /// ```
+    ///
+    /// Source: sharding §1.3.
+    pub fn addressed_by<F: Fn(&M) -> Option<Arc<str>> + Send + Sync + 'static>(mut self, addressed_by: F) -> Self {
+        self.common.given.addressed_by = Some(TypeId::of::<F>());
+        self.common.addressed_by = Some(Arc::new(addressed_by));
+        self
+    }
+
     /// What happens to entities that fail.
     pub fn supervision(mut self, supervision: Supervision) -> Self {
         self.common.supervision = supervision;
@@ -392,6 +416,10 @@ impl<M: 'static> Described<M> {
         let routing = [
             ("codec", unsaid(theirs.codec.is_some()) || codec(self) == codec(other)),
             ("extractor", unsaid(theirs.extractor.is_some()) || extractor(ours) == extractor(theirs)),
+            (
+                "addressed_by",
+                unsaid(theirs.addressed_by.is_some()) || ours.given.addressed_by == theirs.given.addressed_by,
+            ),
             ("role", unsaid(theirs.role.is_some()) || ours.role == theirs.role),
         ];
         let hosting = [

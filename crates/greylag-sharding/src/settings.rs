@@ -1,6 +1,7 @@
 //! Settings of one entity type. Keys are those of `sharding.*`. Source: sharding §7.
 
 mod allocation;
+mod coordinator;
 mod dispatcher;
 mod journal;
 mod lease;
@@ -10,6 +11,7 @@ mod runtime;
 use std::time::Duration;
 
 pub use allocation::{ClassicalLeastShardSettings, ConsistentHashingSettings, ExternalSettings, LeastShardSettings};
+pub use coordinator::CoordinatorSingletonSettings;
 pub use dispatcher::{Dispatcher, InvalidDispatcher};
 pub use journal::StateJournalSettings;
 pub use lease::ShardLeaseSettings;
@@ -52,6 +54,11 @@ pub enum MajorityPlus {
 /// Settings of one entity type; the defaults suit a production LAN.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShardingSettings {
+    /// Only nodes with this role host the entities of types that name no other one; empty: all nodes. All nodes must agree.
+    /// Default empty.
+    pub role: String,
+    /// Of the singletons that coordinators are.
+    pub coordinator_singleton: CoordinatorSingletonSettings,
     /// Shards of the built-in extractors, 1 to 1,000,000. All nodes must agree. Default 1000.
     pub number_of_shards: u32,
     /// How long a stopped coordinator waits before it starts again; grows to five times. Default 5 s.
@@ -154,6 +161,8 @@ impl Default for ShardingSettings {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         Self {
+            role: String::new(),
+            coordinator_singleton: CoordinatorSingletonSettings::default(),
             number_of_shards: 1000,
             coordinator_failure_backoff: seconds(5),
             retry_interval: seconds(2),
@@ -259,6 +268,7 @@ impl ShardingSettings {
             ("no_host_timeout", self.no_host_timeout),
             ("shard_region_query_timeout", self.shard_region_query_timeout),
             ("recovery_timeout", self.journal.recovery_timeout),
+            ("coordinator_singleton.hand_over_retry_interval", self.coordinator_singleton.hand_over_retry_interval),
         ];
         if let Some((key, value)) = durations.into_iter().find(|(_, value)| value.is_zero()) {
             return fail(key, format!("{value:?}"), "it must not be zero");
@@ -275,6 +285,10 @@ impl ShardingSettings {
             ("entity_mailbox_bytes", self.entity_mailbox_bytes),
             ("shard_inbox_bytes", self.shard_inbox_bytes),
             ("max_concurrent_recoveries", self.max_concurrent_recoveries),
+            (
+                "coordinator_singleton.min_number_of_hand_over_retries",
+                self.coordinator_singleton.min_number_of_hand_over_retries as usize,
+            ),
         ];
         if let Some((key, value)) = sizes.into_iter().find(|(_, value)| *value == 0) {
             return fail(key, value.to_string(), "it must not be zero");

@@ -17,8 +17,10 @@ use greylag_persistence::Ctx;
 use greylag_sharding::fingerprint::{Mismatch, StateStoreMode};
 use greylag_sharding::ids::{EntityId, ShardId};
 use greylag_sharding::region::{RegionEvent, RegionState};
+use greylag_sharding::settings::CoordinatorSingletonSettings;
 use greylag_sharding::{
-    AskError, Entity, EntityKey, EntityType, Event, Extractor, Failure, InitError, Region, SendError, ShardingSettings,
+    AskError, Entity, EntityKey, EntityType, Event, Extractor, Failure, HashV1, InitError, Region, SendError,
+    ShardingSettings,
 };
 use nodes::*;
 use serde::{Deserialize, Serialize};
@@ -196,6 +198,152 @@ async fn scenario_9_with_a_shard_for_each_entity_a_crash_moves_its_entities_alon
     for (id, home) in homes.iter().enumerate() {
         assert_eq!(get(region, id).await, i64::from(*home != gone), "counter {id} stays");
     }
+}
+
+/// Notes what it is asked, and knows nothing of one id.
+struct Noting(HashV1, Arc<Mutex<Vec<String>>>);
+
+impl Extractor for Noting {
+    fn shard_id(&self, id: &EntityId) -> ShardId {
+        ShardId::from_index(self.shard_index(id).expect("it has one"))
+    }
+
+    fn shard_index(&self, id: &EntityId) -> Option<u32> {
+        self.1.lock().expect("it panics without the lock").push(id.to_string());
+        assert_ne!(id.as_str(), "unknown", "no shard is known");
+        self.0.shard_index(id)
+    }
+
+    fn number_of_shards(&self) -> Option<NonZeroU32> {
+        Some(self.0.0)
+    }
+
+    fn identity(&self) -> (&'static str, u32) {
+        ("noting", 1)
+    }
+}
+
+/// Which entity a number is for.
+fn of_number(say: &Say) -> Option<Arc<str>> {
+    match say {
+        Say::Number(13) => panic!("nobody has this number"),
+        Say::Number(number) => Some(number.to_string().into()),
+        Say::All(_) => None,
+    }
+}
+
+/// sharding 10: an extractor is asked for the shards of entities and for nothing else, whether a message comes with an id,
+/// says itself whom it is for, or is a request to start; neither answers nor acks reach it. What it cannot answer, and what
+/// panics in it, costs that message.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_10_an_extractor_is_asked_for_entities_alone() {
+    let (world, asked) = (World::new(), Arc::default());
+    let noting = || Noting(HashV1(NonZeroU32::new(SHARDS).expect("not zero")), Arc::clone(&asked));
+    let mut nodes = Vec::new();
+    for address in ["a:1", "b:1"] {
+        let sharding = world.newcomer(address, "").await;
+        let region = sharding.init(echoes("Echo").extractor(noting()).addressed_by(of_number)).expect("fresh");
+        world.join(sharding.cluster().expect("it has one")).await;
+        nodes.push((sharding, region));
+    }
+    for id in 1..=4 {
+        for (_, region) in &nodes {
+            let name = id.to_string();
+            region.entity_ref(name.as_str()).tell(Say::Number(100 + id)).expect("it is taken");
+            region.send(Say::Number(id)).expect("it is taken");
+            let ack = within("the ack", region.start_entity(name.as_str())).await.expect("it runs");
+            assert_eq!((ack.entity.as_str(), Some(ack.shard)), (name.as_str(), region.shard_of(&name)));
+        }
+        let (name, mut seen) = all(&nodes[0].1, &id.to_string()).await;
+        seen.sort_unstable();
+        assert_eq!((name, seen), (id.to_string(), vec![id, id, 100 + id, 100 + id]));
+    }
+    let region = &nodes[0].1;
+    let panicked = Err(SendError::Dropped(DeadLetterReason::ExtractorPanicked));
+    assert_eq!(region.entity_ref("unknown").tell(Say::Number(1)), panicked);
+    assert_eq!(region.send(Say::Number(13)), panicked);
+    let remoting = nodes[0].0.cluster().expect("it has one").remoting().clone();
+    let question = remoting.open_ask(PATIENCE);
+    let token = ReplyTo::<(String, Vec<u64>)>::new(question.address, remoting.reply_port());
+    assert_eq!(region.send(Say::All(token)), Err(SendError::Dropped(DeadLetterReason::ExtractorRejected)));
+    assert!(within("its asker hears", question.answer).await.is_err());
+    let dead = remoting.dead_letter_totals();
+    let dead = [DeadLetterReason::ExtractorPanicked, DeadLetterReason::ExtractorRejected].map(|reason| dead[&reason]);
+    assert_eq!(dead, [2, 1]);
+    assert_eq!(all(region, "1").await.1.len(), 4, "the region goes on");
+    let asked: BTreeSet<_> = asked.lock().expect("it panics without the lock").iter().cloned().collect();
+    assert_eq!(asked, ["1", "2", "3", "4", "unknown"].map(String::from).into());
+}
+
+/// sharding 4: coordinators on nodes of one role, entities on those of another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_4_coordinators_and_entities_live_on_nodes_of_their_roles() {
+    for mode in [StateStoreMode::Ddata, StateStoreMode::Persistence] {
+        let mut world = World::in_mode(mode);
+        world.sharding.coordinator_singleton = CoordinatorSingletonSettings {
+            role_override: false,
+            role: "coordinators".to_owned(),
+            ..CoordinatorSingletonSettings::default()
+        };
+        let mut nodes = Vec::new();
+        for (address, role) in [("a:1", "coordinators"), ("b:1", "coordinators"), ("c:1", "shards"), ("d:1", "web")] {
+            let sharding = world.newcomer(address, role).await;
+            let region = sharding.init(counters().role("shards")).expect("fresh");
+            let events = region.subscribe();
+            world.join(sharding.cluster().expect("it has one")).await;
+            nodes.push((sharding.cluster().expect("it has one").clone(), region, events));
+        }
+        for (cluster, _, events) in &mut nodes {
+            let registered = |event| match event {
+                Event::Region(RegionEvent::Registered { coordinator, .. }) => Some(coordinator),
+                _ => None,
+            };
+            let coordinator = event("it is registered", events, registered).await;
+            assert_eq!(coordinator.address().to_string(), "a:1", "of {}", cluster.self_address());
+        }
+        let [a, b, c, d] = &nodes[..] else { unreachable!("there are four") };
+        for (_, region, _) in [a, b, c, d] {
+            increment(region, 0..40);
+            settle(region, 40).await;
+        }
+        for (_, region, _) in [a, b, c, d] {
+            assert_all(region, 40, 4).await;
+            let homes = region.shard_homes();
+            assert_eq!(homes.keys().collect::<Vec<_>>(), [c.0.self_address()], "role mismatch: a proxy");
+        }
+        // The node that hosts leaves beside a new one with its role.
+        let sharding = world.newcomer("e:1", "shards").await;
+        let region = sharding.init(counters().role("shards")).expect("fresh");
+        world.join(sharding.cluster().expect("it has one")).await;
+        until("it takes its share", || region.state() == RegionState::Registered).await;
+        within("it leaves", c.0.shutdown()).await;
+        assert_all(&d.1, 40, 4).await;
+        assert_eq!(
+            d.1.shard_homes().keys().collect::<Vec<_>>(),
+            [sharding.cluster().expect("it has one").self_address()]
+        );
+        // The coordinator's node leaves: the other one with its role goes on, and no other.
+        within("it leaves", a.0.shutdown()).await;
+        increment(&d.1, 40..80);
+        settle(&d.1, 80).await;
+        for id in 40..80 {
+            assert_eq!(get(&region, id).await, 1);
+        }
+        let hosting = b.1.shard_homes().into_keys().collect::<Vec<_>>();
+        assert!(hosting.iter().all(|node| *node == region.id().node), "{hosting:?}");
+    }
+}
+
+/// Nodes that disagree on where coordinators run would run two: the later one is not let in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_looks_for_coordinators_elsewhere_is_refused() {
+    let mut world = World::new();
+    let a = world.node("a:1").await;
+    world.sharding.coordinator_singleton.role_override = false;
+    let other = world.newcomer("b:1", "").await;
+    let refused = other.cluster().expect("it has one").join_seed_nodes(vec![a.address.address().clone()]).await;
+    let refused = format!("{:?}", refused.expect_err("it is refused"));
+    assert!(refused.contains("sharding.coordinator_singleton.role"), "{refused}");
 }
 
 /// What this thread logs, from one level on.

@@ -11,7 +11,7 @@ mod raw;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{LONG, Node, node, until};
+use common::{LONG, Node, closed, next, node, number, read, until};
 use greylag_core::DeadLetterReason;
 use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient, Remoting, TransportSettings};
 use raw::{Hello, Raw};
@@ -35,6 +35,25 @@ fn keeping_alive() -> TransportSettings {
         handshake_timeout: NEVER,
         ..TransportSettings::test()
     }
+}
+
+/// A node that is bound and not open yet lets its callers wait, so that nothing comes before its recipients are registered.
+#[tokio::test]
+async fn what_is_said_to_a_node_that_is_not_open_yet_finds_its_recipients() {
+    let late = closed(TransportSettings::test()).await;
+    let caller = node(TransportSettings::test()).await;
+    let message = Envelope { recipient: Recipient::new("late"), ..number(7) };
+    caller.transport.send(&late.anyone_here(), message).unwrap();
+    // An open node has dropped it by then.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(late.transport.stats().received_envelopes, 0);
+    let mut inbox = late.register("late");
+    late.transport.open();
+    assert_eq!(read(&next(&mut inbox).await), 7);
+    assert_eq!(late.dropped(DeadLetterReason::NoSuchRecipient), 0);
+
+    let never = closed(TransportSettings::test()).await;
+    tokio::time::timeout(LONG, never.transport.shutdown()).await.expect("it ends without having been opened");
 }
 
 /// Cluster T9: the connection of a caller that leaves pings unanswered is closed.

@@ -205,7 +205,7 @@ impl NodeBuilder {
         for set_up in self.codecs {
             set_up(&registry)?;
         }
-        let transport = GrpcTransport::bind(settings.transport.clone(), registry).await?;
+        let transport = GrpcTransport::bind_closed(settings.transport.clone(), registry).await?;
         // Dropped with this future: a start that is given up ends the node.
         let last = std::sync::OnceLock::<Arc<LastHandle>>::new();
         let started = async {
@@ -219,6 +219,8 @@ impl NodeBuilder {
             last.set(handle.clone()).ok();
             #[cfg(feature = "ddata")]
             greylag_ddata::expect_replicators(&*transport);
+            // Other nodes of a common list of seeds may have called already; what they say finds its recipient from here on.
+            transport.open();
             #[cfg(feature = "management")]
             let management = manage(&settings, &cluster, &transport).await?;
             #[cfg(feature = "persistence")]

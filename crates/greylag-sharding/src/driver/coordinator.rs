@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-use greylag_cluster::{Cluster, Singleton, SingletonSettings, StopToken};
+use greylag_cluster::{Cluster, Singleton, StopToken};
 use greylag_core::{DeadLetterReason, UniqueAddress};
 use greylag_transport::{AskError, AskHeader, Inbound, Receiver, Remoting};
 use tokio::runtime::Handle;
@@ -89,7 +89,7 @@ impl Host {
         members: Arc<Members>,
         runtime: &Handle,
     ) -> Arc<Self> {
-        let role = Some(fingerprint.role.clone()).filter(|role| !role.is_empty());
+        let singleton = settings.coordinator_singleton.singleton(&fingerprint.role);
         let host = Arc::new(Self {
             backend,
             remoting: cluster.remoting().clone(),
@@ -104,15 +104,15 @@ impl Host {
             name,
         });
         cluster.remoting().register(&control_path(&host.name), Arc::new(ControlReceiver::new(host.clone())));
-        let singleton = format!("sharding/{}/singleton", host.name.encoded());
+        let name = format!("sharding/{}/singleton", host.name.encoded());
         let instance = host.clone();
         let runtime = runtime.clone();
-        let job = Singleton::job(singleton, move |context, stop| {
+        let job = Singleton::job(name, move |context, stop| {
             on_runtime(&runtime, instance.clone().run(context.instance_id, stop))
         });
         cluster
-            .singleton(job.settings(SingletonSettings { role, ..SingletonSettings::default() }))
-            .expect("the settings are the defaults, and no other singleton takes this name");
+            .singleton(job.settings(singleton))
+            .expect("the settings were checked, and no other singleton takes this name");
         host
     }
 

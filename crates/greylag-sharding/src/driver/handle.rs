@@ -149,6 +149,21 @@ impl<M: Send + 'static> Region<M> {
         RegionEvents(self.0.events.subscribe())
     }
 
+    /// Sends a message to the entity that it names itself, as the type says by
+    /// [`EntityType::addressed_by`](crate::EntityType::addressed_by).
+    ///
+    /// # Errors
+    /// [`SendError`]: the message was not taken. [`DeadLetterReason::ExtractorRejected`] if it names none, or the type does
+    /// not say how; [`DeadLetterReason::ExtractorPanicked`] if what the type says panics.
+    pub fn send(&self, message: M) -> Result<(), SendError> {
+        self.0.send_by_content(message)
+    }
+
+    /// Drops a message to a name that no entity can have.
+    pub(crate) fn drop_unaddressed(&self, message: M, reason: DeadLetterReason) -> SendError {
+        self.0.drop_unaddressed(message, reason)
+    }
+
     /// Sends a message to one incarnation of an entity, wherever its node is. It skips routing and
     /// starts no entity. Source: sharding §4.11.
     ///
@@ -202,7 +217,7 @@ impl<M: Send + 'static> Region<M> {
         StoppingShards::new(shards, self.0.request(request, self.0.settings.handoff_timeout))
     }
 
-    pub(crate) fn send(&self, shard: u32, id: EntityId, message: M) -> Result<(), SendError> {
+    pub(crate) fn tell(&self, shard: u32, id: EntityId, message: M) -> Result<(), SendError> {
         self.0.send(shard, Parcel::local(id, message, None))
     }
 

@@ -167,7 +167,7 @@ pub(crate) fn open<M: Send + 'static>(
     let config = RegionConfig {
         id: RegionId { node: node.remoting.self_address().clone(), incarnation },
         proxy,
-        coordinator_role: fingerprint.role.clone(),
+        coordinator_role: settings.coordinator_singleton.role_for(&fingerprint.role).to_owned(),
         settings: settings.clone(),
         lane_of: Arc::new(move |shard: &ShardId| {
             let recipient = Recipient::new(path.as_str()).with_sub_path(shard.shared().clone());

@@ -234,6 +234,13 @@ impl Sharding {
         // Settings that must be the same on all nodes that host entities (cluster M25a).
         cluster.register_join_key("sharding.number_of_shards", settings.number_of_shards);
         cluster.register_join_key("sharding.state_store_mode", format!("{:?}", settings.state_store_mode));
+        // Nodes that disagree here would run two coordinators of one type.
+        let of_coordinators = if settings.coordinator_singleton.role_override {
+            "the hosting role".to_owned()
+        } else {
+            format!("{:?}", settings.coordinator_singleton.role)
+        };
+        cluster.register_join_key("sharding.coordinator_singleton.role", of_coordinators);
         // Regions and coordinators begin one by one and end one by one, and what finds none is said again.
         let reasons = &DeadLetterReason::OF_STARTS_AND_ENDS;
         cluster.remoting().declare_repeated("control/sharding/", None, reasons);
@@ -296,7 +303,7 @@ impl Sharding {
     /// [`InitError`]; nothing was started.
     pub fn init<M: Send + 'static, K: Kind<M>>(&self, entity_type: EntityType<M, K>) -> Result<Region<M>, InitError> {
         let described = self.0.describe(entity_type)?;
-        let role = described.common.role.as_deref().unwrap_or_default();
+        let role = described.common.role.as_deref().unwrap_or(&self.0.settings.role);
         let has_role =
             self.0.cluster.as_ref().is_none_or(|cluster| role.is_empty() || cluster.settings().has_role(role));
         let proxy = described.hosted.is_none() || !has_role;
@@ -429,10 +436,12 @@ impl Inner {
         let name = EntityTypeName::new(&entity_type.name)?;
         let common = &entity_type.common;
         // A node that stands alone has every role: no other could host.
-        let role = common.role.clone().filter(|_| self.cluster.is_some()).unwrap_or_default();
+        let role = common.role.as_ref().unwrap_or(&self.settings.role);
+        let role = if self.cluster.is_some() { role.clone() } else { String::new() };
         let mut settings = self.settings.clone();
         if let Some(change) = &common.settings {
             change(&mut settings);
+            self.check_roles(&settings)?;
         }
         common.passivation.as_ref().map_or(Ok(()), Passivation::validate)?;
         if let Some(timeout) = common.ask_timeout {
@@ -448,8 +457,9 @@ impl Inner {
             common.extractor.clone().unwrap_or_else(|| Arc::new(HashV1(number_of_shards)));
         let count = extractor.number_of_shards().ok_or_else(|| InitError::UnnumberedShards { name: name.clone() })?;
         let strategy = common.allocation.clone().unwrap_or_else(|| default_strategy(&settings));
-        if self.can_coordinate(&role) {
-            let desired = || self.keep_desired_locations(&name, &role, count.get());
+        let coordinators = settings.coordinator_singleton.role_for(&role).to_owned();
+        if self.can_coordinate(&coordinators) {
+            let desired = || self.keep_desired_locations(&name, &coordinators, count.get());
             let setup = StrategySetup { name: &name, number_of_shards: count.get(), desired: &desired };
             let refused = |AllocationFailed(reason)| InitError::Strategy { name: name.clone(), reason };
             strategy.set_up(&setup).map_err(refused)?;
@@ -472,7 +482,7 @@ impl Inner {
                 return Err(InitError::NoLeases { name });
             }
         }
-        self.state_journal(&name, &role, &settings)?;
+        self.state_journal(&name, &coordinators, &settings)?;
         let fingerprint = Fingerprint {
             protocol_major: Fingerprint::PROTOCOL_MAJOR,
             type_name: name.to_string(),
@@ -515,6 +525,21 @@ impl Inner {
         Ok(region)
     }
 
+    /// Checks that a type changes none of the settings that say which nodes host and coordinate.
+    fn check_roles(&self, changed: &ShardingSettings) -> Result<(), InvalidSetting> {
+        if changed.role != self.settings.role {
+            let reason = "a type names its role by EntityType::role";
+            return Err(InvalidSetting { key: "role", value: changed.role.clone(), reason });
+        }
+        let (own, changed) = (&self.settings.coordinator_singleton, &changed.coordinator_singleton);
+        if (own.role_override, &own.role) != (changed.role_override, &changed.role) {
+            let reason = "it is the same for all types: nodes compare it when they join";
+            let value = changed.role.clone();
+            return Err(InvalidSetting { key: "coordinator_singleton.role", value, reason });
+        }
+        Ok(())
+    }
+
     /// Checks that this node has the stores in which the entities of a type keep their state, and that every other
     /// node reaches them too.
     fn check_stores(&self, persisted: Persisted, name: &EntityTypeName, local: bool) -> Result<(), InitError> {
@@ -538,7 +563,7 @@ impl Inner {
         }
     }
 
-    /// Whether this node may run coordinators of types that this role hosts.
+    /// Whether this node may run coordinators that need this role.
     fn can_coordinate(&self, role: &str) -> bool {
         self.cluster.as_ref().is_some_and(|cluster| role.is_empty() || cluster.settings().has_role(role))
     }
@@ -646,7 +671,8 @@ impl Inner {
             return Ok(());
         }
         let name = coordinated.0.clone();
-        let backend = self.backend(state, cluster, &name, &coordinated.1.role, &coordinated.2)?;
+        let role = coordinated.2.coordinator_singleton.role_for(&coordinated.1.role).to_owned();
+        let backend = self.backend(state, cluster, &name, &role, &coordinated.2)?;
         let host = coordinator::Host::start(cluster, backend, erased, coordinated, state.members.clone(), runtime);
         if state.suspect {
             host.on_cluster(&Input::SelfSuspect);
@@ -860,6 +886,7 @@ mod tests {
             ("persistence", echoes().persistent()),
             ("stop_message", echoes().stop_message(|| unreachable!("it is not set up"))),
             ("is_activity", echoes().is_activity(|_| false)),
+            ("addressed_by", echoes().addressed_by(|_| None)),
             ("supervision", echoes().supervision(Supervision { max_restarts: 3, ..Supervision::default() })),
             ("passivation", echoes().passivation(Passivation::none())),
             ("ask_timeout", echoes().ask_timeout(Duration::from_secs(1))),

@@ -321,6 +321,30 @@ impl<M: Send + 'static> Shared<M> {
         refused.map_or(Ok(()), |reason| Err(reason.into()))
     }
 
+    /// Sends a message to the entity that it names itself.
+    pub(crate) fn send_by_content(self: &Arc<Self>, message: M) -> Result<(), SendError> {
+        let named = match &self.entity_type.common.addressed_by {
+            Some(name) => {
+                catch_unwind(AssertUnwindSafe(|| name(&message))).map_err(|_| DeadLetterReason::ExtractorPanicked)
+            }
+            None => Ok(None),
+        };
+        let named = named.and_then(|id| id.ok_or(DeadLetterReason::ExtractorRejected));
+        match named.and_then(|id| self.target(id)) {
+            Ok((id, shard)) => self.send(shard, Parcel::local(id, message, None)),
+            Err(reason) => Err(self.drop_unaddressed(message, reason)),
+        }
+    }
+
+    /// Drops a message that is for no entity.
+    pub(crate) fn drop_unaddressed(&self, message: M, reason: DeadLetterReason) -> SendError {
+        let codec = self.entity_type.common.codec.as_ref();
+        let manifest = codec.map_or_else(|| "".into(), |codec| manifest_of(&**codec, &message));
+        self.remoting().dead_letter(reason, &self.data_path, &manifest);
+        undelivered(message, reason);
+        reason.into()
+    }
+
     /// Runs `f` under the machine's lock; what the machine dropped meanwhile is dropped after it. Nothing of the user's runs
     /// under the lock: a codec may take a second, and what a message's destructor does may come back here.
     fn with_machine<R>(&self, f: impl FnOnce(&mut Guarded<M>) -> R) -> R {
@@ -410,10 +434,7 @@ impl<M: Send + 'static> Shared<M> {
     fn manifest(&self, parcel: &Parcel<M>) -> Manifest {
         match (&parcel.content, &self.entity_type.common.codec) {
             (Content::Bytes { manifest, .. } | Content::Value { manifest: Some(manifest), .. }, _) => manifest.clone(),
-            (Content::Value { message, .. }, Some(codec)) => {
-                // A codec that panics on this will panic again when it writes the message, where that is caught.
-                catch_unwind(AssertUnwindSafe(|| codec.manifest(message))).unwrap_or_else(|_| "".into())
-            }
+            (Content::Value { message, .. }, Some(codec)) => manifest_of(&**codec, message),
             (Content::Start(_), _) => START_MANIFEST.into(),
             (Content::Value { .. }, None) => "".into(),
         }
@@ -930,7 +951,9 @@ impl<M: Send + 'static> Shared<M> {
     /// The shard of an id, unless it is no id.
     pub(crate) fn target(&self, id: impl Into<Arc<str>>) -> Result<(EntityId, u32), DeadLetterReason> {
         let id = EntityId::new(id)?;
-        let shard = self.extractor.shard_index(&id).ok_or(DeadLetterReason::InvalidShardId)?;
+        let index = catch_unwind(AssertUnwindSafe(|| self.extractor.shard_index(&id)));
+        let index = index.map_err(|_| DeadLetterReason::ExtractorPanicked)?;
+        let shard = index.ok_or(DeadLetterReason::InvalidShardId)?;
         Ok((id, shard))
     }
 
@@ -958,6 +981,12 @@ impl<M> Guarded<M> {
         };
         Returned { message: self.keep(parcel), provenance }
     }
+}
+
+/// The name under which a codec writes a message. A codec that panics on this will panic again when it writes the message,
+/// where that is caught.
+fn manifest_of<M: 'static>(codec: &dyn Codec<M>, message: &M) -> Manifest {
+    catch_unwind(AssertUnwindSafe(|| codec.manifest(message))).unwrap_or_else(|_| "".into())
 }
 
 fn push<M>(inbox: &Inbox<Parcel<M>>, parcel: Parcel<M>) -> Result<(), Refused<Parcel<M>>> {

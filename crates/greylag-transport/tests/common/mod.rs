@@ -42,13 +42,20 @@ impl TransportListener for Events {
 
 /// A node with an inbox at `inbox`, which is also the prefix of what it wants handed back.
 pub async fn node(settings: TransportSettings) -> Node {
+    let node = closed(settings).await;
+    node.transport.open();
+    node
+}
+
+/// The same, but that it accepts no connection yet.
+pub async fn closed(settings: TransportSettings) -> Node {
     let registry = Registry::new();
     registry.register::<u32>(json("number")).unwrap();
     registry.register::<String>(json("text")).unwrap();
     let registry = Arc::new(registry);
     // A node that was dropped closes its socket a moment later.
     let transport = loop {
-        match GrpcTransport::bind(settings.clone(), registry.clone()).await {
+        match GrpcTransport::bind_closed(settings.clone(), registry.clone()).await {
             Ok(transport) => break transport,
             Err(BindError::Listen { cause, .. }) if cause.kind() == ErrorKind::AddrInUse => {
                 tokio::task::yield_now().await;

@@ -62,8 +62,20 @@ pub(super) struct Caller {
     pub(super) home: Arc<Home>,
 }
 
-/// Accepts connections until told to stop, then waits until they have ended.
-pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<TcpListener>, mut stop: oneshot::Receiver<()>) {
+/// Accepts connections from the moment on at which they are wanted, until told to stop; then waits until they have ended.
+pub(super) async fn serve(
+    shared: Arc<Shared>,
+    listener: Arc<TcpListener>,
+    opened: oneshot::Receiver<()>,
+    mut stop: oneshot::Receiver<()>,
+) {
+    let is_open = tokio::select! {
+        _ = &mut stop => false,
+        opened = opened => opened.is_ok(),
+    };
+    if !is_open {
+        return;
+    }
     let (closing, watcher) = watch::channel(());
     let mut pause = Duration::ZERO;
     loop {

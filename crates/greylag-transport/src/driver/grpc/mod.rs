@@ -125,6 +125,8 @@ pub struct GrpcTransport {
 struct Running {
     control: Threads,
     data: Threads,
+    /// Until the first connection may be accepted.
+    open: Option<oneshot::Sender<()>>,
     stop_listening: oneshot::Sender<()>,
     server: tokio::task::JoinHandle<()>,
     /// Bound for as long as a clone of it is left.
@@ -157,11 +159,23 @@ impl std::fmt::Debug for GrpcTransport {
 
 impl GrpcTransport {
     /// Binds the socket, draws the uid, and listens. Messages that arrive for a path that is not
-    /// registered yet are dead letters, so register before telling others the address.
+    /// registered yet are dead letters: where others know the address beforehand, [`GrpcTransport::bind_closed`] is better.
     ///
     /// # Errors
     /// [`BindError`]; nothing runs then.
     pub async fn bind(settings: TransportSettings, registry: Arc<Registry>) -> Result<Arc<Self>, BindError> {
+        let transport = Self::bind_closed(settings, registry).await?;
+        transport.open();
+        Ok(transport)
+    }
+
+    /// Does the same, but accepts no connection before [`GrpcTransport::open`]. Others that know the address, such as the
+    /// nodes of a common list of seeds, connect meanwhile and wait, so what they say finds the recipients that are
+    /// registered until then.
+    ///
+    /// # Errors
+    /// [`BindError`]; nothing runs then.
+    pub async fn bind_closed(settings: TransportSettings, registry: Arc<Registry>) -> Result<Arc<Self>, BindError> {
         settings.check()?;
         let canonical_host = settings.canonical_host.clone().unwrap_or_else(|| host::outward_ip().to_string());
         let bind_host = settings.bind_host.clone().unwrap_or_else(|| canonical_host.clone());
@@ -212,11 +226,19 @@ impl GrpcTransport {
         control.spawn(shared::log_suppressed(shared.clone()));
         control.spawn(shared::let_go_of_the_spent(shared.clone()));
         control.spawn(seats::let_go_of_callers(shared.clone()));
-        let (stop_listening, stop) = oneshot::channel();
+        let ((open, opened), (stop_listening, stop)) = (oneshot::channel(), oneshot::channel());
         let port = Arc::new(listener);
-        let server = control.spawn(accept::serve(shared.clone(), port.clone(), stop));
-        let running = Mutex::new(Some(Running { control, data, stop_listening, server, port }));
-        Arc::new(Self { port: Arc::new(SharedPort(shared.clone())), shared, running })
+        let server = control.spawn(accept::serve(shared.clone(), port.clone(), opened, stop));
+        let running = Running { control, data, open: Some(open), stop_listening, server, port };
+        Arc::new(Self { port: Arc::new(SharedPort(shared.clone())), shared, running: Mutex::new(Some(running)) })
+    }
+
+    /// Accepts connections from now on, those that wait first. Once is enough.
+    pub fn open(&self) {
+        let mut running = self.running.lock().expect(NO_PANIC);
+        if let Some(open) = running.as_mut().and_then(|running| running.open.take()) {
+            open.send(()).ok();
+        }
     }
 
     /// The small runtime that carries control lanes and nothing of users: where membership belongs,
@@ -324,7 +346,7 @@ impl GrpcTransport {
         }
         shared.endpoint.asks.close();
         shared.streams.end_all();
-        let Running { control, data, stop_listening, server, port } = running;
+        let Running { control, data, open: _, stop_listening, server, port } = running;
         stop_listening.send(()).ok();
         if tokio::time::timeout(shared.settings.shutdown_streams_timeout, server).await.is_err() {
             tracing::warn!("some streams did not close in time");

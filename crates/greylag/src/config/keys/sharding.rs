@@ -101,6 +101,36 @@ pub(super) fn keys() -> Vec<Key> {
             &mut draft.settings.sharding.rebalance_interval
         }),
         Key::new(
+            "sharding.role",
+            "sharding §1.6",
+            "The role of the nodes that host types which name no other one; empty for all nodes. The same on all nodes.",
+            |draft| &mut draft.settings.sharding.role,
+        ),
+        Key::new(
+            "sharding.coordinator_singleton_role_override",
+            "sharding §1.6",
+            "Coordinators run where their types are hosted, whatever `coordinator_singleton.role` says. The same on all nodes.",
+            |draft| &mut draft.settings.sharding.coordinator_singleton.role_override,
+        ),
+        Key::new(
+            "sharding.coordinator_singleton.role",
+            "sharding §1.6",
+            "The role of the nodes that run coordinators, without the override; empty for all nodes. The same on all nodes.",
+            |draft| &mut draft.settings.sharding.coordinator_singleton.role,
+        ),
+        Key::new(
+            "sharding.coordinator_singleton.hand_over_retry_interval",
+            "sharding §7",
+            "Between requests to hand a coordinator over.",
+            |draft| &mut draft.settings.sharding.coordinator_singleton.hand_over_retry_interval,
+        ),
+        Key::new(
+            "sharding.coordinator_singleton.min_number_of_hand_over_retries",
+            "sharding §7",
+            "At least so many requests before trouble is reported.",
+            |draft| &mut draft.settings.sharding.coordinator_singleton.min_number_of_hand_over_retries,
+        ),
+        Key::new(
             "sharding.state_store_mode",
             "sharding §7",
             "Where the coordinator keeps homes: replicated data, or a journal. The same on all nodes.",
