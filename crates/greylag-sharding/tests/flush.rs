@@ -208,6 +208,21 @@ fn scenario_100_a_route_left_in_the_midst_of_a_flush_is_flushed_first() {
     assert_eq!(world.region.counters().buffered, 1, "what comes later waits for the next home");
 }
 
+/// The same on a node that cannot trust its own view: nothing leaves it, and what waits goes to the next home.
+#[test]
+fn a_route_left_by_a_suspect_node_in_the_midst_of_a_flush_sends_nothing() {
+    let mut world = World::new();
+    world.fill(2_000);
+    world.home(BUSY, 3);
+    world.input(Input::SelfSuspect);
+    let (shard, generation) = (ShardId::from_index(BUSY), Generation::new(1, 1).unwrap());
+    let attempt = Attempt(generation.as_u64());
+    world.order(CoordinatorMessage::BeginHandOff { shard, generation, attempt, owner: region(3) });
+    while world.turn() {}
+    assert_eq!(world.left.len(), TURN, "what had left before");
+    assert_eq!(world.region.counters().buffered, 2_000 - TURN as u64);
+}
+
 /// Leftovers are good for the next home alone, so all of them leave for it at once: of a route that is left in the midst of
 /// them the rest would be dropped, with every link up.
 #[test]
