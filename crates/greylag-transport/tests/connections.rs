@@ -189,7 +189,7 @@ async fn what_a_superseded_stream_left_unread_is_counted() {
     newer.settle().await;
     let mut taken = Vec::new();
     while taken.last() != Some(&SENT) {
-        taken.push(common::read(&common::next(&mut stuck.taken).await));
+        taken.push(read(&next(&mut stuck.taken).await));
     }
     let read = taken.len() as u32 - 1;
     assert!(taken[..read as usize].iter().copied().eq(0..read), "{taken:?}");
@@ -215,7 +215,7 @@ async fn a_stream_whose_process_is_replaced_while_it_waits_is_refused() {
 async fn lose(sender: &Node, target: &Node, messages: u32) -> Duration {
     let began = Instant::now();
     for n in 0..messages {
-        let envelope = Envelope { recipient: Recipient::new("held"), ..common::number(n) };
+        let envelope = Envelope { recipient: Recipient::new("held"), ..number(n) };
         sender.transport.send(&target.here(), envelope).unwrap();
         // Each in a frame of its own, since the target takes so many frames and no more.
         until(|| sender.transport.stats().sent_envelopes == u64::from(n) + 1).await;
