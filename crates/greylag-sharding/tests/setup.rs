@@ -346,6 +346,22 @@ async fn a_node_that_looks_for_coordinators_elsewhere_is_refused() {
     assert!(refused.contains("sharding.coordinator_singleton.role"), "{refused}");
 }
 
+/// What nodes compare when they join is the same for all types of a node.
+#[tokio::test]
+async fn a_type_does_not_change_where_coordinators_run() {
+    let sharding = World::new().newcomer("a:1", "").await;
+    let changes: [(_, fn(&mut ShardingSettings)); 3] = [
+        ("role", |settings| settings.role = "web".to_owned()),
+        ("coordinator_singleton.role", |settings| settings.coordinator_singleton.role = "web".to_owned()),
+        ("coordinator_singleton.role", |settings| settings.coordinator_singleton.role_override = false),
+    ];
+    for (key, change) in changes {
+        let refused = sharding.init(volatiles().settings(change)).expect_err("it is refused");
+        assert!(matches!(&refused, InitError::InvalidSetting(setting) if setting.key == key), "{refused}");
+    }
+    sharding.init(volatiles().settings(|settings| settings.buffer_size = 5)).expect("any other may differ");
+}
+
 /// What this thread logs, from one level on.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
