@@ -4,6 +4,7 @@ mod alone;
 mod blocking;
 mod control;
 mod coordinator;
+mod daemon;
 mod desired;
 mod dispatchers;
 mod durable_state;
@@ -33,6 +34,7 @@ mod strategy;
 mod watchdog;
 mod wire;
 
+pub use daemon::{DaemonError, DaemonInit, DaemonProcess, DaemonProcesses};
 pub use durable_state::DurableStateEntity;
 pub use event::{Event, RegionEvents};
 pub use event_sourced::EventSourcedEntity;

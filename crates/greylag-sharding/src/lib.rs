@@ -89,6 +89,7 @@
 
 pub mod allocation;
 pub mod coordinator;
+pub mod daemon;
 mod driver;
 pub mod entity;
 mod entity_ref;
@@ -122,9 +123,9 @@ mod timetable;
 pub mod wire;
 
 pub use driver::{
-    AllocationStrategy, Event, ExternalAllocation, ExternalShards, ExternalShardsError, HandlerCounts, InitError,
-    Inspector, NotStarted, Region, RegionEvents, RemovalError, Removed, Sharding, StopShardsError, StoppingShards,
-    StrategySetup, remove_internal_sharding_data,
+    AllocationStrategy, DaemonError, DaemonInit, DaemonProcess, DaemonProcesses, Event, ExternalAllocation,
+    ExternalShards, ExternalShardsError, HandlerCounts, InitError, Inspector, NotStarted, Region, RegionEvents,
+    RemovalError, Removed, Sharding, StopShardsError, StoppingShards, StrategySetup, remove_internal_sharding_data,
 };
 pub use entity::{
     Backoff, Directive, Entity, EntityCtx, EntityInit, Failure, FailureCause, Signal, Supervision, TimerKey, Verdict,

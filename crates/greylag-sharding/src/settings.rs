@@ -2,6 +2,7 @@
 
 mod allocation;
 mod coordinator;
+mod daemon;
 mod dispatcher;
 mod journal;
 mod lease;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 pub use allocation::{ClassicalLeastShardSettings, ConsistentHashingSettings, ExternalSettings, LeastShardSettings};
 pub use coordinator::CoordinatorSingletonSettings;
+pub use daemon::DaemonProcessSettings;
 pub use dispatcher::{Dispatcher, InvalidDispatcher};
 pub use journal::StateJournalSettings;
 pub use lease::ShardLeaseSettings;
@@ -100,6 +102,8 @@ pub struct ShardingSettings {
     pub classical_least_shard: ClassicalLeastShardSettings,
     /// Of the external strategy, and of the client that tells it where shards belong.
     pub external: ExternalSettings,
+    /// Of daemon processes.
+    pub daemon: DaemonProcessSettings,
     /// Longest time an allocation strategy may think. Default 10 s.
     pub allocation_timeout: Duration,
     /// One read of coordinator state; repeated for ever. Default 2 s.
@@ -182,6 +186,7 @@ impl Default for ShardingSettings {
             least_shard: LeastShardSettings::default(),
             classical_least_shard: ClassicalLeastShardSettings::default(),
             external: ExternalSettings::default(),
+            daemon: DaemonProcessSettings::default(),
             allocation_timeout: seconds(10),
             waiting_for_state_timeout: seconds(2),
             updating_state_timeout: seconds(5),
@@ -294,6 +299,7 @@ impl ShardingSettings {
             return fail(key, value.to_string(), "it must not be zero");
         }
         self.passivation.chosen().validate()?;
+        self.daemon.validate()?;
         self.runtime.validate()?;
         self.lease.validate()?;
         let relative = self.least_shard.rebalance_relative_limit;

@@ -3,6 +3,7 @@
 //! A message that cannot be read is refused whole: none is acted on in parts. Every list is bounded by
 //! the frame that carried it, since each element takes bytes there.
 
+mod daemon;
 pub mod history;
 pub mod inspection;
 
@@ -11,6 +12,8 @@ use greylag_core::{DecodeError, Generation, NodeAddress, Uid, UniqueAddress};
 use prost::Message;
 
 use self::inspection::INSPECTION_MANIFEST;
+pub use daemon::{decode_daemon_answer, decode_daemon_record, encode_daemon_answer, encode_daemon_record};
+
 use crate::coordinator::{Meta, StoredHome};
 use crate::error::ReadError;
 use crate::fingerprint::{Fingerprint, Mismatch, StateStoreMode};

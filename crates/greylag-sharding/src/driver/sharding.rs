@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 
 use super::alone::Alone;
 use super::coordinator;
+use super::daemon::handle::DaemonProcesses;
 use super::desired::DesiredLocations;
 use super::handle::Region;
 use super::inspect::Inspector;
@@ -135,6 +136,14 @@ pub enum InitError {
         /// The name.
         name: EntityTypeName,
     },
+    /// A daemon process cannot be as it was said.
+    #[error("daemon process {name}: {reason}")]
+    DaemonProcess {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
     /// The extractor names its shards freely; only numbered shards can be routed yet.
     #[error("the extractor of entity type {name} does not number its shards")]
     UnnumberedShards {
@@ -203,6 +212,8 @@ struct State {
     replicators: BTreeMap<String, Replicator>,
     /// Where the program wants shards, of the types whose shards it places.
     desired: BTreeMap<EntityTypeName, DesiredLocations>,
+    /// Daemon processes by name, with the number of workers that the program says.
+    daemons: BTreeMap<String, (u32, DaemonProcesses)>,
 }
 
 impl Sharding {
@@ -353,6 +364,32 @@ impl Sharding {
     /// for those that are set up later. Source: sharding §7.
     pub fn add_dispatcher(&self, name: impl Into<String>, runtime: Handle) {
         self.0.node.dispatchers.add(name.into(), runtime);
+    }
+
+    /// The defaults of its entity types.
+    pub fn settings(&self) -> &ShardingSettings {
+        &self.0.settings
+    }
+
+    /// The replicator of the nodes with a role; `None` if this node has it not. For a node in a cluster.
+    pub(super) fn replicator_of(&self, role: &str) -> Result<Option<Replicator>, InitError> {
+        let Some(cluster) = self.0.cluster.as_ref().filter(|_| self.0.can_coordinate(role)) else { return Ok(None) };
+        self.0.replicator(&mut self.0.lock(), cluster, role, &self.0.settings).map(Some)
+    }
+
+    /// A daemon process that was set up here.
+    pub(super) fn known_daemon(&self, name: &str) -> Option<(u32, DaemonProcesses)> {
+        self.0.lock().daemons.get(name).cloned()
+    }
+
+    /// Remembers a daemon process.
+    pub(super) fn know_daemon(&self, name: String, known: (u32, DaemonProcesses)) {
+        self.0.lock().daemons.insert(name, known);
+    }
+
+    /// Runs a task on the runtime that sharding was started on.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.node.runtime.spawn(task);
     }
 
     /// The types that are set up.

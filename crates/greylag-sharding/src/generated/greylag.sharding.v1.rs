@@ -400,6 +400,76 @@ pub struct StoredMeta {
     #[prost(message, optional, tag = "4")]
     pub fingerprint: ::core::option::Option<Fingerprint>,
 }
+/// How many workers a daemon process has, in replicated data: see `DaemonRecord` of the crate.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DaemonRecord {
+    #[prost(uint64, tag = "1")]
+    pub revision: u64,
+    #[prost(uint32, tag = "2")]
+    pub count: u32,
+    #[prost(uint32, tag = "3")]
+    pub previous: u32,
+    #[prost(bool, tag = "4")]
+    pub complete: bool,
+    /// Wall clock, milliseconds since 1970.
+    #[prost(uint64, tag = "5")]
+    pub started_ms: u64,
+}
+/// "greylag.sharding.daemon.question": for the keeper of a daemon process, wherever it runs.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DaemonQuestion {
+    /// Have so many workers; absent: how many are there?
+    #[prost(uint32, optional, tag = "1")]
+    pub change_to: ::core::option::Option<u32>,
+    /// The token by which it is answered.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub reply_to: ::prost::bytes::Bytes,
+}
+/// "greylag.sharding.daemon.answer".
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DaemonAnswer {
+    #[prost(oneof = "daemon_answer::Body", tags = "1, 2, 3, 4, 5")]
+    pub body: ::core::option::Option<daemon_answer::Body>,
+}
+/// Nested message and enum types in `DaemonAnswer`.
+pub mod daemon_answer {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Changed {}
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Number {
+        #[prost(uint32, tag = "1")]
+        pub count: u32,
+        /// Wall clock, milliseconds since 1970.
+        #[prost(uint64, tag = "2")]
+        pub started_ms: u64,
+        #[prost(bool, tag = "3")]
+        pub rescale_in_progress: bool,
+        #[prost(uint64, tag = "4")]
+        pub revision: u64,
+    }
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct RescaleInProgress {}
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct OutOfRange {
+        #[prost(uint32, tag = "1")]
+        pub most: u32,
+    }
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Busy {}
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Body {
+        #[prost(message, tag = "1")]
+        Changed(Changed),
+        #[prost(message, tag = "2")]
+        Number(Number),
+        #[prost(message, tag = "3")]
+        RescaleInProgress(RescaleInProgress),
+        #[prost(message, tag = "4")]
+        OutOfRange(OutOfRange),
+        #[prost(message, tag = "5")]
+        Busy(Busy),
+    }
+}
 /// "greylag.sharding.coordinator.event": one event in the journal of a type's coordinator.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HistoryEvent {

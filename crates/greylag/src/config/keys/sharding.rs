@@ -197,6 +197,24 @@ pub(super) fn keys() -> Vec<Key> {
             |draft| &mut draft.settings.sharding.shard_region_query_timeout,
         ),
         Key::new(
+            "sharding.sharded_daemon_process.keep_alive_interval",
+            "sharding §6.2",
+            "Between two rounds in which each worker of a daemon process is asked to start.",
+            |draft| &mut draft.settings.sharding.daemon.keep_alive_interval,
+        ),
+        Key::new(
+            "sharding.sharded_daemon_process.keep_alive_throttle_interval",
+            "sharding §6.2",
+            "Between two workers of such a round.",
+            |draft| &mut draft.settings.sharding.daemon.keep_alive_throttle_interval,
+        ),
+        Key::new(
+            "sharding.sharded_daemon_process.keep_alive_from_number_of_nodes",
+            "sharding §6.2",
+            "Accepted and ignored: one node asks.",
+            |draft| &mut draft.settings.sharding.daemon.keep_alive_from_number_of_nodes,
+        ),
+        Key::new(
             "sharding.allocation_timeout",
             "sharding §7",
             "Longest time an allocation strategy may think.",

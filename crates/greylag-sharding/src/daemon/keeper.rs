@@ -1,0 +1,331 @@
+//! Keeps the workers of one daemon process alive, and changes how many there are.
+//!
+//! The keeper begins by reading the record, since a keeper before it may have left a change incomplete; that is gone on with
+//! first. While nothing changes it asks one worker after the other to start, spaced so that many workers are no storm. A change
+//! is written down before the first worker is stopped, and the workers of before have all stopped before the first one of the
+//! new number is asked to start: so two workers of one index never live at a time, whatever becomes of the keeper.
+//!
+//! ```text
+//! Loading --Loaded, complete--> Pinging --Change--> Beginning --Committed--> Stopping --all stopped--> Completing --+
+//!     '-----Loaded, incomplete--------------------------------------------------^          reply ok                |
+//!                                   ^------------------------------------------------------------------Committed---+
+//! ```
+//! A commit that another keeper's write overtook is given up: the keeper reads again.
+//!
+//! Source: sharding §6.2.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use super::id::ProcessId;
+use super::record::{DaemonRecord, NumberOfProcesses};
+
+/// Questions that wait while the record is read; one more is answered [`Answer::Busy`].
+const MOST_WAITING: usize = 1_000;
+
+/// What a keeper is made of.
+#[derive(Debug, Clone)]
+pub struct KeeperConfig {
+    /// How many workers there are unless that was changed.
+    pub initial: u32,
+    /// How many there may be: the shards of the type.
+    pub most: u32,
+    /// Between two rounds in which each worker is asked to start.
+    pub keep_alive_interval: Duration,
+    /// Between two workers of a round.
+    pub throttle_interval: Duration,
+    /// Between two tries to read or to write the record.
+    pub retry_interval: Duration,
+    /// Between two requests to stop the same shards.
+    pub stop_retry_interval: Duration,
+}
+
+/// What users ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Question {
+    /// Have so many workers.
+    Change(u32),
+    /// How many are there?
+    Number,
+}
+
+/// What the keeper is told. `wall_ms` is the wall clock in milliseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// The record, as a majority of the nodes knows it; `None` if the number was never changed.
+    Loaded {
+        /// The record.
+        record: Option<DaemonRecord>,
+        /// Now.
+        wall_ms: u64,
+    },
+    /// The record could not be read.
+    NotLoaded,
+    /// A user asks.
+    Asked {
+        /// Names the question in its answer.
+        request: u64,
+        /// What is asked.
+        question: Question,
+        /// Now.
+        wall_ms: u64,
+    },
+    /// A majority of the nodes has the record, and no later one.
+    Committed(DaemonRecord),
+    /// A majority could not be reached. The record may spread all the same.
+    NotCommitted(DaemonRecord),
+    /// Another record is there than the one that was to be committed.
+    Superseded,
+    /// Nothing of this shard runs.
+    ShardStopped(u32),
+    /// A deadline may have come.
+    Tick,
+}
+
+/// What the driver is asked to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Read the record by a majority; answered by `Loaded` or `NotLoaded`.
+    Load,
+    /// Write the record to a majority and read it again; answered by `Committed`, `NotCommitted` or `Superseded`.
+    Commit(DaemonRecord),
+    /// Ask a worker to start. Nothing follows.
+    Start(ProcessId),
+    /// Stop these shards, in place of those that were to be stopped before; each is told by `ShardStopped`.
+    StopShards(BTreeSet<u32>),
+    /// Answer a question.
+    Reply {
+        /// As it was given.
+        request: u64,
+        /// The answer.
+        answer: Answer,
+    },
+}
+
+/// What a user is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// The workers of before have stopped, and those of the new number start; or the number was the same.
+    Changed,
+    /// How many there are.
+    Number(NumberOfProcesses),
+    /// Another change is under way, or came first. Nothing of this one was done, or what was done of it was undone.
+    RescaleInProgress,
+    /// There cannot be so many; nothing was done.
+    OutOfRange {
+        /// How many there can be at most; at least 1.
+        most: u32,
+    },
+    /// Too many questions wait until the record is read; nothing was done.
+    Busy,
+}
+
+/// Where the keeper is.
+#[derive(Debug)]
+enum Phase {
+    /// The record is being read; or, with a deadline, will be again.
+    Loading { again_at: Option<Instant> },
+    /// All is settled: workers are asked to start, the first ones of `left` in this round.
+    Pinging { left: VecDeque<ProcessId>, round_began: Instant, next_at: Instant },
+    /// The record is written for the change, or, with a deadline, will be again.
+    Beginning { record: DaemonRecord, request: u64, again_at: Option<Instant> },
+    /// Workers of before stop.
+    Stopping { left: BTreeSet<u32>, request: Option<u64>, again_at: Instant },
+    /// The record is written for the end of the change, or, with a deadline, will be again.
+    Completing { again_at: Option<Instant> },
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Keeper {
+    config: KeeperConfig,
+    phase: Phase,
+    /// The latest record that is known to be committed, or the program's number.
+    record: DaemonRecord,
+    /// Questions that came while the record was read.
+    waiting: Vec<(u64, Question, u64)>,
+}
+
+impl Keeper {
+    /// Begins by reading the record.
+    pub fn new(config: KeeperConfig, out: &mut Vec<Effect>) -> Self {
+        out.push(Effect::Load);
+        let record = DaemonRecord::initial(config.initial, 0);
+        Self { config, phase: Phase::Loading { again_at: None }, record, waiting: Vec::new() }
+    }
+
+    /// Takes one input. What makes no sense where the keeper is changes nothing.
+    pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {
+        match input {
+            Input::Loaded { record, wall_ms } => self.on_loaded(now, record, wall_ms, out),
+            Input::NotLoaded => {
+                if let Phase::Loading { again_at: again_at @ None } = &mut self.phase {
+                    *again_at = Some(now + self.config.retry_interval);
+                }
+            }
+            Input::Asked { request, question, wall_ms } => self.on_asked(request, question, wall_ms, out),
+            Input::Committed(record) => self.on_committed(now, record, out),
+            Input::NotCommitted(record) => self.on_not_committed(now, record),
+            Input::Superseded => self.on_superseded(out),
+            Input::ShardStopped(shard) => self.on_shard_stopped(shard, out),
+            Input::Tick => self.on_tick(now, out),
+        }
+    }
+
+    /// When a `Tick` next has work to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Loading { again_at } | Phase::Beginning { again_at, .. } | Phase::Completing { again_at } => {
+                *again_at
+            }
+            Phase::Pinging { next_at, .. } => Some(*next_at),
+            Phase::Stopping { again_at, .. } => Some(*again_at),
+        }
+    }
+
+    fn on_loaded(&mut self, now: Instant, record: Option<DaemonRecord>, wall_ms: u64, out: &mut Vec<Effect>) {
+        if !matches!(self.phase, Phase::Loading { again_at: None }) {
+            return;
+        }
+        self.record = record.unwrap_or_else(|| DaemonRecord::initial(self.config.initial, wall_ms));
+        if self.record.is_complete {
+            self.become_pinging(now);
+        } else {
+            self.begin_stopping(now, None, out);
+        }
+        for (request, question, wall_ms) in std::mem::take(&mut self.waiting) {
+            self.on_asked(request, question, wall_ms, out);
+        }
+    }
+
+    fn on_asked(&mut self, request: u64, question: Question, wall_ms: u64, out: &mut Vec<Effect>) {
+        if matches!(self.phase, Phase::Loading { .. }) {
+            if self.waiting.len() < MOST_WAITING {
+                self.waiting.push((request, question, wall_ms));
+            } else {
+                out.push(Effect::Reply { request, answer: Answer::Busy });
+            }
+            return;
+        }
+        let is_settled = matches!(self.phase, Phase::Pinging { .. });
+        let most = self.config.most;
+        let answer = match question {
+            Question::Number => Answer::Number(self.number(!is_settled)),
+            Question::Change(count) if count == 0 || count > most => Answer::OutOfRange { most },
+            Question::Change(_) if !is_settled => Answer::RescaleInProgress,
+            Question::Change(count) if count == self.record.count => Answer::Changed,
+            Question::Change(count) => {
+                let record = self.record.change(count, wall_ms);
+                // From here on no worker of before is asked to start.
+                self.phase = Phase::Beginning { record, request, again_at: None };
+                out.push(Effect::Commit(record));
+                return;
+            }
+        };
+        out.push(Effect::Reply { request, answer });
+    }
+
+    fn number(&self, rescale_in_progress: bool) -> NumberOfProcesses {
+        let DaemonRecord { revision, count, started_ms, .. } = self.record;
+        NumberOfProcesses { count, started_ms, rescale_in_progress, revision }
+    }
+
+    fn on_committed(&mut self, now: Instant, committed: DaemonRecord, out: &mut Vec<Effect>) {
+        match self.phase {
+            Phase::Beginning { record, request, again_at: None } if record == committed => {
+                self.record = committed;
+                self.begin_stopping(now, Some(request), out);
+            }
+            Phase::Completing { again_at: None } if committed == self.record.completed() => {
+                self.record = committed;
+                self.become_pinging(now);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_not_committed(&mut self, now: Instant, failed: DaemonRecord) {
+        let completed = self.record.completed();
+        let again_at = match &mut self.phase {
+            Phase::Beginning { record, again_at, .. } if *record == failed => again_at,
+            Phase::Completing { again_at } if completed == failed => again_at,
+            _ => return,
+        };
+        *again_at = Some(now + self.config.retry_interval);
+    }
+
+    fn on_superseded(&mut self, out: &mut Vec<Effect>) {
+        match self.phase {
+            Phase::Beginning { request, .. } => {
+                out.push(Effect::Reply { request, answer: Answer::RescaleInProgress });
+            }
+            Phase::Completing { .. } => {}
+            _ => return,
+        }
+        self.phase = Phase::Loading { again_at: None };
+        out.push(Effect::Load);
+    }
+
+    fn begin_stopping(&mut self, now: Instant, request: Option<u64>, out: &mut Vec<Effect>) {
+        // A number above that of the shards is a peer's nonsense: there is nothing to stop.
+        let left: BTreeSet<u32> = (0..self.record.previous.min(self.config.most)).collect();
+        out.push(Effect::StopShards(left.clone()));
+        self.phase = Phase::Stopping { left, request, again_at: now + self.config.stop_retry_interval };
+    }
+
+    fn on_shard_stopped(&mut self, shard: u32, out: &mut Vec<Effect>) {
+        let Phase::Stopping { left, request, .. } = &mut self.phase else { return };
+        left.remove(&shard);
+        if !left.is_empty() {
+            return;
+        }
+        if let Some(request) = request.take() {
+            out.push(Effect::Reply { request, answer: Answer::Changed });
+        }
+        self.phase = Phase::Completing { again_at: None };
+        out.push(Effect::Commit(self.record.completed()));
+    }
+
+    fn become_pinging(&mut self, now: Instant) {
+        self.phase = Phase::Pinging { left: self.record.processes().into(), round_began: now, next_at: now };
+    }
+
+    fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        if self.next_deadline().is_none_or(|at| now < at) {
+            return;
+        }
+        let completed = self.record.completed();
+        match &mut self.phase {
+            Phase::Loading { again_at } => {
+                *again_at = None;
+                out.push(Effect::Load);
+            }
+            Phase::Beginning { record, again_at, .. } => {
+                *again_at = None;
+                out.push(Effect::Commit(*record));
+            }
+            Phase::Completing { again_at } => {
+                *again_at = None;
+                out.push(Effect::Commit(completed));
+            }
+            Phase::Stopping { left, again_at, .. } => {
+                *again_at = now + self.config.stop_retry_interval;
+                out.push(Effect::StopShards(left.clone()));
+            }
+            Phase::Pinging { .. } => self.ping(now, out),
+        }
+    }
+
+    /// Asks the next worker of the round to start, or begins another round.
+    fn ping(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let Phase::Pinging { left, round_began, next_at } = &mut self.phase else { return };
+        if left.is_empty() {
+            *left = self.record.processes().into();
+            *round_began = now;
+        }
+        out.extend(left.pop_front().map(Effect::Start));
+        let next_of_round = now + self.config.throttle_interval;
+        let next_round = *round_began + self.config.keep_alive_interval;
+        *next_at = if left.is_empty() { next_of_round.max(next_round) } else { next_of_round };
+    }
+}

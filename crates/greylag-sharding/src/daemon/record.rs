@@ -1,0 +1,107 @@
+//! What is written down of the number of workers.
+
+use super::id::ProcessId;
+
+/// The latest change of the number of workers. Source: sharding §6.2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DaemonRecord {
+    /// Which change it is; 0 where there was none.
+    pub revision: u64,
+    /// How many workers there are to be.
+    pub count: u32,
+    /// How many there were before; they are stopped first.
+    pub previous: u32,
+    /// Whether the workers of before are stopped.
+    pub is_complete: bool,
+    /// When the change was decided: wall clock in milliseconds since 1970.
+    pub started_ms: u64,
+}
+
+impl DaemonRecord {
+    /// The largest revision that is written or believed.
+    pub const MAX_REVISION: u64 = 1 << 60;
+
+    /// The number of workers that the program says.
+    pub fn initial(count: u32, started_ms: u64) -> Self {
+        Self { revision: 0, count, previous: count, is_complete: true, started_ms }
+    }
+
+    /// Another number of workers, which begins with the end of those that there are.
+    pub(super) fn change(&self, count: u32, started_ms: u64) -> Self {
+        let revision = (self.revision + 1).min(Self::MAX_REVISION);
+        Self { revision, count, previous: self.count, is_complete: false, started_ms }
+    }
+
+    /// The same, with the workers of before stopped.
+    pub(super) fn completed(&self) -> Self {
+        Self { is_complete: true, ..*self }
+    }
+
+    /// The order of records: the later one wins wherever two meet.
+    pub fn clock(&self) -> i64 {
+        let clock = 2 * self.revision.min(Self::MAX_REVISION) + u64::from(self.is_complete);
+        i64::try_from(clock).expect("revisions are below 2^61")
+    }
+
+    /// Whether a worker belongs to it and may live by now.
+    pub fn allows(&self, id: &ProcessId) -> bool {
+        self.is_complete && (id.revision, id.count) == (self.revision, self.count) && id.index < self.count
+    }
+
+    /// Its workers, in the order of their ids as text.
+    pub(super) fn processes(&self) -> Vec<ProcessId> {
+        let of = |index| ProcessId { revision: self.revision, count: self.count, index };
+        let mut processes: Vec<_> = (0..self.count).map(of).collect();
+        processes.sort_by_key(ProcessId::to_string);
+        processes
+    }
+}
+
+/// How many workers there are, as the keeper knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NumberOfProcesses {
+    /// How many.
+    pub count: u32,
+    /// When that was decided, wall clock in milliseconds since 1970: the latest change, or, where there was none, the
+    /// start of the keeper that answers.
+    pub started_ms: u64,
+    /// Whether a change is under way, so that not all of them run yet.
+    pub rescale_in_progress: bool,
+    /// How often the number was changed.
+    pub revision: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_change_and_its_completion_win() {
+        let first = DaemonRecord::initial(4, 7);
+        let begun = first.change(2, 8);
+        let done = begun.completed();
+        let next = done.change(3, 9);
+        let clocks = [first, begun, done, next].map(|record| record.clock());
+        assert!(clocks.is_sorted_by(|earlier, later| earlier < later), "{clocks:?}");
+        assert_eq!((begun.previous, begun.count, next.previous), (4, 2, 2));
+        let last = DaemonRecord { revision: DaemonRecord::MAX_REVISION, ..done };
+        assert!(last.change(1, 0).clock() < i64::MAX);
+    }
+
+    #[test]
+    fn workers_of_an_incomplete_or_another_revision_may_not_live() {
+        let begun = DaemonRecord::initial(4, 0).change(2, 0);
+        let id = |revision, count, index| ProcessId { revision, count, index };
+        assert!(!begun.allows(&id(1, 2, 0)));
+        assert!(begun.completed().allows(&id(1, 2, 0)));
+        for old in [id(0, 4, 0), id(2, 2, 0), id(1, 4, 0)] {
+            assert!(!begun.completed().allows(&old), "{old}");
+        }
+    }
+
+    #[test]
+    fn workers_are_sorted_as_text() {
+        let ids: Vec<_> = DaemonRecord::initial(12, 0).processes().iter().map(ProcessId::to_string).collect();
+        assert_eq!(ids, ["0", "1", "10", "11", "2", "3", "4", "5", "6", "7", "8", "9"]);
+    }
+}

@@ -1,0 +1,76 @@
+//! The handle to a daemon process: how many workers it has, and another number of them.
+
+use std::time::Duration;
+
+use greylag_cluster::{SingletonAskError, SingletonRef};
+
+use super::command::Command;
+use crate::daemon::{Answer, NumberOfProcesses, Question};
+use crate::settings::ShardingSettings;
+
+/// Why the number of workers was not changed, or is not known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DaemonError {
+    /// Another change is under way, or came first. Nothing of this one is left; ask again later.
+    #[error("the number of processes is being changed already")]
+    RescaleInProgress,
+    /// There cannot be so many. Nothing was done.
+    #[error("there must be from 1 to {most} processes, and not {asked}")]
+    OutOfRange {
+        /// How many were asked for.
+        asked: u32,
+        /// The setting `number_of_shards` of the keeper's node.
+        most: u32,
+    },
+    /// Too many questions wait for a keeper that has just begun. Nothing was done; ask again later.
+    #[error("too many questions wait for the keeper of the processes")]
+    Busy,
+    /// The keeper did not answer. A change may have begun, and is then gone on with, whatever becomes of the keeper.
+    #[error(transparent)]
+    Keeper(#[from] SingletonAskError),
+}
+
+/// A daemon process, seen from this node. Cheap to clone; dropping it stops nothing.
+#[derive(Debug, Clone)]
+pub struct DaemonProcesses {
+    keeper: SingletonRef<Command>,
+    patience: Duration,
+    rescale_patience: Duration,
+}
+
+impl DaemonProcesses {
+    pub(super) fn new(keeper: SingletonRef<Command>, settings: &ShardingSettings) -> Self {
+        // The workers of before may take as long as a handoff to stop, and the record is written and read twice.
+        let record = settings.updating_state_timeout + settings.waiting_for_state_timeout;
+        Self { keeper, patience: settings.ask_timeout, rescale_patience: settings.handoff_timeout + 2 * record }
+    }
+
+    /// Has so many workers from now on. Completes once those of before have stopped; the new ones start after that. The same
+    /// number again changes nothing.
+    ///
+    /// # Errors
+    /// [`DaemonError`].
+    pub async fn change_number_of_processes(&self, count: u32) -> Result<(), DaemonError> {
+        match self.ask(Question::Change(count), self.rescale_patience).await? {
+            Answer::Changed | Answer::Number(_) => Ok(()),
+            Answer::RescaleInProgress => Err(DaemonError::RescaleInProgress),
+            Answer::OutOfRange { most } => Err(DaemonError::OutOfRange { asked: count, most }),
+            Answer::Busy => Err(DaemonError::Busy),
+        }
+    }
+
+    /// How many workers there are to be, since when, by which revision, and whether that is being changed.
+    ///
+    /// # Errors
+    /// [`DaemonError`].
+    pub async fn number_of_processes(&self) -> Result<NumberOfProcesses, DaemonError> {
+        match self.ask(Question::Number, self.patience).await? {
+            Answer::Number(number) => Ok(number),
+            _ => Err(DaemonError::Busy),
+        }
+    }
+
+    async fn ask(&self, question: Question, patience: Duration) -> Result<Answer, SingletonAskError> {
+        self.keeper.ask(|reply_to| Command { question, reply_to }, patience).await
+    }
+}

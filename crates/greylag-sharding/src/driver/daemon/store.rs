@@ -1,0 +1,96 @@
+//! The record of a daemon process as replicated data.
+//!
+//! It is a register clocked by the record's own order, never by the wall clock. A commit counts only if a read made after it
+//! shows the same record: either a later keeper sees what was written, or this one learns of the later keeper's.
+
+use std::convert::Infallible;
+use std::fmt;
+
+use greylag_crdt::{LwwRegister, UpdateCx};
+use greylag_ddata::{GetError, Key, ReadLevel, Replicator, WriteLevel};
+
+use crate::daemon::DaemonRecord;
+use crate::error::ReadError;
+use crate::ids::EntityTypeName;
+use crate::settings::ShardingSettings;
+use crate::wire;
+
+type Register = LwwRegister<Vec<u8>>;
+
+/// Reads and writes the record by majorities.
+#[derive(Debug, Clone)]
+pub(super) struct RecordStore {
+    replicator: Replicator,
+    key: Key<Register>,
+    read: ReadLevel,
+    write: WriteLevel,
+    /// Most workers that a record may name.
+    most: u32,
+}
+
+/// What became of a commit.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Commit {
+    Done,
+    /// No majority was reached, or it could not be asked afterwards.
+    Unknown,
+    /// Another record is there.
+    Superseded,
+}
+
+/// Why the record is not known.
+#[derive(Debug)]
+pub(super) enum NotRead {
+    NoMajority(GetError),
+    Unreadable(ReadError),
+}
+
+impl fmt::Display for NotRead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoMajority(error) => error.fmt(f),
+            Self::Unreadable(error) => error.fmt(f),
+        }
+    }
+}
+
+impl RecordStore {
+    pub(super) fn new(replicator: Replicator, name: &EntityTypeName, settings: &ShardingSettings) -> Self {
+        Self {
+            replicator,
+            key: Key::new(format!("daemon/{}", name.encoded())).expect("type names are short"),
+            read: ReadLevel::majority(settings.waiting_for_state_timeout),
+            write: WriteLevel::majority(settings.updating_state_timeout),
+            most: settings.number_of_shards,
+        }
+    }
+
+    /// What a majority knows; `None` if the number was never changed.
+    pub(super) async fn read(&self) -> Result<Option<DaemonRecord>, NotRead> {
+        let read = self.replicator.get(&self.key, self.read).await.map_err(NotRead::NoMajority)?;
+        let register = read.found();
+        let bytes = register.as_ref().and_then(Register::value);
+        let record = bytes.map(|bytes| wire::decode_daemon_record(bytes, self.most)).transpose();
+        record.map_err(NotRead::Unreadable)
+    }
+
+    pub(super) async fn commit(&self, record: DaemonRecord) -> Commit {
+        let (value, clock) = (wire::encode_daemon_record(&record), record.clock());
+        let set = move |register: &mut Register, cx: &mut UpdateCx<'_>| {
+            register.set_with(cx, value, |_, _| clock);
+            Ok::<(), Infallible>(())
+        };
+        if let Err(error) = self.replicator.update(&self.key, self.write, Register::new, set).await {
+            tracing::warn!(key = %self.key.id(), %error, "the number of processes is not stored yet");
+            return Commit::Unknown;
+        }
+        match self.read().await {
+            Ok(Some(read)) if read == record => Commit::Done,
+            Ok(_) => Commit::Superseded,
+            Err(error) => {
+                tracing::warn!(key = %self.key.id(), %error, "the number of processes cannot be confirmed yet");
+                Commit::Unknown
+            }
+        }
+    }
+}

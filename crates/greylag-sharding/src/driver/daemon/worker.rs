@@ -1,0 +1,148 @@
+//! One worker as its shard hosts it: its revision is checked before any code of the user runs.
+//!
+//! A message that is late can start a worker of a revision that is over, on a node that has not heard of the next one. So each
+//! incarnation first asks a majority of the nodes for the record. The shard goes on meanwhile, and a request to start the worker
+//! is acked at once: a worker that waited with the request in its queue would find it there again after its end.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::DaemonInit;
+use super::store::RecordStore;
+use crate::daemon::{DaemonRecord, ProcessId};
+use crate::entity::{Entity, EntityInit, Failure, PlainEntity};
+use crate::host::{HostedEntity, ShardCx, Signal};
+
+/// Messages that are kept while the revision is checked. Nobody is given a reference to a worker, so there are none.
+const MOST_KEPT: usize = 1_000;
+
+/// Knows which workers may live.
+#[derive(Debug, Clone)]
+pub(super) struct Latest {
+    store: RecordStore,
+    initial: u32,
+    retry_interval: Duration,
+}
+
+impl Latest {
+    pub(super) fn new(store: RecordStore, initial: u32, retry_interval: Duration) -> Self {
+        Self { store, initial, retry_interval }
+    }
+
+    /// The number of workers that the program says.
+    pub(super) fn initial(&self) -> u32 {
+        self.initial
+    }
+
+    /// The latest record, as a majority knows it; asked again until one answers.
+    pub(super) async fn record(&self) -> DaemonRecord {
+        loop {
+            match self.store.read().await {
+                Ok(record) => return record.unwrap_or_else(|| DaemonRecord::initial(self.initial, 0)),
+                Err(error) => tracing::debug!(%error, "the revision of a worker is not known yet"),
+            }
+            tokio::time::sleep(self.retry_interval).await;
+        }
+    }
+}
+
+/// Whether the worker may live.
+struct Verdict(bool);
+
+/// See the module's description.
+pub(super) struct Worker<E: Entity, F> {
+    id: Option<ProcessId>,
+    entity: EntityInit,
+    latest: Latest,
+    factory: Arc<F>,
+    life: Life<E>,
+}
+
+enum Life<E: Entity> {
+    /// The revision is being checked; what came meanwhile.
+    Checked(Vec<E::Message>),
+    Running(PlainEntity<E>),
+}
+
+impl<E, F> Worker<E, F>
+where
+    E: Entity,
+    F: Fn(&DaemonInit) -> Result<E, Failure> + Send + Sync + 'static,
+{
+    pub(super) fn new(entity: &EntityInit, latest: Latest, factory: Arc<F>) -> Self {
+        let id = ProcessId::read(entity.id.as_str(), latest.initial());
+        Self { id, entity: entity.clone(), latest, factory, life: Life::Checked(Vec::new()) }
+    }
+
+    fn on_verdict(&mut self, may_live: bool, cx: &mut ShardCx<'_, E::Message>) -> Result<(), Failure> {
+        let Some(ProcessId { revision, count, index }) = self.id.filter(|_| may_live) else {
+            tracing::info!(worker = %self.entity.id, "a worker of a revision that is over ends before it begins");
+            cx.stop();
+            return Ok(());
+        };
+        let entity = self.entity.clone();
+        let made = (self.factory)(&DaemonInit { index, count, revision, entity })?;
+        let former = std::mem::replace(&mut self.life, Life::Running(PlainEntity(made)));
+        let Life::Running(running) = &mut self.life else { return Ok(()) };
+        running.on_start(cx)?;
+        if let Life::Checked(kept) = former {
+            for message in kept {
+                running.receive(message, cx)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<E, F> HostedEntity for Worker<E, F>
+where
+    E: Entity,
+    F: Fn(&DaemonInit) -> Result<E, Failure> + Send + Sync + 'static,
+{
+    type Message = E::Message;
+
+    fn on_start(&mut self, cx: &mut ShardCx<'_, E::Message>) -> Result<(), Failure> {
+        // A start that fails is not made again for the message that caused it, as one that is stopped would be.
+        let id = self.id.ok_or_else(|| Failure::new("no revision has a worker of this id"))?;
+        let latest = self.latest.clone();
+        cx.spawn_for(async move { Verdict(latest.record().await.allows(&id)) });
+        Ok(())
+    }
+
+    fn receive(&mut self, message: E::Message, cx: &mut ShardCx<'_, E::Message>) -> Result<(), Failure> {
+        match &mut self.life {
+            Life::Running(running) => running.receive(message, cx),
+            Life::Checked(kept) => {
+                if kept.len() < MOST_KEPT {
+                    kept.push(message);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn on_stop(&mut self, stop: Option<E::Message>, cx: &mut ShardCx<'_, E::Message>) -> Result<(), Failure> {
+        match &mut self.life {
+            Life::Running(running) => running.on_stop(stop, cx),
+            Life::Checked(_) => {
+                cx.stop();
+                Ok(())
+            }
+        }
+    }
+
+    fn on_signal(&mut self, signal: Signal, cx: &mut ShardCx<'_, E::Message>) -> Result<(), Failure> {
+        match &mut self.life {
+            Life::Running(running) => running.on_signal(signal, cx),
+            Life::Checked(_) => Ok(()),
+        }
+    }
+
+    fn on_resume(&mut self, value: Box<dyn Any + Send>, cx: &mut ShardCx<'_, E::Message>) -> Result<(), Failure> {
+        match value.downcast::<Verdict>() {
+            Ok(verdict) => self.on_verdict(verdict.0, cx),
+            Err(_) => Ok(()),
+        }
+    }
+}
