@@ -138,6 +138,41 @@ impl Node {
         self.sharding.entity_ref(key, id)
     }
 
+    /// Has `count` workers of this name in the cluster, each alive once, and started again wherever one ends: see
+    /// [`Sharding::daemon_process`](greylag_sharding::Sharding::daemon_process). Say it on every node. Settings are those of
+    /// `sharding.sharded_daemon_process.*`.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use greylag::prelude::*;
+    /// # struct Part(u32);
+    /// # impl Entity for Part {
+    /// #     type Message = ();
+    /// #     fn receive(&mut self, (): (), _: &mut Ctx<'_, ()>) -> Result<(), Failure> { Ok(()) }
+    /// # }
+    /// # #[tokio::main]
+    /// # async fn main() -> greylag::Result {
+    /// # let node = Node::builder("parts").start().await?;
+    /// let parts = node.daemon_process("parts", 4, |init| Ok(Part(init.index))).start()?;
+    /// parts.change_number_of_processes(8).await?;
+    /// assert_eq!(parts.number_of_processes().await?.count, 8);
+    /// # node.shutdown().await
+    /// # }
+    /// ```
+    #[cfg(feature = "sharding")]
+    pub fn daemon_process<E, F>(
+        &self,
+        name: impl Into<String>,
+        count: u32,
+        factory: F,
+    ) -> greylag_sharding::DaemonProcess<E, F>
+    where
+        E: greylag_sharding::Entity,
+        F: Fn(&greylag_sharding::DaemonInit) -> Result<E, greylag_sharding::Failure> + Send + Sync + 'static,
+    {
+        self.sharding.daemon_process(name, count, factory)
+    }
+
     /// Entities found by name.
     #[cfg(feature = "sharding")]
     pub fn sharding(&self) -> &greylag_sharding::Sharding {

@@ -16,8 +16,8 @@ pub use greylag_persistence::{
 };
 #[cfg(feature = "sharding")]
 pub use greylag_sharding::{
-    AskError, Entity, EntityCtx, EntityInit, EntityKey, EntityRef, EntityType, Failure, Passivation, Region, SendError,
-    Sharding,
+    AskError, DaemonInit, DaemonProcesses, Entity, EntityCtx, EntityInit, EntityKey, EntityRef, EntityType, Failure,
+    Passivation, Region, SendError, Sharding,
 };
 pub use serde::{Deserialize, Serialize};
 

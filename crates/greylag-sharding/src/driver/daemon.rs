@@ -104,7 +104,7 @@ impl Sharding {
             name: name.into(),
             count,
             factory,
-            role: String::new(),
+            role: self.settings().role.clone(),
             settings: self.settings().daemon.clone(),
             supervision: Supervision::default(),
             stop_message: None,
@@ -117,7 +117,7 @@ where
     E: Entity,
     F: Fn(&DaemonInit) -> Result<E, Failure> + Send + Sync + 'static,
 {
-    /// Only nodes with this role run workers. Default: all nodes.
+    /// Only nodes with this role run workers. Default: the setting `role`, which is all nodes.
     pub fn role(mut self, role: impl Into<String>) -> Self {
         self.role = role.into();
         self
