@@ -47,6 +47,7 @@ struct Node {
     starting: Option<Generation>,
     ending: Option<Generation>,
     starts: u32,
+    kills: u32,
 }
 
 struct Lab {
@@ -125,6 +126,7 @@ impl Lab {
                 starting: None,
                 ending: None,
                 starts: 0,
+                kills: 0,
             });
             lab.tell(node, Input::Membership(members.clone()));
             lab.coordinate(node, CoordinatorMessage::RegisterAck { serial: 1 });
@@ -168,8 +170,10 @@ impl Lab {
                 self.nodes[node].starting = Some(generation);
                 self.nodes[node].starts += 1;
             }
-            Effect::StopShard { generation, .. } | Effect::KillShard { generation, .. } => {
+            Effect::StopShard { generation, .. } => self.nodes[node].ending = Some(generation),
+            Effect::KillShard { generation, .. } => {
                 self.nodes[node].ending = Some(generation);
+                self.nodes[node].kills += 1;
             }
             Effect::DeadLetter { token, reason, .. } => {
                 let message = self.nodes[node].tokens.remove(&token).expect("named once");
@@ -1070,6 +1074,28 @@ fn scenario_34_a_shard_that_comes_back_starts_after_the_former_one_has_ended() {
     lab.ready(O);
     assert_eq!((lab.started(O, 2), lab.nodes[O].starts), (1, 2));
     assert_eq!((lab.handled, lab.dead), (vec![(O, "m")], vec![]));
+}
+
+/// A shard that has begun to stop in order goes on so, whatever becomes of its region: entities see their stop message
+/// through. Only what is left for another owner has none any more.
+#[test]
+fn scenario_51_a_shard_that_stops_in_order_is_not_killed_for_want_of_another_region() {
+    let ends: [fn(&mut Lab); 2] = [
+        |lab| lab.coordinate(O, CoordinatorMessage::StopHere),
+        |lab| lab.tell(O, Input::Membership(members_that_prepare(lab.now))),
+    ];
+    for (ends, reason) in ends.into_iter().zip([DeadLetterReason::NoOtherRegion, DeadLetterReason::RegionStopped]) {
+        let mut lab = Lab::owned_by_o();
+        lab.nodes[O].busy = true;
+        lab.send(O, "m");
+        lab.tell(O, Input::GracefulShutdown);
+        lab.hand_off(O, 1, 1, &[]);
+        assert_eq!(lab.nodes[O].ending, Some(generation(1)));
+        ends(&mut lab);
+        assert_eq!((lab.nodes[O].region.state(), lab.nodes[O].kills), (RegionState::Stopping, 0));
+        lab.stopped(O);
+        assert_eq!((lab.nodes[O].region.state(), lab.dead), (RegionState::Stopped, vec![("m", reason)]));
+    }
 }
 
 /// All three are there, and the cluster prepares to end.

@@ -7,8 +7,9 @@ use std::time::Instant;
 use greylag_core::DeadLetterReason;
 
 use super::protocol::{Effect, Route};
-use super::slot::{Ending, Task};
+use super::slot::{Ending, Slot, Task};
 use super::{Region, RegionState};
+use crate::ids::ShardId;
 
 impl Region {
     pub(super) fn on_graceful(&mut self, now: Instant, out: &mut Vec<Effect>) {
@@ -68,21 +69,27 @@ impl Region {
                 slot.hand_back = None;
                 region.publish(&shard, slot, Route::Closed, out);
                 region.drop_buffer(&shard, slot, reason, out);
-                let serving = |hosting: &&mut super::slot::Hosting| {
-                    hosting.task == Task::Ready && hosting.has_served && hosting.ending.is_none()
-                };
-                match slot.hosting_mut().filter(serving) {
-                    Some(hosting) if !kill => {
-                        hosting.task = Task::Ending;
-                        hosting.ending = Some(Ending::RegionEnds);
-                        hosting.handoff = None;
-                        let generation = hosting.generation;
-                        out.push(Effect::StopShard { shard: shard.clone(), generation });
-                    }
-                    _ => region.kill(now, &shard, slot, Ending::RegionEnds, out),
+                if kill || !Self::stop_in_order(&shard, slot, out) {
+                    region.kill(now, &shard, slot, Ending::RegionEnds, out);
                 }
             });
         }
+    }
+
+    /// Stops a shard that serves by stop messages, or lets it go on to stop so. False for one that has begun nothing.
+    fn stop_in_order(shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) -> bool {
+        let Some(hosting) = slot.hosting_mut() else { return false };
+        let serves = hosting.task == Task::Ready && hosting.has_served && hosting.ending.is_none();
+        if serves {
+            hosting.task = Task::Ending;
+            out.push(Effect::StopShard { shard: shard.clone(), generation: hosting.generation });
+        }
+        let stops = hosting.task == Task::Ending;
+        if stops {
+            hosting.ending = Some(Ending::RegionEnds);
+            hosting.handoff = None;
+        }
+        stops
     }
 
     /// Ends a region that shuts down once it hosts no shard and buffers no message.
