@@ -21,6 +21,7 @@ mod protocol;
 mod reconcile;
 mod recorded;
 mod registry;
+mod remember;
 pub mod replay;
 mod requests;
 mod stops;
@@ -40,6 +41,7 @@ pub use self::protocol::{
 };
 use self::recorded::Recorded;
 use self::registry::Registry;
+use self::remember::RememberedShards;
 use self::requests::Requests;
 use self::stops::Stops;
 use self::tables::Tables;
@@ -120,6 +122,7 @@ pub struct Coordinator {
     adopting: BTreeMap<ShardId, (Generation, ClaimState)>,
     /// What is durable beside homes, in mode persistence.
     recorded: Recorded,
+    remembered: RememberedShards,
     next_seq: u64,
     requests: Requests,
     handoffs: HandOffs,
@@ -147,6 +150,7 @@ impl Coordinator {
         Self {
             fingerprint: config.fingerprint.clone(),
             recorded: Recorded::new(config.settings.state_store_mode),
+            remembered: RememberedShards::new(&config.fingerprint),
             config,
             state: CoordinatorState::Reading,
             epoch: 0,
@@ -210,6 +214,9 @@ impl Coordinator {
             Input::FromRegion { node, message } => self.on_region(now, &node, message, out),
             Input::Membership(members) => self.on_membership(now, members, out),
             Input::Standing(standing) => self.standing = standing,
+            Input::RememberedShards(shards) => self.on_remembered(shards, out),
+            Input::ShardsRemembered(shards) => self.on_shards_remembered(shards),
+            Input::RememberStopped => self.on_remember_stopped(out),
             Input::Allocated { call, homes } => self.on_allocated(call, homes, out),
             Input::Rebalance { shards } => self.on_rebalance(now, shards, out),
             Input::SelfSuspect => self.suspect = true,

@@ -23,6 +23,7 @@ use crate::extractor::Extractor;
 use crate::host::HostedEntity;
 use crate::key::EntityKey;
 use crate::passivation::Passivation;
+use crate::remember::RememberStore;
 use crate::settings::ShardingSettings;
 
 /// An entity whose own type is forgotten: shards hold these.
@@ -89,7 +90,20 @@ pub(crate) struct Common<M> {
     pub(crate) ask_timeout: Option<Duration>,
     pub(crate) lease: Option<String>,
     pub(crate) settings: Option<ChangeSettings>,
+    pub(crate) remember: Remember,
     given: GivenTypes,
+}
+
+/// Whether a type remembers its entities.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) enum Remember {
+    /// As the settings say.
+    #[default]
+    AsSet,
+    /// Whatever the settings say, it does not.
+    Never,
+    /// In this store.
+    In(RememberStore),
 }
 
 impl<M> Default for Common<M> {
@@ -108,6 +122,7 @@ impl<M> Default for Common<M> {
             ask_timeout: None,
             lease: None,
             settings: None,
+            remember: Remember::AsSet,
             given: GivenTypes::default(),
         }
     }
@@ -329,6 +344,40 @@ impl<M: Send + 'static, K> EntityType<M, K> {
         self
     }
 
+    /// Entities start again with their shard, without a message, until they passivate: after a failure, the loss of their
+    /// node, a rebalance, and, if the store lasts, a stop of all nodes. No entity is passivated automatically. Default: the
+    /// settings `remember_entities` and `remember_entities_store`.
+    ///
+    /// ```
+    /// use greylag_sharding::{Ctx, Entity, EntityKey, EntityType, Failure, RememberStore};
+    ///
+    /// const JOB: EntityKey<()> = EntityKey::new("Job");
+    ///
+    /// struct Job;
+    ///
+    /// impl Entity for Job {
+    ///     type Message = ();
+    ///
+    ///     fn receive(&mut self, _: (), cx: &mut Ctx<'_, ()>) -> Result<(), Failure> {
+    ///         cx.passivate(); // done: it does not start again by itself
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let jobs = EntityType::new(JOB, |_| Ok(Job)).remember_entities(RememberStore::EventSourced);
+    /// ```
+    /// Source: sharding §4.8.
+    pub fn remember_entities(mut self, store: RememberStore) -> Self {
+        self.common.remember = Remember::In(store);
+        self
+    }
+
+    /// Entities start with a message or a request alone, whatever the settings say.
+    pub fn forget_entities(mut self) -> Self {
+        self.common.remember = Remember::Never;
+        self
+    }
+
     /// How long an ask waits that does not say it. Default: the setting `ask_timeout`.
     pub fn ask_timeout(mut self, timeout: Duration) -> Self {
         self.common.ask_timeout = Some(timeout);
@@ -430,6 +479,7 @@ impl<M: 'static> Described<M> {
             ("is_activity", ours.given.is_activity == theirs.given.is_activity),
             ("supervision", limits(ours) == limits(theirs)),
             ("passivation", ours.passivation == theirs.passivation),
+            ("remember_entities", ours.remember == theirs.remember),
             ("ask_timeout", ours.ask_timeout == theirs.ask_timeout),
             ("lease", ours.lease == theirs.lease),
             ("settings", ours.given.settings == theirs.given.settings),

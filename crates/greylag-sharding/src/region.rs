@@ -375,7 +375,7 @@ impl Region {
         let waiting = Waiting { kept_at: Some(now), ..waiting };
         self.count_in(&waiting.content);
         slot.buffer.insert(waiting);
-        Self::hasten_restart(now, slot);
+        self.hasten_restart(now, slot);
         self.ask_home(now, shard, slot);
     }
 

@@ -7,6 +7,7 @@ mod dispatcher;
 mod journal;
 mod lease;
 mod passivation;
+mod remember;
 mod runtime;
 
 use std::time::Duration;
@@ -19,6 +20,7 @@ pub use journal::StateJournalSettings;
 pub use lease::ShardLeaseSettings;
 
 pub use passivation::{PassivationSettings, PassivationStrategy};
+pub use remember::{EntityRecovery, OnPermanentFailure, RememberSettings};
 pub use runtime::{BlockingPoolSettings, RuntimeSettings, StuckShardAction};
 
 use crate::error::InvalidSetting;
@@ -91,6 +93,8 @@ pub struct ShardingSettings {
     /// Where the coordinator keeps homes: replicated data, or a journal that every node reaches. All nodes must agree.
     /// Default: replicated data. Source: sharding §2.14, §2.15.
     pub state_store_mode: StateStoreMode,
+    /// Which entities start again with their shard, and how.
+    pub remember: RememberSettings,
     /// Of the journal, if that is where.
     pub journal: StateJournalSettings,
     /// How long a shard may take to say what it holds, before it counts as failed in what is told of its region. Default 3 s.
@@ -106,9 +110,10 @@ pub struct ShardingSettings {
     pub daemon: DaemonProcessSettings,
     /// Longest time an allocation strategy may think. Default 10 s.
     pub allocation_timeout: Duration,
-    /// One read of coordinator state; repeated for ever. Default 2 s.
+    /// One read of coordinator state, or of a shard's remembered entities; repeated for ever. Default 2 s.
     pub waiting_for_state_timeout: Duration,
-    /// One write of coordinator state; repeated for ever. Default 5 s.
+    /// One write of coordinator state, repeated for ever; or of a shard's remembered entities, whose shard fails if it
+    /// takes longer. Default 5 s.
     pub updating_state_timeout: Duration,
     /// Replicas besides a majority that a state write reaches. Default 3.
     pub write_majority_plus: MajorityPlus,
@@ -181,6 +186,7 @@ impl Default for ShardingSettings {
             shard_failure_backoff: seconds(10),
             rebalance_interval: seconds(10),
             state_store_mode: StateStoreMode::Ddata,
+            remember: RememberSettings::default(),
             journal: StateJournalSettings::default(),
             shard_region_query_timeout: seconds(3),
             least_shard: LeastShardSettings::default(),
@@ -234,6 +240,7 @@ impl ShardingSettings {
             waiting_for_state_timeout: millis(500),
             updating_state_timeout: millis(500),
             lease: ShardLeaseSettings { retry_interval: millis(200), ..ShardLeaseSettings::default() },
+            remember: RememberSettings::test(),
             journal: StateJournalSettings { recovery_timeout: millis(500), ..StateJournalSettings::default() },
             ..Self::default()
         }
@@ -302,6 +309,7 @@ impl ShardingSettings {
         self.daemon.validate()?;
         self.runtime.validate()?;
         self.lease.validate()?;
+        self.remember.validate()?;
         let relative = self.least_shard.rebalance_relative_limit;
         if !(0.0..=1.0).contains(&relative) {
             return fail(

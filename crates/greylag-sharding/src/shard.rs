@@ -21,6 +21,8 @@ mod idle;
 mod index;
 mod lease;
 mod protocol;
+mod remember;
+mod remembering;
 mod repeats;
 mod slab;
 mod stuck;
@@ -37,7 +39,8 @@ use twox_hash::XxHash3_64;
 
 pub(crate) use census::Census;
 pub use lease::{LeaseEffect, LeaseInput, ShardLease};
-pub use protocol::{Effect, Ended, Input, Outcome, Overdue, SlotId, TimerChange, Weigh};
+pub use protocol::{Effect, Ended, Input, Notice, Outcome, Overdue, SlotId, TimerChange, Weigh};
+pub use remembering::{InvalidTransition, Remembered, StoreUpdate};
 pub(crate) use repeats::{Beat, Fired, Repeats};
 pub(crate) use stuck::{Look, StuckHandler};
 pub use timers::STOP_WARN_AFTER;
@@ -50,6 +53,7 @@ use crate::passivation::{Passivation, Strategy};
 use crate::settings::ShardingSettings;
 use idle::IdleWheel;
 use index::Index;
+use remembering::Remembering;
 use slab::{Extra, Hold, Item, Phase, Slab, Slot};
 use timers::Due;
 use wheel::Wheel;
@@ -105,6 +109,8 @@ pub struct Shard<E, P> {
     victims: Vec<u32>,
     life: Life,
     leftovers: Vec<(EntityId, P)>,
+    /// Of a type that remembers its entities.
+    remembering: Option<Box<Remembering>>,
 }
 
 impl<E, P: Weigh> Shard<E, P> {
@@ -144,6 +150,7 @@ impl<E, P: Weigh> Shard<E, P> {
             life: Life::Serving,
             leftovers: Vec::new(),
             settings,
+            remembering: None,
         }
     }
 
@@ -162,12 +169,19 @@ impl<E, P: Weigh> Shard<E, P> {
             Input::Failed { slot, cause, payload } => self.on_failed(now, slot.0, &cause, payload, out),
             Input::Stop { deadline } => self.on_stop(now, deadline, out),
             Input::Limit { entities } => self.active.set_limit(entities, &mut self.victims),
-            Input::Kill => self.on_kill(out),
+            Input::Begin => self.on_begin(now, out),
+            Input::Loaded { ids } => self.on_loaded(ids, out),
+            Input::LoadFailed => self.on_load_failed(now, out),
+            Input::Stored { number } => self.on_stored(now, number, out),
+            Input::StoreFailed { number } => self.on_store_failed(now, number, out),
+            Input::Moved { ids } => self.on_moved(now, &ids, out),
+            Input::Kill => self.on_kill(now, out),
             Input::Tick => self.on_tick(now, out),
         }
         if !self.victims.is_empty() {
             self.passivate_victims(now, out);
         }
+        self.store_next(now, out);
     }
 
     /// Asks the entities that the strategy has chosen to stop.
@@ -184,10 +198,12 @@ impl<E, P: Weigh> Shard<E, P> {
         let sweeps = self.idle.due_at().filter(|_| self.life == Life::Serving);
         let sweep = sweeps.and_then(|tick| self.started_at.checked_add(TOUCH_TICK.saturating_mul(tick)));
         let (stop, warning) = match self.life {
-            Life::Stopping { deadline, warn_at, .. } => (Some(deadline), warn_at),
+            // Without entities it only waits for its store.
+            Life::Stopping { deadline, warn_at, .. } if self.slots.live() > 0 => (Some(deadline), warn_at),
             _ => (None, None),
         };
-        [timer, deadline, sweep, stop, warning].into_iter().flatten().min()
+        let store = self.remembering.as_ref().and_then(|remembering| remembering.next_deadline());
+        [timer, deadline, sweep, stop, warning, store].into_iter().flatten().min()
     }
 
     /// Whether a `Turn` would do something.
@@ -245,8 +261,9 @@ impl<E, P: Weigh> Shard<E, P> {
         }
         let hash = self.hash(&id);
         let Some(at) = self.index.find(hash, |slot| self.slots.get(slot).id.as_ref() == Some(&id)) else {
-            return self.on_first_message(id, hash, payload, out);
+            return self.on_first_message(now, id, hash, payload, out);
         };
+        self.wake_held(at);
         let tick = self.tick;
         let slot = self.slots.get_mut(at);
         if activity {
@@ -267,14 +284,19 @@ impl<E, P: Weigh> Shard<E, P> {
         }
     }
 
-    fn on_first_message(&mut self, id: EntityId, hash: u64, payload: P, out: &mut Vec<Effect<E, P>>) {
+    fn on_first_message(&mut self, now: Instant, id: EntityId, hash: u64, payload: P, out: &mut Vec<Effect<E, P>>) {
         if self.life != Life::Serving {
             self.leftovers.push((id, payload));
             return;
         }
+        let may_start = self.may_start(&id);
         let at = self.slots.insert(id);
         self.index.insert(hash, at);
-        self.begin_start(at, Some(payload), out);
+        if may_start {
+            self.begin_start(now, at, Some(payload), out);
+        } else {
+            self.remember_first(now, at, payload, out);
+        }
     }
 
     /// Whether an entity may run straight from the inbox. One that has handled its share while others wait must queue
@@ -289,6 +311,10 @@ impl<E, P: Weigh> Shard<E, P> {
     }
 
     fn enqueue_user(&mut self, now: Instant, at: u32, (payload, activity): (P, bool), out: &mut Vec<Effect<E, P>>) {
+        if self.slots.get(at).phase == Phase::Storing && !self.may_wait_for_store() {
+            let id = self.slots.get(at).id.clone().expect("a slot found by its id has one");
+            return out.push(Effect::DeadLetter { id, payload, reason: DeadLetterReason::BufferFull });
+        }
         let room = self.room();
         let is_full = self.later >= self.settings.buffer_size;
         let slot = self.slots.get_mut(at);
@@ -312,6 +338,7 @@ impl<E, P: Weigh> Shard<E, P> {
             self.later += 1;
         } else {
             extra.push(Item::User { payload, activity });
+            self.note_waiting(at);
             self.make_ready(at);
         }
     }
@@ -363,9 +390,9 @@ impl<E, P: Weigh> Shard<E, P> {
     fn run_next(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
         let slot = self.slots.get_mut(at);
         match slot.phase {
-            Phase::Absent => return self.start_from_queue(at, out),
+            Phase::Absent => return self.start_from_queue(now, at, out),
             Phase::Active => {}
-            Phase::Starting | Phase::Suspended(_) | Phase::Held => return,
+            Phase::Starting | Phase::Suspended(_) | Phase::Held | Phase::Storing => return,
         }
         loop {
             let slot = self.slots.get_mut(at);
@@ -416,7 +443,8 @@ impl<E, P: Weigh> Shard<E, P> {
 
     // --- starting ---
 
-    fn begin_start(&mut self, at: u32, payload: Option<P>, out: &mut Vec<Effect<E, P>>) {
+    fn begin_start(&mut self, now: Instant, at: u32, payload: Option<P>, out: &mut Vec<Effect<E, P>>) {
+        let Some(payload) = self.note_start(now, at, payload, out) else { return };
         self.last_incarnation += 1;
         let (incarnation, tick) = (self.last_incarnation, self.tick);
         let slot = self.slots.get_mut(at);
@@ -428,12 +456,12 @@ impl<E, P: Weigh> Shard<E, P> {
         out.push(Effect::Start { slot: SlotId(at), payload });
     }
 
-    fn start_from_queue(&mut self, at: u32, out: &mut Vec<Effect<E, P>>) {
+    fn start_from_queue(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
         let slot = self.slots.get_mut(at);
         let first = slot.existing().and_then(Extra::pop);
         match first {
             Some(Item::User { payload, .. }) if self.life == Life::Serving => {
-                self.begin_start(at, Some(payload), out);
+                self.begin_start(now, at, Some(payload), out);
             }
             Some(item) => self.slots.get_mut(at).extra().push_front(item),
             None => self.free(at),
@@ -453,6 +481,9 @@ impl<E, P: Weigh> Shard<E, P> {
             return;
         }
         slot.phase = Phase::Active;
+        if let Some(extra) = slot.existing() {
+            extra.failed_starts = 0;
+        }
         let at_once = outcome.is_empty() && !slot.has_queue();
         match payload {
             Some(payload) if at_once => out.push(Effect::Run { slot: SlotId(at), payload }),
@@ -500,8 +531,11 @@ impl<E, P: Weigh> Shard<E, P> {
         if outcome.fenced {
             return self.on_fenced(now, at, out);
         }
+        if outcome.passivate {
+            self.note_passivation(now, at, out);
+        }
         if outcome.stop {
-            return self.end(at, Ended::Stopped, out);
+            return self.end(now, at, Ended::Stopped, out);
         }
         for change in outcome.timers {
             self.change_timer(at, change);
@@ -622,11 +656,14 @@ impl<E, P: Weigh> Shard<E, P> {
     }
 
     /// Ends an incarnation; user messages that wait start the next one, or are leftovers.
-    fn end(&mut self, at: u32, why: Ended, out: &mut Vec<Effect<E, P>>) {
+    fn end(&mut self, now: Instant, at: u32, why: Ended, out: &mut Vec<Effect<E, P>>) {
         self.bury(at, why, out);
         if self.life != Life::Serving {
+            self.note_end_of_passivation(now, at, out);
             self.abandon(at);
-            self.check_stopped(out);
+            self.check_stopped(now, out);
+        } else if self.remembering.is_some() {
+            self.end_remembered(now, at, why, out);
         } else if self.slots.get(at).has_queue() {
             self.make_ready(at);
         } else {
@@ -670,6 +707,7 @@ impl<E, P: Weigh> Shard<E, P> {
 
     /// Makes waiting messages leftovers, since no entity starts here any more.
     fn abandon(&mut self, at: u32) {
+        self.cancel_storing(at);
         let slot = self.slots.get_mut(at);
         let Some(id) = slot.id.clone() else { return };
         if let Some(extra) = slot.existing() {
@@ -705,8 +743,12 @@ impl<E, P: Weigh> Shard<E, P> {
         out: &mut Vec<Effect<E, P>>,
     ) {
         let slot = self.slots.get_mut(at);
-        if slot.id.is_none() || matches!(slot.phase, Phase::Absent | Phase::Held) {
+        if slot.id.is_none() || matches!(slot.phase, Phase::Absent | Phase::Held | Phase::Storing) {
             return;
+        }
+        if matches!(cause, FailureCause::Start(_)) && self.remembering.is_some() {
+            let failed = &mut slot.extra().failed_starts;
+            *failed = failed.saturating_add(1);
         }
         if let Some(payload) = payload {
             let id = slot.id.clone().expect("checked above");
@@ -737,12 +779,11 @@ impl<E, P: Weigh> Shard<E, P> {
             }
             Directive::Escalate if self.life == Life::Serving => {
                 out.extend(verdict(self.slots.get(at), cause, Verdict::Escalated));
-                out.push(Effect::Escalate);
-                self.on_kill(out);
+                self.fail_shard(now, out);
             }
             _ => {
                 out.extend(verdict(self.slots.get(at), cause, Verdict::Stopped));
-                self.end(at, Ended::Failed, out);
+                self.end(now, at, Ended::Failed, out);
             }
         }
     }
@@ -780,8 +821,8 @@ impl<E, P: Weigh> Shard<E, P> {
     /// The incarnation ends; its messages wait until the region has had time to learn who owns the
     /// shard. If that is another region, the shard is killed and the messages travel there.
     fn on_fenced(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
-        if self.life != Life::Serving {
-            return self.end(at, Ended::Fenced, out);
+        if self.life != Life::Serving || self.is_passivating(at) {
+            return self.end(now, at, Ended::Fenced, out);
         }
         self.bury(at, Ended::Fenced, out);
         let until = now + self.settings.retry_interval;
@@ -836,7 +877,7 @@ impl<E, P: Weigh> Shard<E, P> {
         let deadline = now.checked_add(deadline).unwrap_or(now + FAR);
         self.life = Life::Stopping { next: 0, deadline, warn_at: Some(now + STOP_WARN_AFTER) };
         self.send_stops(now, out);
-        self.check_stopped(out);
+        self.check_stopped(now, out);
     }
 
     /// Requests the stop of some more entities.
@@ -848,7 +889,7 @@ impl<E, P: Weigh> Shard<E, P> {
             let slot = self.slots.get(at);
             match slot.phase {
                 _ if slot.id.is_none() => {}
-                Phase::Absent | Phase::Held => self.abandon(at),
+                Phase::Absent | Phase::Held | Phase::Storing => self.abandon(at),
                 Phase::Active if !slot.stop_requested && !slot.has_queue() => {
                     self.slots.get_mut(at).stop_requested = true;
                     self.begin_stop(now, at, out);
@@ -856,38 +897,42 @@ impl<E, P: Weigh> Shard<E, P> {
                 _ => self.request_stop(now, at, out),
             }
         }
-        self.check_stopped(out);
+        self.check_stopped(now, out);
     }
 
-    fn end_all(&mut self, why: Ended, out: &mut Vec<Effect<E, P>>) {
+    fn end_all(&mut self, now: Instant, why: Ended, out: &mut Vec<Effect<E, P>>) {
         self.ready.clear();
         for at in 0..self.slots.bound() {
             let slot = self.slots.get_mut(at);
             slot.ready = false;
             match slot.phase {
                 _ if slot.id.is_none() => {}
-                Phase::Absent | Phase::Held => self.abandon(at),
+                Phase::Absent | Phase::Held | Phase::Storing => self.abandon(at),
                 _ => {
                     self.bury(at, why, out);
+                    if why != Ended::Killed {
+                        self.note_end_of_passivation(now, at, out);
+                    }
                     self.abandon(at);
                 }
             }
         }
-        self.check_stopped(out);
+        self.check_stopped(now, out);
     }
 
-    fn on_kill(&mut self, out: &mut Vec<Effect<E, P>>) {
+    fn on_kill(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
         if self.life == Life::Stopped {
             return;
         }
         let next = self.slots.bound();
         self.life = Life::Stopping { next, deadline: self.started_at, warn_at: None };
-        self.end_all(Ended::Killed, out);
+        self.abandon_store();
+        self.end_all(now, Ended::Killed, out);
     }
 
-    fn check_stopped(&mut self, out: &mut Vec<Effect<E, P>>) {
+    fn check_stopped(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
         let Life::Stopping { next, .. } = self.life else { return };
-        if next >= self.slots.bound() && self.slots.live() == 0 {
+        if next >= self.slots.bound() && self.slots.live() == 0 && !self.waits_for_store(now) {
             self.life = Life::Stopped;
             out.push(Effect::Stopped(std::mem::take(&mut self.leftovers)));
         }

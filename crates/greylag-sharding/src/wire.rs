@@ -6,6 +6,7 @@
 mod daemon;
 pub mod history;
 pub mod inspection;
+pub mod remembered;
 
 use bytes::Bytes;
 use greylag_core::{DecodeError, Generation, NodeAddress, Uid, UniqueAddress};

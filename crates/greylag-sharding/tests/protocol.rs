@@ -6,7 +6,7 @@
 #[path = "common/machines.rs"]
 mod machines;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -72,6 +72,16 @@ fn generation(text: &str) -> Generation {
     Generation::new(epoch.parse().expect("a number"), seq.parse().expect("a number")).expect("in range")
 }
 
+/// What a node understands the type to be.
+fn understood(shards: u32, mode: StateStoreMode, remembers: bool) -> Fingerprint {
+    let plain = fingerprint(shards);
+    if !remembers {
+        return plain;
+    }
+    let store = if mode == StateStoreMode::Persistence { "eventsourced" } else { "ddata" };
+    Fingerprint { remember_entities: true, remember_entities_store: store.into(), state_store_mode: mode, ..plain }
+}
+
 /// What an incarnation is made of, as far as cases say it.
 struct Made<'a> {
     node: &'a str,
@@ -87,7 +97,7 @@ fn machine(effects: &mut Vec<Effect>, made: &Made<'_>) -> Coordinator {
     let Made { node, incarnation, margin, mode, max_batch, min_regions, remembers } = *made;
     let config = CoordinatorConfig {
         id: CoordinatorId { node: address(node), incarnation },
-        fingerprint: Fingerprint { remember_entities: remembers, ..fingerprint(12) },
+        fingerprint: understood(12, mode, remembers),
         role: String::new(),
         settings: ShardingSettings { state_store_mode: mode, min_regions, ..ShardingSettings::test() },
         down_removal_margin: margin,
@@ -102,8 +112,8 @@ impl World {
         let mut effects = Vec::new();
         let margin = Duration::from_secs(1);
         let mode = StateStoreMode::Ddata;
-        let max_batch = usize::MAX;
-        let made = Made { node: "a", incarnation: 1, margin, mode, max_batch, min_regions: 1, remembers: false };
+        let (max_batch, min_regions, remembers) = (usize::MAX, 1, false);
+        let made = Made { node: "a", incarnation: 1, margin, mode, max_batch, min_regions, remembers };
         let mut machine = machine(&mut effects, &made);
         machine.handle(start, Input::Standing(Standing::Agreed), &mut effects);
         let (members, stored, serials) = (Members::default(), StoredState::default(), BTreeMap::new());
@@ -117,8 +127,8 @@ impl World {
             stored,
             history,
             batch: None,
-            min_regions: 1,
-            remembers: false,
+            min_regions,
+            remembers,
             serials,
             margin,
             effects,
@@ -140,6 +150,15 @@ impl World {
                 self.min_regions = case.parse("min-regions").unwrap_or(1);
                 self.incarnate("a", 1, case.parse("max-batch").unwrap_or(usize::MAX));
             }
+            "remembered" => {
+                let shards = case.arg("shards").unwrap_or("").split(',').filter(|s| !s.is_empty());
+                let shards: BTreeSet<_> = shards.map(|shard| ShardId::new(shard).expect("valid")).collect();
+                self.tell(match case.flag("added") {
+                    true => Input::ShardsRemembered(shards.into_iter().collect()),
+                    false => Input::RememberedShards(shards),
+                });
+            }
+            "remember-stopped" => self.tell(Input::RememberStopped),
             "fail-over" => {
                 self.batch = None;
                 self.incarnate(case.arg("to").unwrap_or("a"), 2, usize::MAX);
@@ -255,7 +274,7 @@ impl World {
                     region: region_of,
                     proxy: case.flag("proxy"),
                     serial: *serial,
-                    fingerprint: fingerprint(case.parse("shards").unwrap_or(12)),
+                    fingerprint: understood(case.parse("shards").unwrap_or(12), self.mode, self.remembers),
                     highest_epoch: case.parse("epoch").unwrap_or(0),
                     hosted: case.arg("hosts").unwrap_or("").split(',').filter(|c| !c.is_empty()).map(claim).collect(),
                 })
@@ -307,6 +326,8 @@ impl World {
             }
             let line = match &effect {
                 Effect::Read => "read".to_owned(),
+                Effect::ReadRemembered => "read remembered".to_owned(),
+                Effect::Remember { shards } => format!("remember {shards:?}"),
                 Effect::Commit { batch, events } => {
                     let events: Vec<_> = events.iter().map(show_event).collect();
                     format!("commit {batch}: {}", events.join("; "))
@@ -342,7 +363,7 @@ impl World {
         for event in events {
             self.history.apply(event.clone().into()).expect("no contradiction");
         }
-        self.stored = self.history.state(&fingerprint(12)).expect("no contradiction");
+        self.stored = self.history.state(&understood(12, self.mode, self.remembers)).expect("no contradiction");
     }
 }
 

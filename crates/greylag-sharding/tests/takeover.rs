@@ -220,6 +220,7 @@ impl World {
             Decision::CallRebalance { .. } => self.decide(Fact::Rebalance { shards: BTreeSet::new() }),
             Decision::Continue => self.decide(Fact::Continue),
             Decision::Stop(reason) => panic!("the coordinator stopped: {reason:?}"),
+            Decision::ReadRemembered | Decision::Remember { .. } => unreachable!("the type remembers no entities"),
             Decision::Event(_) => {}
         }
     }

@@ -229,6 +229,11 @@ impl NodeBuilder {
             let sharding = {
                 let defaults = settings.sharding.clone();
                 let sharding = greylag_sharding::Sharding::start(cluster.clone(), stores, defaults).await?;
+                #[cfg(feature = "ddata-sled")]
+                let sharding = {
+                    let (settings, address) = (settings.clone(), cluster.self_address().address().clone());
+                    sharding.durable_store(move |replicator| crate::node::ddata_store(&settings, &address, replicator))
+                };
                 for set_up in self.entities {
                     set_up(&sharding)?;
                 }

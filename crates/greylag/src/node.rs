@@ -192,31 +192,11 @@ impl Node {
         let membership = greylag_ddata::Membership::from_cluster(&self.cluster);
         #[cfg(feature = "ddata-sled")]
         if settings.durable.is_used() {
-            let store = self.ddata_store(&settings.name);
+            let store = ddata_store(&self.settings, self.cluster.self_address().address(), &settings.name);
             let transport = self.transport.clone();
             return greylag_ddata::Replicator::start_durable(settings, types, transport, membership, store);
         }
         greylag_ddata::Replicator::start(settings, types, self.transport.clone(), membership)
-    }
-
-    /// Where the durable entries of a replicator lie. Source: ddata U6.
-    #[cfg(feature = "ddata-sled")]
-    fn ddata_store(&self, replicator: &str) -> Arc<greylag_store_sled::DdataStore> {
-        use greylag_store_sled::{DdataStore, DdataStoreSettings};
-        let place = &self.settings.ddata_store;
-        let cluster = &self.settings.transport.cluster_name;
-        let port = self.cluster.self_address().address().port();
-        let path = DdataStore::place(std::path::Path::new(""), &place.path, cluster, replicator, port);
-        let transport = &self.settings.transport;
-        let is_chosen = transport.canonical_port == 0 && transport.bind_port.unwrap_or(0) == 0;
-        if is_chosen && path != place.path {
-            tracing::warn!(path = %path.display(), "the place of durable entries is named for a port that the system chose; after a restart it will be another");
-        }
-        let (cache_bytes, min_free_bytes) = (place.cache_bytes as u64, place.min_free_bytes);
-        let ballast_bytes = place.ballast_bytes;
-        let settings =
-            DdataStoreSettings { cache_bytes, min_free_bytes, ballast_bytes, ..DdataStoreSettings::default() };
-        Arc::new(DdataStore::new(path, settings))
     }
 
     /// Leaves the cluster in order: shards are handed off, singletons handed over, the others see a
@@ -313,4 +293,25 @@ async fn asked_to_end() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending().await
     }
+}
+
+/// Where a node at this address keeps the durable entries of a replicator. Source: ddata U6.
+#[cfg(feature = "ddata-sled")]
+pub(crate) fn ddata_store(
+    settings: &NodeSettings,
+    address: &NodeAddress,
+    replicator: &str,
+) -> Arc<greylag_store_sled::DdataStore> {
+    use greylag_store_sled::{DdataStore, DdataStoreSettings};
+    let (place, transport) = (&settings.ddata_store, &settings.transport);
+    let path =
+        DdataStore::place(std::path::Path::new(""), &place.path, &transport.cluster_name, replicator, address.port());
+    let is_chosen = transport.canonical_port == 0 && transport.bind_port.unwrap_or(0) == 0;
+    if is_chosen && path != place.path {
+        tracing::warn!(path = %path.display(), "the place of durable entries is named for a port that the system chose; after a restart it will be another");
+    }
+    let (cache_bytes, min_free_bytes) = (place.cache_bytes as u64, place.min_free_bytes);
+    let ballast_bytes = place.ballast_bytes;
+    let settings = DdataStoreSettings { cache_bytes, min_free_bytes, ballast_bytes, ..DdataStoreSettings::default() };
+    Arc::new(DdataStore::new(path, settings))
 }

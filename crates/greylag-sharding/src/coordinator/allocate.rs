@@ -74,8 +74,10 @@ impl Coordinator {
         if view.regions.is_empty() {
             return;
         }
+        let wanted = self.requests.wanted(|shard| self.is_nowhere(shard));
+        self.remember(wanted, out);
         let mut requests = std::mem::take(&mut self.requests);
-        let call = requests.begin_call(|shard| self.is_nowhere(shard));
+        let call = requests.begin_call(|shard| self.is_nowhere(shard) && self.remembered.allows(shard));
         self.requests = requests;
         out.extend(call.map(|(call, shards)| Effect::CallAllocate { call, shards, view }));
     }

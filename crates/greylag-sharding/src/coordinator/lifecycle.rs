@@ -84,6 +84,9 @@ impl Coordinator {
 
     fn take_stock(&mut self, now: Instant, state: StoredState, out: &mut Vec<Effect>) {
         self.ledger.load(state.homes);
+        if self.remembered.is_in_store() {
+            out.push(Effect::ReadRemembered);
+        }
         self.recorded.load(state.regions, now + self.config.settings.journal.recovery_timeout);
         self.initialized |= state.initialized;
         self.state = CoordinatorState::Reconciling;
@@ -264,6 +267,7 @@ impl Coordinator {
             if self.handoffs.remove(&shard).is_some_and(|handoff| handoff.is_move()) {
                 self.requests.make_eager(&shard);
             }
+            self.lost_home(&shard);
             self.deallocate(&shard, None);
         }
         if self.recorded.remove(region) {
@@ -296,6 +300,7 @@ impl Coordinator {
             self.tell_table(&region, out);
         }
         self.answer_requests(out);
+        self.want_remembered(out);
         self.on_tick(now, out);
     }
 
@@ -330,6 +335,7 @@ impl Coordinator {
         self.tick_handoffs(now, out);
         if self.rebalance_at.is_some_and(|at| at <= now) {
             self.rebalance_at = Some(now + self.config.settings.rebalance_interval);
+            self.want_remembered(out);
             self.call_rebalance(out);
         }
     }

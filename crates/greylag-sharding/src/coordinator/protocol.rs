@@ -56,6 +56,10 @@ pub struct StoredState {
     pub regions: BTreeSet<RegionId>,
     /// The registration gate was passed once (sharding §2.16). Replicated data says so by having a home.
     pub initialized: bool,
+    /// Shards whose entities are remembered, in a journal that does not keep homes: all that ever had one.
+    pub remembered: BTreeSet<ShardId>,
+    /// Homes are not kept in this journal any more, but as replicated data. Source: sharding §4.8.
+    pub migrated: bool,
 }
 
 /// One durable change.
@@ -121,6 +125,12 @@ pub enum Input {
     Membership(Arc<Members>),
     /// How the type stands beside what other members mean by it: this incarnation decides nothing before all agree.
     Standing(Standing),
+    /// Answer to [`Effect::ReadRemembered`].
+    RememberedShards(BTreeSet<ShardId>),
+    /// Answer to [`Effect::Remember`].
+    ShardsRemembered(Vec<ShardId>),
+    /// The store of remembered shards cannot go on; a new incarnation opens another one.
+    RememberStopped,
     /// Answer to [`Effect::CallAllocate`]: `None` where the strategy failed.
     Allocated {
         /// As in the effect.
@@ -158,6 +168,13 @@ pub enum Effect {
         batch: u64,
         /// What to write.
         events: Vec<StateEvent>,
+    },
+    /// Read which shards are remembered, again until it succeeds; answered by [`Input::RememberedShards`].
+    ReadRemembered,
+    /// Add shards to those that are remembered, again until it succeeds; answered by [`Input::ShardsRemembered`].
+    Remember {
+        /// Which ones.
+        shards: Vec<ShardId>,
     },
     /// Control message to a node.
     Send {
@@ -204,6 +221,8 @@ pub enum StopReason {
     CommitFailed,
     /// What is stored cannot be read, as the log says: start again with backoff.
     Unreadable,
+    /// The store of remembered shards cannot go on: start again with backoff.
+    RememberStoreStopped,
     /// Its decisions are numbered to the end: start again at once.
     GenerationsUsedUp,
     /// This node is no member any more.

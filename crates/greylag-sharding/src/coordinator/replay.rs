@@ -59,6 +59,10 @@ pub enum HistoryEvent {
         /// The region that has unhandled messages for the home that follows.
         leftovers_from: Option<RegionId>,
     },
+    /// The entities of these shards are remembered. Written where homes are not in the journal.
+    ShardsRemembered(BTreeSet<ShardId>),
+    /// Homes are not in the journal from here on: the shards that had one are remembered.
+    Migrated,
 }
 
 impl From<StateEvent> for HistoryEvent {
@@ -184,6 +188,17 @@ impl Replay {
             }
             HistoryEvent::ShardHomeDeallocated { shard, generation, leftovers_from } => {
                 self.on_deallocated(shard, generation, leftovers_from)
+            }
+            HistoryEvent::ShardsRemembered(shards) => {
+                self.state.remembered.extend(shards);
+                Ok(())
+            }
+            HistoryEvent::Migrated => {
+                let homes = std::mem::take(&mut self.state.homes);
+                self.state.remembered.extend(homes.into_keys());
+                self.state.regions.clear();
+                self.state.migrated = true;
+                Ok(())
             }
         }
     }

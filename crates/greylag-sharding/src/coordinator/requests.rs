@@ -68,6 +68,12 @@ impl Requests {
         self.asked.is_none() && !self.fresh.is_empty()
     }
 
+    /// Those of the fresh shards that are wanted, and that a region or the coordinator itself waits for.
+    pub(super) fn wanted(&self, is_wanted: impl Fn(&ShardId) -> bool) -> Vec<ShardId> {
+        let needs = |shard: &&ShardId| self.waiting.contains_key(*shard) || self.eager.contains(*shard);
+        self.fresh.iter().filter(needs).filter(|shard| is_wanted(shard)).cloned().collect()
+    }
+
     /// Begins a call of the strategy for those of the fresh shards that are wanted: its number, and each shard with the
     /// region that asked first.
     pub(super) fn begin_call(

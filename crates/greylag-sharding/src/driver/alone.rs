@@ -1,14 +1,17 @@
 //! The coordinator of a node without a cluster: it gives every shard to the one region there is.
 //!
 //! For tests of entities and for programs that never grow beyond one process. Nothing is stored, so
-//! its epoch is the wall clock's seconds: generations keep rising from start to start.
+//! its epoch is the wall clock's seconds: generations keep rising from start to start. Shards whose entities are remembered
+//! are hosted at once; a shard is remembered before it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use greylag_core::{Generation, UniqueAddress};
+use tokio::runtime::Handle;
 
 use super::region::AnyRegion;
+use super::remember::Memory;
 use super::shared::Coordination;
 use crate::ids::{RegionId, ShardId};
 use crate::message::{
@@ -17,10 +20,15 @@ use crate::message::{
 use crate::region::Input;
 
 /// See the module's description.
-pub(crate) struct Alone {
+pub(crate) struct Alone(Arc<Inner>);
+
+struct Inner {
     epoch: Epoch,
     region: Weak<dyn AnyRegion>,
     homes: Mutex<Homes>,
+    /// Of a type that remembers its entities.
+    memory: Option<Arc<Memory>>,
+    runtime: Handle,
 }
 
 #[derive(Default)]
@@ -33,10 +41,18 @@ struct Homes {
 }
 
 impl Alone {
-    pub(crate) fn new(epoch: Epoch, region: &Arc<dyn AnyRegion>) -> Self {
-        Self { epoch, region: Arc::downgrade(region), homes: Mutex::default() }
+    pub(crate) fn new(
+        epoch: Epoch,
+        region: &Arc<dyn AnyRegion>,
+        memory: Option<Arc<Memory>>,
+        runtime: &Handle,
+    ) -> Self {
+        let (region, homes, runtime) = (Arc::downgrade(region), Mutex::default(), runtime.clone());
+        Self(Arc::new(Inner { epoch, region, homes, memory, runtime }))
     }
+}
 
+impl Inner {
     fn answer(&self, node: UniqueAddress, to: &RegionId, message: CoordinatorMessage) {
         let coordinator = CoordinatorId { node: node.clone(), incarnation: 1 };
         let message = FromCoordinator { coordinator, epoch: self.epoch, to: Some(to.clone()), message };
@@ -58,6 +74,40 @@ impl Alone {
 
     fn lock(&self) -> MutexGuard<'_, Homes> {
         self.homes.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn host(&self, node: UniqueAddress, region: &RegionId, shards: impl IntoIterator<Item = ShardId>) {
+        let homes: Vec<_> = shards.into_iter().map(|shard| self.home(region, shard)).collect();
+        if !homes.is_empty() {
+            self.answer(node, region, CoordinatorMessage::HostShard(homes));
+        }
+    }
+
+    /// Hosts what is remembered already.
+    async fn host_remembered(self: Arc<Self>, node: UniqueAddress, region: RegionId, memory: Arc<Memory>) {
+        match memory.shards().read().await {
+            Ok(shards) => self.host(node, &region, shards),
+            Err(error) => tracing::error!(%error, "remembered entities start with their first message only"),
+        }
+    }
+
+    /// Hosts shards once they are remembered. What is not is asked for again by the region.
+    async fn remember(
+        self: Arc<Self>,
+        node: UniqueAddress,
+        region: RegionId,
+        memory: Arc<Memory>,
+        shards: Vec<ShardId>,
+    ) {
+        let set = memory.shards();
+        let added = match set.read().await {
+            Ok(known) => set.add(shards.iter().filter(|shard| !known.contains(shard)).cloned().collect()).await,
+            Err(error) => Err(error),
+        };
+        match added {
+            Ok(()) => self.host(node, &region, shards),
+            Err(error) => tracing::warn!(%error, "shards wait for their store"),
+        }
     }
 
     /// Orders the shards that run to stop, and tells at once of those that do not.
@@ -103,28 +153,32 @@ impl Homes {
 
 impl Coordination for Alone {
     fn tell(&self, node: UniqueAddress, message: RegionMessage) {
+        let inner = &self.0;
         match message {
             RegionMessage::Register(register) => {
                 let ack = CoordinatorMessage::RegisterAck { serial: register.serial };
-                self.answer(node, &register.region, ack);
+                inner.answer(node.clone(), &register.region, ack);
+                if let Some(memory) = inner.memory.clone() {
+                    inner.runtime.spawn(inner.clone().host_remembered(node, register.region, memory));
+                }
             }
-            RegionMessage::GetShardHome { region, shards } => {
-                let homes = shards.into_iter().map(|shard| self.home(&region, shard)).collect();
-                self.answer(node, &region, CoordinatorMessage::HostShard(homes));
-            }
+            RegionMessage::GetShardHome { region, shards } => match inner.memory.clone() {
+                None => inner.host(node, &region, shards),
+                Some(memory) => drop(inner.runtime.spawn(inner.clone().remember(node, region, memory, shards))),
+            },
             RegionMessage::ShardStopped { region, shard, generation, .. } => {
-                self.on_shard_stopped(&node, &region, shard, generation);
+                inner.on_shard_stopped(&node, &region, shard, generation);
             }
             RegionMessage::StopShards { region, request, shards } => {
-                self.on_stop_shards(&node, &region, request, shards);
+                inner.on_stop_shards(&node, &region, request, shards);
             }
             RegionMessage::GetCurrentRegions { region, request } => {
                 let regions = vec![region.clone()];
-                self.answer(node, &region, CoordinatorMessage::CurrentRegions { request, regions });
+                inner.answer(node, &region, CoordinatorMessage::CurrentRegions { request, regions });
             }
-            RegionMessage::GracefulShutdownReq { region } => self.answer(node, &region, CoordinatorMessage::StopHere),
+            RegionMessage::GracefulShutdownReq { region } => inner.answer(node, &region, CoordinatorMessage::StopHere),
             RegionMessage::RegionStopped { region } => {
-                self.answer(node, &region, CoordinatorMessage::RegionStoppedAck);
+                inner.answer(node, &region, CoordinatorMessage::RegionStoppedAck);
             }
             RegionMessage::ShardStarted { .. }
             | RegionMessage::BeginHandOffAck { .. }

@@ -23,7 +23,9 @@ use super::dispatchers::on_runtime;
 use super::inspect;
 use super::mailbox::{Mailbox, mailbox};
 use super::region::AnyRegion;
+use super::remember::{Memory, ShardSet};
 use super::shared::Coordination;
+use super::store::failures::Failures;
 use super::store::{Backend, NotCommitted, StateStore};
 use super::strategy::AllocationStrategy;
 use crate::allocation::View;
@@ -35,6 +37,7 @@ use crate::membership::Members;
 use crate::message::{CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage, Standing};
 use crate::parts::{Joiner, PART_MANIFEST};
 use crate::region::answer_without_region;
+use crate::remember::RememberError;
 use crate::settings::ShardingSettings;
 use crate::wire::{self, Control};
 
@@ -45,6 +48,8 @@ pub(crate) struct Host {
     control_lane: ControlLane,
     /// `None` where the singleton never is, because the node lacks the role.
     backend: Option<Backend>,
+    /// Of a type that remembers its entities.
+    memory: Option<Arc<Memory>>,
     fingerprint: Fingerprint,
     settings: ShardingSettings,
     margin: Duration,
@@ -78,7 +83,7 @@ impl Host {
     /// Receives for the type from now on, and coordinates it whenever the singleton is here.
     pub(crate) fn start(
         cluster: &Cluster,
-        backend: Option<Backend>,
+        (backend, memory): (Option<Backend>, Option<Arc<Memory>>),
         region: &Arc<dyn AnyRegion>,
         (name, fingerprint, settings, strategy): (
             EntityTypeName,
@@ -92,6 +97,7 @@ impl Host {
         let singleton = settings.coordinator_singleton.singleton(&fingerprint.role);
         let host = Arc::new(Self {
             backend,
+            memory,
             remoting: cluster.remoting().clone(),
             control_lane: ControlLane::new(name.clone(), cluster.remoting().clone()),
             margin: settings.down_removal_margin.unwrap_or_else(|| cluster.down_removal_margin()),
@@ -207,7 +213,10 @@ impl Host {
             match reason {
                 StopReason::HandedOver | StopReason::Downed => return,
                 StopReason::GenerationsUsedUp => continue,
-                StopReason::Fenced { .. } | StopReason::CommitFailed | StopReason::Unreadable => {}
+                StopReason::Fenced { .. }
+                | StopReason::CommitFailed
+                | StopReason::Unreadable
+                | StopReason::RememberStoreStopped => {}
             }
             if began.elapsed() > backoff * 10 {
                 backoff = self.settings.coordinator_failure_backoff;
@@ -229,6 +238,7 @@ impl Host {
         let incarnation = instance.wrapping_add(number);
         let id = CoordinatorId { node: self.remoting.self_address().clone(), incarnation };
         let store = self.open_store();
+        let shards = self.memory.as_ref().map(|memory| memory.shards());
         let config = CoordinatorConfig {
             id,
             max_batch: store.max_batch(),
@@ -245,7 +255,9 @@ impl Host {
         let mut told_to_stop = false;
         loop {
             for effect in std::mem::take(&mut effects) {
-                if let Some(reason) = self.execute(effect, &store, &sender, &mut work) {
+                if let Effect::ReadRemembered | Effect::Remember { .. } = effect {
+                    self.remember(effect, shards.as_ref(), &sender, &mut work);
+                } else if let Some(reason) = self.execute(effect, &store, &sender, &mut work) {
                     return reason;
                 }
             }
@@ -289,6 +301,8 @@ impl Host {
                 };
                 inbox.tell(answer);
             })),
+            // Executed by the caller.
+            Effect::ReadRemembered | Effect::Remember { .. } => {}
             Effect::Send { to, message } => self.send(to, message, &inbox, work),
             Effect::CallAllocate { call, shards, view } => drop(work.spawn(async move {
                 let homes = host.allocate(shards, view).await;
@@ -317,6 +331,36 @@ impl Host {
                 Input::Unreadable
             }
         }
+    }
+
+    /// Asks the store of remembered shards, again until it answers.
+    fn remember(&self, effect: Effect, shards: Option<&Arc<dyn ShardSet>>, inbox: &Mailbox, work: &mut JoinSet<()>) {
+        let Some(shards) = shards.cloned() else { return };
+        let (name, inbox, patience) = (self.name.clone(), inbox.clone(), self.settings.updating_state_timeout);
+        work.spawn(async move {
+            let mut failures = Failures::new(&name, patience, "is the store of remembered entities there?");
+            loop {
+                let (what, done) = match &effect {
+                    Effect::Remember { shards: added } => {
+                        let done = tokio::time::timeout(patience, shards.add(added.clone())).await;
+                        ("write of remembered shards", done.map(|done| done.map(|()| Input::ShardsRemembered(added.clone()))))
+                    }
+                    _ => {
+                        let done = tokio::time::timeout(patience, shards.read()).await;
+                        ("read of remembered shards", done.map(|done| done.map(Input::RememberedShards)))
+                    }
+                };
+                let late = || RememberError::Unavailable(format!("no answer within {patience:?}"));
+                match done.unwrap_or_else(|_| Err(late())) {
+                    Ok(answer) => return inbox.tell(answer),
+                    Err(error @ RememberError::Stopped(_)) => {
+                        tracing::error!(entity_type = %name, %error, "coordinator state: {what} failed, the coordinator starts anew");
+                        return inbox.tell(Input::RememberStopped);
+                    }
+                    Err(error) => failures.report(what, &error).await,
+                }
+            }
+        });
     }
 
     fn send(&self, to: UniqueAddress, message: FromCoordinator, inbox: &Mailbox, work: &mut JoinSet<()>) {

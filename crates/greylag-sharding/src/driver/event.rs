@@ -12,6 +12,7 @@ use crate::entity::{FailureCause, Verdict};
 use crate::host::Fenced;
 use crate::ids::{EntityId, ShardId};
 use crate::region::RegionEvent;
+use crate::shard::InvalidTransition;
 
 /// Something that happened to an entity type on this node. Source: sharding §6.5.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +88,32 @@ pub enum Event {
         /// How long the handler has run.
         running_for: Duration,
     },
+    /// The store of a shard's remembered entities did not do what it was asked for: the shard fails and starts again, or it
+    /// waits for an answer that is late.
+    RememberStoreFailed {
+        /// Which shard.
+        shard: ShardId,
+        /// What the store said, or what it did not say.
+        reason: String,
+    },
+    /// A shard remembers so many entities that a journal is the better store for them than replicated data.
+    ManyRemembered {
+        /// Which shard.
+        shard: ShardId,
+        /// How many.
+        entities: usize,
+    },
+    /// A remembered entity has failed to start so often that its shard does not start it again by itself.
+    EntityGivenUp {
+        /// Which one.
+        entity: EntityId,
+        /// Starts in a row that failed.
+        failures: u32,
+        /// It is not remembered any more either.
+        forgotten: bool,
+    },
+    /// A bug of the runtime: a remembered entity was to go to a state that no rule allows.
+    InvalidEntityState(InvalidTransition),
     /// The transport did not take a control message. It is said again by a deadline; until then shards may wait for it.
     /// Source: sharding scenario 98.
     ControlRefused {

@@ -8,7 +8,7 @@
 //! Source: sharding §4.
 
 use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,6 +28,7 @@ use super::event::Event;
 use super::handlers::Handlers;
 use super::lease::LeaseInUse;
 use super::node::Node;
+use super::remember::{LoadError, StoreCalls};
 use super::shared::Shared;
 use super::watchdog::Probe;
 use super::wire;
@@ -41,9 +42,11 @@ use crate::ids::{EntityId, ShardId};
 use crate::inbox::Inbox;
 use crate::parcel::{AskTag, Content, Origin, Parcel};
 use crate::region::Input as RegionInput;
+use crate::remember::RememberError;
+use crate::remember::starter::Input as StarterInput;
 use crate::shard::{
-    Beat, Census, Effect, Ended, Fired, Input, Outcome, Overdue, Repeats, STOP_WARN_AFTER, Shard, SlotId, TimerChange,
-    Weigh,
+    Beat, Census, Effect, Ended, Fired, Input, Notice, Outcome, Overdue, Repeats, STOP_WARN_AFTER, Shard, SlotId,
+    TimerChange, Weigh,
 };
 use crate::start::StartEntityAck;
 
@@ -72,6 +75,12 @@ pub(crate) enum Control<M> {
     Release,
     /// Count the entities.
     Count(Census, oneshot::Sender<Census>),
+    /// What the store has.
+    Loaded(Result<BTreeSet<EntityId>, LoadError>),
+    /// What became of a write.
+    Stored { number: u64, result: Result<(), RememberError> },
+    /// Remembered entities that live in other shards.
+    Moved(Vec<EntityId>),
 }
 
 /// A message as the shard's machine carries it.
@@ -200,10 +209,12 @@ impl<R, F: FnOnce(Result<R, String>)> Drop for Report<R, F> {
 struct End<M> {
     /// Set once no entity lives.
     leftovers: Option<Vec<Parcel<M>>>,
-    /// An entity's failure was made the shard's, or the shard lost its lease.
+    /// An entity's failure, or the store's, was made the shard's, or the shard lost its lease.
     has_failed: bool,
     /// `None`: the shard needs none.
     lease: Option<LeaseInUse>,
+    /// Of a type that remembers its entities.
+    store: Option<StoreCalls<M>>,
 }
 
 impl<M: Send + 'static> ShardTask<M> {
@@ -220,9 +231,16 @@ impl<M: Send + 'static> ShardTask<M> {
         let serial = shared.node.next_shard_serial();
         let supervision = shared.entity_type.common.supervision.clone();
         let passivation = shared.limit.passivation();
-        let shard = Shard::new(shared.settings.clone(), supervision, passivation, shared.node.hash_seed, serial, now);
+        let mut shard =
+            Shard::new(shared.settings.clone(), supervision, passivation, shared.node.hash_seed, serial, now);
         let (entity_type, node) = (shared.name.clone(), shared.node.clone());
         let lease = shared.leases.as_ref().map(|leases| leases.of(&id, &shared.events));
+        let store = shared.remember.get().map(|remember| {
+            StoreCalls::new(remember.memory.shard(&id, generation), control.clone(), node.runtime.clone())
+        });
+        if store.is_some() {
+            shard = shard.remember();
+        }
         let scope = Arc::new(CtxScope { entity_type, shard: id, generation, node });
         Self {
             shared,
@@ -241,7 +259,7 @@ impl<M: Send + 'static> ShardTask<M> {
             postponed: VecDeque::new(),
             counting: VecDeque::new(),
             start_failure: String::new(),
-            end: End { leftovers: None, has_failed: false, lease },
+            end: End { leftovers: None, has_failed: false, lease, store },
         }
     }
 
@@ -257,8 +275,8 @@ impl<M: Send + 'static> ShardTask<M> {
             discard(self);
             return shared.shard_ended(&id, generation, Vec::new(), false);
         }
-        shared.input(RegionInput::ShardInitialized { shard: id.clone(), generation });
-        shared.events.send(Event::ShardStarted(id.clone())).ok();
+        self.now = Instant::now();
+        self.input(Input::Begin);
         // Out of the reach of a panic: what was taken and not delivered goes back to the region.
         let mut batch = VecDeque::new();
         let panicked = AssertUnwindSafe(self.serve(&mut batch)).catch_unwind().await.is_err();
@@ -470,6 +488,28 @@ impl<M: Send + 'static> ShardTask<M> {
             Control::LeaseLost(cause) => self.on_lease_lost(cause, batch),
             Control::Limit(entities) => self.input(Input::Limit { entities }),
             Control::Count(census, asker) => self.counting.push_back((census, asker)),
+            Control::Loaded(Ok(ids)) => {
+                self.input(Input::Loaded { ids: ids.into_iter().collect() });
+                self.count_remembered();
+            }
+            Control::Loaded(Err(error)) => {
+                self.on_store_trouble("it could not be read", &error);
+                if let LoadError::Fenced { stored } = error {
+                    // As with an entity's own journal: whose shard it is can be told by the coordinator alone.
+                    let (shard, generation) = (self.scope.shard.clone(), self.scope.generation);
+                    self.shared.tell_later(RegionInput::Fenced { shard, generation, stored });
+                }
+                self.input(Input::LoadFailed);
+            }
+            Control::Stored { number, result: Ok(()) } => {
+                self.input(Input::Stored { number });
+                self.count_remembered();
+            }
+            Control::Stored { number, result: Err(error) } => {
+                self.on_store_trouble("it was not written", &error);
+                self.input(Input::StoreFailed { number });
+            }
+            Control::Moved(ids) => self.input(Input::Moved { ids }),
             Control::Hold => self.held = true,
             Control::Release => {
                 self.held = false;
@@ -576,6 +616,18 @@ impl<M: Send + 'static> ShardTask<M> {
             }
             Effect::Overdue { id, what } => self.overdue(id, what),
             Effect::Escalate => self.end.has_failed = true,
+            Effect::Initialized { remembered } => self.on_initialized(remembered),
+            Effect::Load => {
+                if let Some(store) = &mut self.end.store {
+                    store.load();
+                }
+            }
+            Effect::Store { number, update } => {
+                if let Some(store) = &mut self.end.store {
+                    store.update(number, update);
+                }
+            }
+            Effect::Notice(notice) => self.on_notice(notice),
             Effect::DropDirect { payload, reason } => {
                 if let Letter::Direct { message, .. } = payload {
                     self.shared.drop_direct(message.into_inner(), reason);
@@ -608,6 +660,55 @@ impl<M: Send + 'static> ShardTask<M> {
                 Event::StopIgnored { entity: id, after: STOP_WARN_AFTER }
             }
         };
+        self.shared.events.send(event).ok();
+    }
+
+    /// The shard could serve now; what it remembers starts by way of the region.
+    fn on_initialized(&self, remembered: Vec<EntityId>) {
+        let (shard, generation) = (self.scope.shard.clone(), self.scope.generation);
+        self.shared.input(RegionInput::ShardInitialized { shard: shard.clone(), generation });
+        self.shared.events.send(Event::ShardStarted(shard.clone())).ok();
+        if !remembered.is_empty() {
+            let (entity_type, entities) = (&self.shared.name, remembered.len());
+            tracing::debug!(%entity_type, %shard, entities, "remembered entities start again");
+            self.shared.tell_starter(StarterInput::Loaded { shard, generation, ids: remembered });
+        }
+    }
+
+    fn on_store_trouble(&self, what: &str, error: &dyn std::fmt::Display) {
+        let (name, shard) = (&self.shared.name, &self.scope.shard);
+        tracing::error!(entity_type = %name, %shard, %error, "store of remembered entities: {what}");
+        let event = Event::RememberStoreFailed { shard: shard.clone(), reason: format!("{what}: {error}") };
+        self.shared.events.send(event).ok();
+    }
+
+    /// Tells once that the store is not made for as many entities as there are.
+    fn count_remembered(&mut self) {
+        let entities = self.shard.all_remembered();
+        if self.end.store.as_mut().is_some_and(|store| store.is_too_small_for(entities)) {
+            let (entity_type, shard) = (&self.shared.name, self.scope.shard.clone());
+            tracing::warn!(
+                %entity_type, %shard, entities,
+                "replicated data are a poor store for so many remembered entities; set remember_entities_store to \"eventsourced\""
+            );
+            self.shared.events.send(Event::ManyRemembered { shard, entities }).ok();
+        }
+    }
+
+    fn on_notice(&self, notice: Notice) {
+        let event = match notice {
+            Notice::LoadIsSlow => {
+                let timeout = self.shared.settings.waiting_for_state_timeout;
+                return self.on_store_trouble("it is asked again", &format_args!("no answer within {timeout:?}"));
+            }
+            Notice::StoreIsLate => {
+                let timeout = self.shared.settings.updating_state_timeout;
+                return self.on_store_trouble("a write is late", &format_args!("no answer within {timeout:?}"));
+            }
+            Notice::InvalidTransition(invalid) => Event::InvalidEntityState(invalid),
+            Notice::GivenUp { id, failures, forgotten } => Event::EntityGivenUp { entity: id, failures, forgotten },
+        };
+        tracing::error!(entity_type = %self.shared.name, shard = %self.scope.shard, ?event, "remembered entities");
         self.shared.events.send(event).ok();
     }
 

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use greylag_cluster::{AppVersion, Cluster, ClusterEvent, ClusterEvents, Phase, Readiness, RunningHere};
 use greylag_core::{DeadLetterReason, Generation};
 use greylag_crdt::{LwwMap, LwwRegister};
-use greylag_ddata::{Membership, Replicator, ReplicatorSettings, TypeTable};
+use greylag_ddata::{DurableStore, Membership, Replicator, ReplicatorSettings, TypeTable};
 use greylag_persistence::{RecoveryPermits, Scope, SettingsError, Stores};
 use greylag_transport::{Envelope, Remoting, TransportEvent, TransportListener};
 use tokio::runtime::Handle;
@@ -23,12 +23,13 @@ use super::lease::NodeLeases;
 use super::members::Tracker;
 use super::node::Node;
 use super::region::{self, AnyRegion};
+use super::remember::{self, Kept, Memory, OpenDurable, StarterTask};
 use super::shared::data_path;
 use super::store::Backend;
 use super::strategy::{AllocationStrategy, StrategySetup, default_strategy};
 use crate::allocation::AllocationFailed;
 use crate::entity_ref::EntityRef;
-use crate::entity_type::{Common, Described, EntityType, Kind, Persisted};
+use crate::entity_type::{Common, Described, EntityType, Kind, Persisted, Remember};
 use crate::error::{InvalidSetting, InvalidTypeName};
 use crate::extractor::{Extractor, HashV1};
 use crate::fingerprint::{Fingerprint, StateStoreMode};
@@ -38,7 +39,8 @@ use crate::key::EntityKey;
 use crate::membership::{self, MemberFacts, Members};
 use crate::passivation::Passivation;
 use crate::region::{Input, RegionState};
-use crate::settings::ShardingSettings;
+use crate::remember::{InMemoryRememberStore, RememberStore};
+use crate::settings::{RememberSettings, ShardingSettings};
 use crate::start::START_MANIFEST;
 
 /// Why an entity type was not set up. Nothing was started.
@@ -96,14 +98,17 @@ pub enum InitError {
         /// What would be lost with the node: events, or, in mode persistence, homes of shards or snapshots of them.
         what: &'static str,
     },
-    /// The homes of shards are to be kept in a journal, and sharding was started without one.
+    /// Homes of shards or remembered entities are to be kept in a journal, and sharding was started without one.
     #[error(
-        "state_store_mode is \"persistence\", but sharding was started without stores to keep the homes of entity type \
-         {name} in; name a journal that every node reaches, or set state_store_mode to \"ddata\""
+        "sharding was started without stores to keep {what} of entity type {name} in; name a journal that every node \
+         reaches, or set {} to \"ddata\"",
+        key_of(what)
     )]
     NoCoordinatorJournal {
         /// The name.
         name: EntityTypeName,
+        /// What was to be kept there.
+        what: &'static str,
     },
     /// The replicator of the coordinators' state did not start.
     #[error("the replicator for coordinator state did not start: {reason}")]
@@ -163,6 +168,14 @@ fn advice(what: &str) -> &'static str {
     }
 }
 
+/// The setting by which what is kept in a journal is kept elsewhere.
+fn key_of(what: &str) -> &'static str {
+    match what {
+        "remembered entities" => "remember_entities_store",
+        _ => "state_store_mode",
+    }
+}
+
 /// No entity type of this name was set up on this node.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("entity type {name:?} is not initialised here; these are: {known:?}")]
@@ -194,6 +207,8 @@ struct Inner {
     cluster: Option<Cluster>,
     node: Arc<Node>,
     settings: ShardingSettings,
+    /// Where replicated data of this node lie that are durable, if it has a place for them.
+    durable: OnceLock<OpenDurable>,
     state: Mutex<State>,
 }
 
@@ -214,6 +229,10 @@ struct State {
     desired: BTreeMap<EntityTypeName, DesiredLocations>,
     /// Daemon processes by name, with the number of workers that the program says.
     daemons: BTreeMap<String, (u32, DaemonProcesses)>,
+    /// Of remembered entities and shards, by the role of the nodes that keep them.
+    remembering: BTreeMap<String, Replicator>,
+    /// What a node that stands alone remembers, by type.
+    alone_memory: BTreeMap<EntityTypeName, InMemoryRememberStore>,
 }
 
 impl Sharding {
@@ -261,8 +280,13 @@ impl Sharding {
         cluster.remoting().declare_repeated("sharding/", Some(START_MANIFEST), reasons);
         greylag_ddata::expect_replicators(&**cluster.remoting());
         let events = cluster.subscribe();
-        let inner =
-            Arc::new(Inner { cluster: Some(cluster), node: Arc::new(node), settings, state: Mutex::new(state) });
+        let inner = Arc::new(Inner {
+            cluster: Some(cluster),
+            node: Arc::new(node),
+            settings,
+            durable: OnceLock::new(),
+            state: Mutex::new(state),
+        });
         if let Some(cluster) = &inner.cluster {
             let inner = Arc::downgrade(&inner);
             cluster.add_readiness_check(move || readiness(&inner));
@@ -304,7 +328,23 @@ impl Sharding {
         let state = State { members: Arc::new(members), ..State::default() };
         let runtime = Handle::current();
         let node = Node::new(remoting, stores, runtime, RunningHere::default(), None, None, &settings);
-        Ok(Self::lend(Arc::new(Inner { cluster: None, node: Arc::new(node), settings, state: Mutex::new(state) })))
+        Ok(Self::lend(Arc::new(Inner {
+            cluster: None,
+            node: Arc::new(node),
+            settings,
+            durable: OnceLock::new(),
+            state: Mutex::new(state),
+        })))
+    }
+
+    /// Gives this node a place for the replicated data of remembered entities, so that they outlive a stop of all nodes: `open`
+    /// is called once for each of sharding's replicators, with its name, and opens the same place after each start. To be
+    /// said before the first type is set up; a second place is ignored. Without one, entities are remembered for as long as
+    /// one node runs. Source: sharding §4.8.
+    #[must_use]
+    pub fn durable_store(self, open: impl Fn(&str) -> Arc<dyn DurableStore> + Send + Sync + 'static) -> Self {
+        self.0.durable.set(Box::new(open)).ok();
+        self
     }
 
     /// Sets up an entity type: hosts it if this node has its role, and routes to it in any case.
@@ -487,6 +527,7 @@ impl Inner {
         if let Some(lease) = &common.lease {
             settings.lease.use_lease.clone_from(lease);
         }
+        settings.remember = self.remembers(common);
         settings.validate()?;
         settings.min_regions = settings.min_regions.max(self.least_members(&role));
         let number_of_shards = settings.number_of_shards.try_into().expect("checked when sharding started");
@@ -525,16 +566,18 @@ impl Inner {
             type_name: name.to_string(),
             extractor: (extractor.identity().0.to_owned(), extractor.identity().1),
             number_of_shards: count.get(),
-            remember_entities: false,
-            remember_entities_store: "ddata".to_owned(),
+            remember_entities: settings.remember.enabled,
+            remember_entities_store: settings.remember.store.name().to_owned(),
             state_store_mode: settings.state_store_mode,
             role,
             codec: entity_type.codec_names.clone(),
         };
+        let memory = self.memory(&mut state, &name, &fingerprint, &settings, proxy)?;
         let runtime = &settings.runtime;
         let threads = self.node.dispatchers.of("entity_dispatcher", &runtime.entity_dispatcher, &name)?;
         let own = self.node.dispatchers.of("use_dispatcher", &runtime.use_dispatcher, &name)?;
         let coordinated = (name.clone(), fingerprint.clone(), settings.clone(), strategy);
+        let starter = memory.is_some().then(|| StarterTask::new(&settings));
         let region = region::open(
             self.node.clone(),
             entity_type,
@@ -550,7 +593,11 @@ impl Inner {
             region.0.input(Input::SelfSuspect);
         }
         let erased: Arc<dyn AnyRegion> = Arc::new(region.clone());
-        self.coordinate(&mut state, coordinated, &region, &erased, own.handle())?;
+        if let (Some(memory), Some((starter, task))) = (memory.clone(), starter) {
+            region.0.remember.set(super::shared::Remember { memory, starter }).ok();
+            own.handle().spawn(task.run(Arc::downgrade(&region.0)));
+        }
+        self.coordinate(&mut state, coordinated, memory, &region, &erased, own.handle())?;
         own.handle().spawn(region::run(region.0.clone(), erased.clone()));
         let stopped = state.regions.insert(name, erased);
         drop(state);
@@ -575,6 +622,66 @@ impl Inner {
             return Err(InvalidSetting { key: "coordinator_singleton.role", value, reason });
         }
         Ok(())
+    }
+
+    /// Whether a type remembers its entities, and where.
+    fn remembers<M>(&self, common: &Common<M>) -> RememberSettings {
+        let set = self.settings.remember.clone();
+        let chosen = match &common.remember {
+            Remember::AsSet => set,
+            Remember::Never => RememberSettings { enabled: false, ..set },
+            Remember::In(store) => RememberSettings { enabled: true, store: store.clone(), ..set },
+        };
+        // Homes in a journal say which shards have had entities; it would be odd to keep those elsewhere.
+        let is_implied =
+            self.settings.state_store_mode == StateStoreMode::Persistence && chosen.store == RememberStore::Ddata;
+        if is_implied { RememberSettings { store: RememberStore::EventSourced, ..chosen } } else { chosen }
+    }
+
+    /// Where the entities of a type are remembered; `None` if they are not, or if no part of this node remembers them.
+    fn memory(
+        &self,
+        state: &mut State,
+        name: &EntityTypeName,
+        fingerprint: &Fingerprint,
+        settings: &ShardingSettings,
+        proxy: bool,
+    ) -> Result<Option<Arc<Memory>>, InitError> {
+        let coordinator_role = settings.coordinator_singleton.role_for(&fingerprint.role);
+        let coordinates = self.can_coordinate(coordinator_role);
+        if !settings.remember.enabled || (proxy && !coordinates) {
+            return Ok(None);
+        }
+        let kept = match &settings.remember.store {
+            RememberStore::Custom(store) => Kept::Custom(store.clone()),
+            RememberStore::EventSourced => Kept::Journal(self.shared_journal(name, settings, "remembered entities")?),
+            RememberStore::Ddata if self.cluster.is_some() => {
+                let mut replicator = |role: &str, is_needed: bool| {
+                    is_needed.then(|| self.remembering(state, role, settings)).transpose()
+                };
+                let entities = replicator(&fingerprint.role, !proxy)?;
+                Kept::Ddata { entities, shards: replicator(coordinator_role, coordinates)? }
+            }
+            RememberStore::Ddata => {
+                // A node that stands alone has no replicas; its shards outlive their tasks at least.
+                let store = state.alone_memory.entry(name.clone()).or_default().clone();
+                Kept::Custom(Arc::new(store))
+            }
+        };
+        Ok(Some(Arc::new(Memory::new(name, fingerprint, settings, kept))))
+    }
+
+    /// The replicator of what is remembered on nodes of one role.
+    fn remembering(&self, state: &mut State, role: &str, settings: &ShardingSettings) -> Result<Replicator, InitError> {
+        if let Some(known) = state.remembering.get(role) {
+            return Ok(known.clone());
+        }
+        let _runtime = self.node.runtime.enter();
+        let membership = Membership::from_cluster(self.cluster.as_ref().expect("asked only in a cluster"));
+        let started = remember::start_replicator(&self.node.remoting, membership, role, settings, self.durable.get());
+        let started = started.map_err(|error| InitError::NoReplicator { reason: error.to_string() })?;
+        state.remembering.insert(role.to_owned(), started.clone());
+        Ok(started)
     }
 
     /// Checks that this node has the stores in which the entities of a type keep their state, and that every other
@@ -616,8 +723,18 @@ impl Inner {
         if settings.state_store_mode != StateStoreMode::Persistence || !self.can_coordinate(role) {
             return Ok(None);
         }
+        self.shared_journal(name, settings, "homes of shards").map(Some)
+    }
+
+    /// The journal for what sharding itself keeps, which every other node has to reach too.
+    fn shared_journal(
+        &self,
+        name: &EntityTypeName,
+        settings: &ShardingSettings,
+        what: &'static str,
+    ) -> Result<Stores, InitError> {
         let (name, journal) = (name.clone(), &settings.journal);
-        let Some(stores) = &self.node.stores else { return Err(InitError::NoCoordinatorJournal { name }) };
+        let Some(stores) = &self.node.stores else { return Err(InitError::NoCoordinatorJournal { name, what }) };
         let unknown = |error| {
             let (key, value) = match error {
                 SettingsError::UnknownPlugin { key, plugin, .. } => (key, plugin),
@@ -626,10 +743,10 @@ impl Inner {
             InvalidSetting { key, value, reason: "among the node's stores there is none of that name" }
         };
         let stores = stores.select(&journal.journal_plugin_id, &journal.snapshot_plugin_id).map_err(unknown)?;
-        let scopes = [("homes of shards", stores.journal.caps().scope), ("snapshots", stores.snapshots.caps().scope)];
+        let scopes = [(what, stores.journal.caps().scope), ("snapshots", stores.snapshots.caps().scope)];
         match scopes.into_iter().find(|(_, scope)| *scope != Scope::Shared) {
             Some((what, _)) if !settings.allow_local_journal => Err(InitError::JournalNotShared { name, what }),
-            _ => Ok(Some(stores)),
+            _ => Ok(stores),
         }
     }
 
@@ -691,6 +808,7 @@ impl Inner {
         &self,
         state: &mut State,
         coordinated: (EntityTypeName, Fingerprint, ShardingSettings, Arc<dyn AllocationStrategy>),
+        memory: Option<Arc<Memory>>,
         region: &Region<M>,
         erased: &Arc<dyn AnyRegion>,
         runtime: &Handle,
@@ -699,7 +817,7 @@ impl Inner {
             let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             // A region that follows another one within a second numbers its shards behind it all the same.
             state.alone_epoch = since_1970.as_secs().max(state.alone_epoch + 1).min(Generation::MAX_EPOCH);
-            region.0.coordination.set(Arc::new(Alone::new(state.alone_epoch, erased))).ok();
+            region.0.coordination.set(Arc::new(Alone::new(state.alone_epoch, erased, memory, &self.node.runtime))).ok();
             return Ok(());
         };
         if let Some(host) = state.hosts.get(&coordinated.0) {
@@ -710,7 +828,8 @@ impl Inner {
         let name = coordinated.0.clone();
         let role = coordinated.2.coordinator_singleton.role_for(&coordinated.1.role).to_owned();
         let backend = self.backend(state, cluster, &name, &role, &coordinated.2)?;
-        let host = coordinator::Host::start(cluster, backend, erased, coordinated, state.members.clone(), runtime);
+        let kept = (backend, memory);
+        let host = coordinator::Host::start(cluster, kept, erased, coordinated, state.members.clone(), runtime);
         if state.suspect {
             host.on_cluster(&Input::SelfSuspect);
         }

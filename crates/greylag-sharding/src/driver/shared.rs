@@ -20,6 +20,7 @@ use greylag_core::{
 use greylag_transport::{
     AskHeader, Destination, Envelope, Payload, PayloadValue, Recipient, Remoting, SendError as Rejection,
 };
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{broadcast, oneshot, watch};
 
 use super::control::ControlLane;
@@ -30,6 +31,7 @@ use super::inquiries::Inquiries;
 use super::lease::ShardLeases;
 use super::limit::EntityLimit;
 use super::node::Node;
+use super::remember::Memory;
 use super::requests::{Answers, Requests};
 use super::shard::{Control, ShardTask};
 use super::watchdog::Probe;
@@ -42,10 +44,12 @@ use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
 use crate::inbox::{Bound, Inbox, Refused};
 use crate::message::{Mark, PeerMessage, RegionMessage, Stamp, Standing};
 use crate::parcel::{AskTag, Content, FAR, Origin, Parcel};
+use crate::passivation::Passivation;
 use crate::region::{
     Effect, Input, MessageInfo, Provenance, Region as Machine, RegionEvent, RegionState, Request, Returned, Route,
     Token,
 };
+use crate::remember::starter::Input as StarterInput;
 use crate::routes::{LocalRoute, Open, RemoteRoute, RouteTable};
 use crate::settings::ShardingSettings;
 use crate::shard::Census;
@@ -107,6 +111,8 @@ pub(crate) struct Shared<M> {
     pub(crate) inquiries: Inquiries,
     /// Set right after the region was made.
     pub(crate) coordination: OnceLock<Arc<dyn Coordination>>,
+    /// Of a type that remembers its entities; set right after the region was made.
+    pub(crate) remember: OnceLock<Remember>,
     control_lane: ControlLane,
     /// Another region of the type takes over on this node.
     pub(crate) retired: AtomicBool,
@@ -114,6 +120,12 @@ pub(crate) struct Shared<M> {
     data_path: Arc<str>,
     direct_path: Arc<str>,
     guarded: Mutex<Guarded<M>>,
+}
+
+/// What remembers the entities of a type, and what starts them again.
+pub(crate) struct Remember {
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) starter: UnboundedSender<StarterInput>,
 }
 
 /// What the machine's lock protects.
@@ -190,7 +202,9 @@ impl<M: Send + 'static> Shared<M> {
         threads: Threads,
     ) -> Self {
         let count = extractor.number_of_shards().expect("checked by init");
-        let passivation = entity_type.common.passivation.clone().unwrap_or_else(|| settings.passivation.chosen());
+        let chosen = entity_type.common.passivation.clone().unwrap_or_else(|| settings.passivation.chosen());
+        // What is remembered stays until it asks to go.
+        let passivation = if settings.remember.enabled { Passivation::none() } else { chosen };
         let leases = node.leases.clone().filter(|_| settings.lease.is_used()).map(|leases| {
             Arc::new(ShardLeases::new(leases, name.clone(), settings.lease.clone(), node.runtime.clone()))
         });
@@ -218,6 +232,7 @@ impl<M: Send + 'static> Shared<M> {
             requests: Requests::default(),
             inquiries: Inquiries::default(),
             coordination: OnceLock::new(),
+            remember: OnceLock::new(),
             guarded: Mutex::new(Guarded {
                 machine,
                 parcels: BTreeMap::new(),
@@ -850,6 +865,21 @@ impl<M: Send + 'static> Shared<M> {
         }
     }
 
+    /// Tells what starts remembered entities, if the type remembers them.
+    pub(crate) fn tell_starter(&self, input: StarterInput) {
+        if let Some(remember) = self.remember.get() {
+            remember.starter.send(input).ok();
+        }
+    }
+
+    /// Remembered entities of a shard live in other shards.
+    pub(crate) fn entities_moved(&self, shard: &ShardId, generation: Generation, ids: Vec<EntityId>) {
+        let guarded = self.lock();
+        if let Some(hosted) = guarded.hosted.get(shard).filter(|hosted| hosted.generation == generation) {
+            hosted.control.push_anyway(Control::Moved(ids));
+        }
+    }
+
     /// A shard's task has ended; `failed` if it should not have.
     pub(crate) fn shard_ended(
         self: &Arc<Self>,
@@ -858,6 +888,7 @@ impl<M: Send + 'static> Shared<M> {
         unhandled: Vec<Parcel<M>>,
         failed: bool,
     ) {
+        self.tell_starter(StarterInput::Ended { shard: shard.clone(), generation });
         let unhandled: Vec<_> = unhandled.into_iter().map(|parcel| self.named(parcel)).collect();
         let hosted = self.lock().hosted.get(shard).filter(|hosted| hosted.generation == generation).cloned();
         // Named before the lock is taken, for naming asks the user's codec. From the seal on a sender goes to the machine,

@@ -4,7 +4,8 @@
 //! for the work of its successor. Source: sharding §2.14, §2.15.
 
 mod ddata;
-mod failures;
+pub(crate) mod failures;
+pub(crate) mod log;
 mod persistence;
 mod snapshots;
 
@@ -15,8 +16,7 @@ use greylag_ddata::Replicator;
 use greylag_persistence::Stores;
 
 use self::ddata::DdataStore;
-use self::persistence::PersistenceStore;
-pub(crate) use self::persistence::persistence_id;
+pub(crate) use self::persistence::{PersistenceStore, persistence_id};
 use crate::coordinator::{StateEvent, StoredState};
 use crate::fingerprint::Fingerprint;
 use crate::ids::EntityTypeName;
@@ -52,8 +52,10 @@ pub(crate) enum NotCommitted {
 
 /// What is stored makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the coordinator's history under {id} cannot be read: {cause}; {advice}")]
+#[error("{what} under {id} cannot be read: {cause}; {advice}")]
 pub(crate) struct Unreadable {
+    /// What it is, for the error's text.
+    what: &'static str,
     /// The persistence id.
     id: String,
     /// What is wrong, and where.

@@ -473,7 +473,7 @@ pub mod daemon_answer {
 /// "greylag.sharding.coordinator.event": one event in the journal of a type's coordinator.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HistoryEvent {
-    #[prost(oneof = "history_event::Body", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "history_event::Body", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub body: ::core::option::Option<history_event::Body>,
 }
 /// Nested message and enum types in `HistoryEvent`.
@@ -511,6 +511,15 @@ pub mod history_event {
         #[prost(message, optional, tag = "3")]
         pub leftovers_from: ::core::option::Option<super::Region>,
     }
+    /// Shards whose entities are remembered, where homes are not in the journal.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct ShardsRemembered {
+        #[prost(string, repeated, tag = "1")]
+        pub shards: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    }
+    /// Homes are not in the journal from now on; the shards that had one are remembered.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Migrated {}
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Body {
         #[prost(message, tag = "1")]
@@ -527,6 +536,10 @@ pub mod history_event {
         ShardHomeAllocated(ShardHomeAllocated),
         #[prost(message, tag = "7")]
         ShardHomeDeallocated(ShardHomeDeallocated),
+        #[prost(message, tag = "8")]
+        ShardsRemembered(ShardsRemembered),
+        #[prost(message, tag = "9")]
+        Migrated(Migrated),
     }
 }
 /// "greylag.sharding.coordinator.snapshot": all that the events up to it amount to.
@@ -541,6 +554,11 @@ pub struct HistorySnapshot {
     /// Homes and tombstones.
     #[prost(message, repeated, tag = "4")]
     pub homes: ::prost::alloc::vec::Vec<history_snapshot::ShardHome>,
+    /// Where homes are not in the journal any more: the shards whose entities are remembered.
+    #[prost(string, repeated, tag = "5")]
+    pub remembered: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(bool, tag = "6")]
+    pub migrated: bool,
 }
 /// Nested message and enum types in `HistorySnapshot`.
 pub mod history_snapshot {
@@ -551,6 +569,33 @@ pub mod history_snapshot {
         #[prost(message, optional, tag = "2")]
         pub home: ::core::option::Option<super::StoredHome>,
     }
+}
+/// "greylag.sharding.remembered.event": one event in the journal of a shard's remembered entities.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RememberedEvent {
+    #[prost(oneof = "remembered_event::Body", tags = "1, 2")]
+    pub body: ::core::option::Option<remembered_event::Body>,
+}
+/// Nested message and enum types in `RememberedEvent`.
+pub mod remembered_event {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Entities {
+        #[prost(string, repeated, tag = "1")]
+        pub ids: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    }
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Body {
+        #[prost(message, tag = "1")]
+        Started(Entities),
+        #[prost(message, tag = "2")]
+        Stopped(Entities),
+    }
+}
+/// "greylag.sharding.remembered.snapshot": the entities that the events up to it leave remembered.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RememberedSnapshot {
+    #[prost(string, repeated, tag = "1")]
+    pub ids: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// A piece of a control message that is longer than one frame carries. Pieces of one message follow each other on the
 /// control lane, from index 0 on, and are read together as a message of this manifest.

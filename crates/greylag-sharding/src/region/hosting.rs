@@ -11,11 +11,16 @@ use super::buffer::{Content, Rank, Waiting};
 use super::protocol::{Effect, Provenance, RegionEvent, Returned, Route};
 use super::slot::{Ending, Hosting, Slot, State, Task};
 use super::{Region, RegionState, Sabotage};
+use crate::entity::Failures;
 use crate::ids::ShardId;
 use crate::message::{Home, RegionMessage};
 
 /// Shortest time between two starts of a failed shard that messages wait for.
 const MIN_RESTART: Duration = Duration::from_millis(100);
+/// How often the time before a failed shard starts again doubles, where it remembers its entities.
+const MOST_DOUBLINGS: u32 = 3;
+/// A shard whose last failure lies so many of the shortest such times back begins with the shortest again.
+const FORGIVEN: u32 = 20;
 
 impl Region {
     /// `HostShard`, or a `ShardHome` that names this region.
@@ -105,6 +110,7 @@ impl Region {
             ending: None,
             floors: BTreeMap::new(),
             admitted: BTreeSet::new(),
+            failures: None,
         }));
         self.registration.hosted_changed();
     }
@@ -209,8 +215,16 @@ impl Region {
                 return region.end_hosting(now, shard, slot, unprocessed, out);
             }
             let handed_off = hosting.handoff.is_some();
-            let backoff = region.config.settings.shard_failure_backoff;
-            let backoff = if unprocessed.is_empty() { backoff } else { backoff.min(MIN_RESTART) };
+            let settings = &region.config.settings;
+            let backoff = match settings.shard_failure_backoff {
+                // Its store may need the time, whatever waits.
+                backoff if settings.remember.enabled => {
+                    let before = Failures::count(&mut hosting.failures, now, backoff.saturating_mul(FORGIVEN));
+                    backoff.saturating_mul(1 << before.min(MOST_DOUBLINGS))
+                }
+                backoff if unprocessed.is_empty() => backoff,
+                backoff => backoff.min(MIN_RESTART),
+            };
             hosting.task = Task::Absent((!handed_off).then(|| now + backoff));
             region.publish(shard, slot, Route::Closed, out);
             region.take_back(slot, unprocessed, generation, &Rank::Taken { generation });
@@ -218,8 +232,11 @@ impl Region {
         });
     }
 
-    /// A failed shard that a message waits for does not sleep out its backoff.
-    pub(super) fn hasten_restart(now: Instant, slot: &mut Slot) {
+    /// A failed shard that a message waits for does not sleep out its backoff, unless it remembers its entities.
+    pub(super) fn hasten_restart(&self, now: Instant, slot: &mut Slot) {
+        if self.config.settings.remember.enabled {
+            return;
+        }
         if let Some(Hosting { task: Task::Absent(Some(retry_at)), .. }) = slot.hosting_mut() {
             *retry_at = (*retry_at).min(now + MIN_RESTART);
         }

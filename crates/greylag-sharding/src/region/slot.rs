@@ -7,6 +7,7 @@ use greylag_core::{Generation, UniqueAddress};
 
 use super::buffer::Buffer;
 use super::protocol::Route;
+use crate::entity::Failures;
 use crate::ids::RegionId;
 use crate::message::{Attempt, Home};
 
@@ -151,6 +152,8 @@ pub(super) struct Hosting {
     pub(super) floors: BTreeMap<RegionId, Generation>,
     /// Origins whose frames pass by the machine, since the route was last published.
     pub(super) admitted: BTreeSet<RegionId>,
+    /// How often its task has failed lately, where it remembers its entities.
+    pub(super) failures: Option<Failures>,
 }
 
 /// The shard's task in the driver.

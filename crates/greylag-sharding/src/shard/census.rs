@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::slab::Phase;
-use super::{SWEEP_STEP, Shard, Weigh};
+use super::{Remembered, SWEEP_STEP, Shard, Weigh};
 use crate::ids::EntityId;
 use crate::inspection::EntityCounts;
 
@@ -78,7 +78,7 @@ impl<E, P: Weigh> Shard<E, P> {
             let Some(id) = &slot.id else { continue };
             let counts = &mut census.counts;
             match slot.phase {
-                Phase::Absent | Phase::Held => counts.waiting_restart += 1,
+                Phase::Absent | Phase::Held | Phase::Storing => counts.waiting_restart += 1,
                 Phase::Starting | Phase::Active | Phase::Suspended(_) => {
                     if slot.stop_requested {
                         counts.passivating += 1;
@@ -92,7 +92,12 @@ impl<E, P: Weigh> Shard<E, P> {
             }
         }
         census.next = end;
-        end >= self.slots.bound()
+        let is_all = end >= self.slots.bound();
+        if is_all {
+            let left = self.remembered(Remembered::NotStarted);
+            census.counts.remembered_not_started = u64::try_from(left).unwrap_or(u64::MAX);
+        }
+        is_all
     }
 }
 

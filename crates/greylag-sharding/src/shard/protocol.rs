@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use greylag_core::DeadLetterReason;
 
+use super::remembering::{InvalidTransition, StoreUpdate};
 use crate::entity::{FailureCause, TimerKey, Verdict};
 use crate::host::Suspension;
 use crate::ids::EntityId;
@@ -166,6 +167,30 @@ pub enum Input<P> {
         /// How long entities may take.
         deadline: Duration,
     },
+    /// The shard begins: what it remembers is loaded first, if it does. Before any other input.
+    Begin,
+    /// Answer to [`Effect::Load`]: the entities that are remembered.
+    Loaded {
+        /// Their ids.
+        ids: Vec<EntityId>,
+    },
+    /// Answer to [`Effect::Load`]: the store said no.
+    LoadFailed,
+    /// Answer to [`Effect::Store`].
+    Stored {
+        /// As in the effect.
+        number: u64,
+    },
+    /// Answer to [`Effect::Store`]: the store said no, or may have stored it or not.
+    StoreFailed {
+        /// As in the effect.
+        number: u64,
+    },
+    /// Remembered entities that have not started here live in other shards: they are taken out of the store.
+    Moved {
+        /// Their ids.
+        ids: Vec<EntityId>,
+    },
     /// So many entities may be active: others end by the type's policy.
     Limit {
         /// This shard's part of the region's limit.
@@ -188,6 +213,26 @@ pub enum Overdue {
     ShardStop {
         /// How many are left.
         entities: usize,
+    },
+}
+
+/// What a shard tells of its remembered entities.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// The store has not answered a load in time; it is asked again.
+    LoadIsSlow,
+    /// The store has not answered a write in time: the shard fails.
+    StoreIsLate,
+    /// A bug of the runtime.
+    InvalidTransition(InvalidTransition),
+    /// An entity has failed to start so often that the shard does not start it again by itself.
+    GivenUp {
+        /// Which entity.
+        id: EntityId,
+        /// Starts in a row that failed.
+        failures: u32,
+        /// It is not remembered any more either.
+        forgotten: bool,
     },
 }
 
@@ -287,8 +332,26 @@ pub enum Effect<E, P> {
         /// Why.
         reason: DeadLetterReason,
     },
-    /// An entity's failure is the shard's: what follows ends it, and its region starts it again.
+    /// The shard has failed, by an entity's failure that is made its own or by that of the store: what follows ends it, and
+    /// its region starts it again.
     Escalate,
+    /// Read which entities are remembered; answer `Loaded` or `LoadFailed`. It comes again if there was no answer, which
+    /// then is not awaited any more.
+    Load,
+    /// Store what is remembered; answer `Stored` or `StoreFailed`. One is under way at a time.
+    Store {
+        /// The number of the write.
+        number: u64,
+        /// What changes.
+        update: StoreUpdate,
+    },
+    /// The shard could serve now.
+    Initialized {
+        /// Entities that are to be started by way of the region: see [`Input::Deliver`].
+        remembered: Vec<EntityId>,
+    },
+    /// Something about remembered entities that an operator may want to know.
+    Notice(Notice),
     /// No entity lives and none will. These messages were never handed to a handler.
     Stopped(Vec<(EntityId, P)>),
 }

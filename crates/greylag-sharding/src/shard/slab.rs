@@ -27,8 +27,10 @@ pub(super) enum Phase {
     Active,
     /// Waits for asynchronous work; messages wait behind it.
     Suspended(Suspension),
-    /// Ended because the journal knows a newer owner; no start before its time.
+    /// No start before its time, or before a message: see [`Hold`].
     Held,
+    /// It is being stored that the entity is remembered, or is not any more; messages wait for that.
+    Storing,
 }
 
 /// What waits for one entity.
@@ -82,6 +84,10 @@ pub(super) enum Hold {
     Fenced,
     /// It failed, and is started again when its wait is over, whether or not a message waits.
     Backoff,
+    /// It stopped by itself and is remembered: it starts again when its wait is over, and for a message at once.
+    Stopped,
+    /// It was given up after its last failure and is remembered: once its wait is over, a message starts it.
+    GivenUp,
 }
 
 /// What only busy entities have.
@@ -104,6 +110,8 @@ pub(super) struct Extra<P> {
     pub(super) failures: Option<Failures>,
     /// Times of the latest restarts.
     pub(super) restarts: VecDeque<Instant>,
+    /// Starts in a row that failed.
+    pub(super) failed_starts: u32,
 }
 
 impl<P> Default for Extra<P> {
@@ -119,6 +127,7 @@ impl<P> Default for Extra<P> {
             held: None,
             failures: None,
             restarts: VecDeque::new(),
+            failed_starts: 0,
         }
     }
 }
@@ -213,7 +222,7 @@ impl<P: Weigh> Extra<P> {
 impl<P> Extra<P> {
     fn is_empty(&self) -> bool {
         let queues = self.queue.is_empty() && self.later.is_empty() && self.timers.is_empty();
-        let history = self.restarts.is_empty() && self.failures.is_none();
+        let history = self.restarts.is_empty() && self.failures.is_none() && self.failed_starts == 0;
         let waits = self.stop_deadline.is_none() && self.stop_warning.is_none() && self.held.is_none();
         queues && waits && self.receive_timeout.is_none() && history
     }
@@ -278,6 +287,11 @@ impl<E, P> Slot<E, P> {
 
     pub(super) fn has_queue(&self) -> bool {
         self.extra.as_ref().is_some_and(|extra| !extra.queue.is_empty())
+    }
+
+    /// Items in the queue.
+    pub(super) fn queue_len(&self) -> usize {
+        self.extra.as_ref().map_or(0, |extra| extra.queue.len())
     }
 
     /// Gives the box back once nothing is in it.

@@ -8,6 +8,7 @@
 
 mod counting;
 mod limits;
+mod remember;
 mod silence;
 mod supervision;
 
@@ -29,6 +30,8 @@ struct World {
     given_back: Vec<&'static str>,
     /// What became of entities that failed.
     verdicts: Log,
+    /// The write under way.
+    write: Option<(u64, StoreUpdate)>,
 }
 
 impl Weigh for String {
@@ -70,6 +73,7 @@ impl World {
             suspended: BTreeMap::new(),
             given_back: Vec::new(),
             verdicts: Log::new(),
+            write: None,
         }
     }
 
@@ -147,6 +151,14 @@ impl World {
             Effect::Failed { id, verdict, .. } => self.verdicts.push(format!("{id}: {verdict:?}")),
             Effect::Late(payload) => self.log.push(format!("late {payload}")),
             Effect::Escalate => self.log.push("the shard fails".to_owned()),
+            Effect::Load => self.log.push("load".to_owned()),
+            Effect::Store { number, update } => {
+                let ids = |ids: &[EntityId]| ids.iter().map(EntityId::as_str).collect::<Vec<_>>().join(",");
+                self.log.push(format!("store +{} -{}", ids(&update.starts), ids(&update.stops)));
+                assert!(self.write.replace((number, update)).is_none(), "one write is under way");
+            }
+            Effect::Initialized { remembered } => self.log.push(format!("initialized with {remembered:?}")),
+            Effect::Notice(notice) => self.log.push(format!("{notice:?}")),
             Effect::DropDirect { payload, reason } => self.log.push(format!("{payload} dead: {reason}")),
             Effect::Stopped(leftovers) => {
                 assert!(self.leftovers.is_none(), "a shard stops once");

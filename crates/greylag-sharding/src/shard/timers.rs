@@ -39,9 +39,10 @@ impl<E, P: Weigh> Shard<E, P> {
             && at_time <= now
         {
             self.deadlines.pop_first();
-            self.on_deadline(at, at_time, out);
+            self.on_deadline(now, at, at_time, out);
         }
         self.on_stopping_tick(now, out);
+        self.on_store_tick(now, out);
         self.idle.on_tick(self.tick);
     }
 
@@ -50,7 +51,7 @@ impl<E, P: Weigh> Shard<E, P> {
         if deadline <= now {
             let next = self.slots.bound();
             self.life = Life::Stopping { next, deadline, warn_at: None };
-            self.end_all(Ended::Forced, out);
+            self.end_all(now, Ended::Forced, out);
         } else if warn_at.is_some_and(|warn_at| warn_at <= now) {
             self.life = Life::Stopping { next, deadline, warn_at: None };
             let left = (0..self.slots.bound()).find_map(|at| self.slots.get(at).id.clone());
@@ -239,18 +240,22 @@ impl<E, P: Weigh> Shard<E, P> {
 
     // --- deadlines ---
 
-    fn on_deadline(&mut self, at: u32, due: Instant, out: &mut Vec<Effect<E, P>>) {
+    fn on_deadline(&mut self, now: Instant, at: u32, due: Instant, out: &mut Vec<Effect<E, P>>) {
         let slot = self.slots.get_mut(at);
         let Some(extra) = slot.existing() else { return };
         if extra.stop_deadline == Some(due) {
             extra.stop_deadline = None;
-            self.end(at, Ended::Forced, out);
+            self.end(now, at, Ended::Forced, out);
         } else if let Some((_, why)) = extra.held.take_if(|(until, _)| *until == due) {
             slot.phase = Phase::Absent;
             if slot.has_queue() {
                 self.make_ready(at);
-            } else if why == Hold::Backoff && self.life == Life::Serving {
-                self.begin_start(at, None, out);
+            } else if self.life != Life::Serving {
+                self.free(at);
+            } else if why == Hold::GivenUp {
+                self.slots.get_mut(at).phase = Phase::Held;
+            } else if why == Hold::Backoff || self.remembers() {
+                self.begin_start(now, at, None, out);
             } else {
                 self.free(at);
             }

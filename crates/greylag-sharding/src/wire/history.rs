@@ -14,7 +14,9 @@ use crate::coordinator::StoredState;
 use crate::coordinator::replay::HistoryEvent;
 use crate::error::ReadError;
 use crate::generated as proto;
-use crate::generated::history_event::{Body, EpochStarted, Initialized, ShardHomeAllocated, ShardHomeDeallocated};
+use crate::generated::history_event::{
+    Body, EpochStarted, Initialized, Migrated, ShardHomeAllocated, ShardHomeDeallocated, ShardsRemembered,
+};
 use crate::horizon::Horizon;
 use crate::ids::RegionId;
 use crate::message::CoordinatorId;
@@ -55,6 +57,10 @@ pub fn encode_event(event: &HistoryEvent) -> Vec<u8> {
                 leftovers_from: leftovers(leftovers_from),
             })
         }
+        HistoryEvent::ShardsRemembered(shards) => {
+            Body::ShardsRemembered(ShardsRemembered { shards: shards.iter().map(ToString::to_string).collect() })
+        }
+        HistoryEvent::Migrated => Body::Migrated(Migrated {}),
     };
     proto::HistoryEvent { body: Some(body) }.encode_to_vec()
 }
@@ -94,6 +100,10 @@ fn read_event(event: proto::HistoryEvent, horizon: Horizon) -> Result<HistoryEve
             generation: read_generation(ended.generation, horizon)?,
             leftovers_from: leftovers(ended.leftovers_from)?,
         },
+        Body::ShardsRemembered(ShardsRemembered { shards }) => {
+            HistoryEvent::ShardsRemembered(shards.into_iter().map(read_shard).collect::<Result<_, Invalid>>()?)
+        }
+        Body::Migrated(Migrated {}) => HistoryEvent::Migrated,
     })
 }
 
@@ -107,6 +117,8 @@ pub fn encode_snapshot(state: &StoredState) -> Vec<u8> {
         initialized: state.initialized,
         regions: state.regions.iter().map(region).collect(),
         homes: state.homes.iter().map(home).collect(),
+        remembered: state.remembered.iter().map(ToString::to_string).collect(),
+        migrated: state.migrated,
     }
     .encode_to_vec()
 }
@@ -131,6 +143,8 @@ fn read_snapshot(read: proto::HistorySnapshot, horizon: Horizon) -> Result<Store
         homes: read.homes.into_iter().map(home).collect::<Result<_, Invalid>>()?,
         regions: read.regions.into_iter().map(|one| read_region(Some(one))).collect::<Result<_, Invalid>>()?,
         initialized: read.initialized,
+        remembered: read.remembered.into_iter().map(read_shard).collect::<Result<_, Invalid>>()?,
+        migrated: read.migrated,
     })
 }
 
@@ -195,6 +209,8 @@ mod tests {
             allocated(Some(generation(2)), Some(owner(1))),
             ended(None),
             ended(Some(owner(2))),
+            HistoryEvent::ShardsRemembered([shard.clone(), ShardId::from_index(4)].into()),
+            HistoryEvent::Migrated,
         ]
     }
 
@@ -211,7 +227,9 @@ mod tests {
         let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let page = include_str!("../../../../docs/formats/coordinator-journal.md");
         let events = events().into_iter().map(|event| (format!("{event:?}"), hex(encode_event(&event))));
-        let all = events.chain([("snapshot".to_owned(), hex(encode_snapshot(&state())))]);
+        let snapshots = [("snapshot", state()), ("migrated snapshot", migrated())];
+        let snapshots = snapshots.map(|(name, state)| (name.to_owned(), hex(encode_snapshot(&state))));
+        let all = events.chain(snapshots);
         let missing: Vec<_> = all.filter(|(_, bytes)| !page.contains(&format!("`{bytes}`"))).collect();
         assert!(missing.is_empty(), "not on the page: {missing:#?}");
     }
@@ -229,12 +247,19 @@ mod tests {
             homes: [(ShardId::from_index(3), home)].into(),
             regions: [owner(1), owner(2)].into(),
             initialized: true,
+            ..StoredState::default()
         }
+    }
+
+    /// As it is once homes are not in the journal any more.
+    fn migrated() -> StoredState {
+        let remembered = [ShardId::from_index(3), ShardId::from_index(4)].into();
+        StoredState { homes: Default::default(), regions: Default::default(), remembered, migrated: true, ..state() }
     }
 
     #[test]
     fn snapshots_read_back() {
-        for state in [state(), StoredState::default()] {
+        for state in [state(), migrated(), StoredState::default()] {
             assert_eq!(decode_snapshot(&encode_snapshot(&state), horizon()), Ok(state));
         }
     }

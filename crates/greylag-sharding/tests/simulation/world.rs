@@ -1184,6 +1184,7 @@ impl<A: Application> World<A> {
                 let input = coordinator::Input::Continue;
                 self.after(MS, Timer::Coordinate { node, incarnation, input });
             }
+            E::ReadRemembered | E::Remember { .. } => unreachable!("the type remembers no entities"),
             E::Event(_) => {}
         }
     }

@@ -12,7 +12,7 @@ const FAILURES_BEFORE_ERROR: u32 = 5;
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Tries that failed in a row. Counted in the time that a try may take, since many fail at once.
-pub(super) struct Failures {
+pub(crate) struct Failures {
     name: EntityTypeName,
     patience: Duration,
     /// What an operator may look for when it lasts.
@@ -23,17 +23,17 @@ pub(super) struct Failures {
 
 impl Failures {
     /// None yet. `patience`: how long one try may take.
-    pub(super) fn new(name: &EntityTypeName, patience: Duration, hint: &'static str) -> Self {
+    pub(crate) fn new(name: &EntityTypeName, patience: Duration, hint: &'static str) -> Self {
         Self { name: name.clone(), patience, hint, since: None, told: 0 }
     }
 
     /// A try has succeeded: what comes is the first failure again.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         (self.since, self.told) = (None, 0);
     }
 
     /// Says that a try failed, and leaves the store some time.
-    pub(super) async fn report(&mut self, what: &str, error: &(dyn std::error::Error + Sync)) {
+    pub(crate) async fn report(&mut self, what: &str, error: &(dyn std::error::Error + Sync)) {
         let (number, name) = (self.next(), &self.name);
         let lasting = self.since.map_or(Duration::ZERO, |since| since.elapsed());
         match number {

@@ -1,4 +1,4 @@
-//! Snapshots of a coordinator's history, saved beside its work, and what they make needless.
+//! Snapshots of a history, saved beside the work of its writer, and what they make needless.
 //!
 //! One is due each time the history has grown by `snapshot_every` events. It is saved while commits go on, one at a time;
 //! once it is durable, older events and snapshots are deleted. A failure only warns: the next snapshot covers it.
@@ -14,14 +14,14 @@ use greylag_persistence::{
     Stores, WriterEpoch,
 };
 
-use crate::coordinator::StoredState;
+use super::log::Format;
 use crate::ids::EntityTypeName;
 use crate::settings::StateJournalSettings;
-use crate::wire::history::{SCHEMA_VERSION, SNAPSHOT_MANIFEST, encode_snapshot};
 
 /// See the module's description.
-pub(super) struct Snapshots {
+pub(crate) struct Snapshots {
     name: EntityTypeName,
+    format: Format,
     id: PersistenceId,
     journal: Arc<dyn Journal>,
     store: Arc<dyn SnapshotStore>,
@@ -53,14 +53,16 @@ impl Retention {
 }
 
 impl Snapshots {
-    pub(super) fn new(
+    pub(crate) fn new(
         name: &EntityTypeName,
         id: &PersistenceId,
+        format: &Format,
         stores: &Stores,
         settings: &StateJournalSettings,
     ) -> Self {
         Self {
             name: name.clone(),
+            format: *format,
             id: id.clone(),
             journal: stores.journal.clone(),
             store: stores.snapshots.clone(),
@@ -70,51 +72,52 @@ impl Snapshots {
     }
 
     /// Events between two snapshots.
-    pub(super) fn every(&self) -> u64 {
+    pub(crate) fn every(&self) -> u64 {
         self.settings.snapshot_every.get()
     }
 
     /// Whether an append that made `last` the last event, in place of `before`, makes a snapshot due.
-    pub(super) fn is_due(&self, before: SeqNr, last: SeqNr) -> bool {
+    pub(crate) fn is_due(&self, before: SeqNr, last: SeqNr) -> bool {
         last.as_u64() / self.every() > before.as_u64() / self.every()
     }
 
     #[cfg(test)]
-    pub(super) fn is_saving(&self) -> bool {
+    pub(crate) fn is_saving(&self) -> bool {
         self.is_saving.load(Ordering::Acquire)
     }
 
     /// The newest one that matches.
-    pub(super) async fn load(&self, criteria: SnapshotCriteria) -> Result<Option<Snapshot>, SnapshotError> {
+    pub(crate) async fn load(&self, criteria: SnapshotCriteria) -> Result<Option<Snapshot>, SnapshotError> {
         self.store.load(&self.id, criteria).await
     }
 
-    /// Saves the state as of `at` in the background, unless one is being saved; `retain`: then deletes what is needless.
-    pub(super) fn begin(self: &Arc<Self>, epoch: WriterEpoch, at: SeqNr, state: StoredState, retain: bool) {
+    /// Saves what the history amounts to at `at`, in the background, unless one is being saved; `retain`: then deletes what
+    /// is needless.
+    pub(crate) fn begin(self: &Arc<Self>, epoch: WriterEpoch, at: SeqNr, payload: Vec<u8>, retain: bool) {
         if self.is_saving.swap(true, Ordering::AcqRel) {
             return;
         }
         let saving = Saving(self.clone());
         tokio::spawn(async move {
             let snapshots = &saving.0;
-            match snapshots.save(at, &state).await {
+            match snapshots.save(at, payload).await {
                 Ok(()) if retain => snapshots.delete_needless(epoch, at).await,
                 Ok(()) => {}
                 Err(error) => {
-                    tracing::warn!(entity_type = %snapshots.name, %at, %error, "coordinator state: no snapshot was saved");
+                    tracing::warn!(entity_type = %snapshots.name, %at, %error, "{}: no snapshot was saved", snapshots.format.what);
                 }
             }
         });
     }
 
-    async fn save(&self, seq_nr: SeqNr, state: &StoredState) -> Result<(), SnapshotError> {
+    async fn save(&self, seq_nr: SeqNr, payload: Vec<u8>) -> Result<(), SnapshotError> {
         let snapshot = NewSnapshot {
             id: self.id.clone(),
             seq_nr,
             codec_id: CodecId::PROST,
-            manifest: SNAPSHOT_MANIFEST.to_owned(),
-            schema_version: SCHEMA_VERSION,
-            payload: encode_snapshot(state).into(),
+            manifest: self.format.snapshot.to_owned(),
+            schema_version: self.format.version,
+            payload: payload.into(),
             metadata: Metadata::new(),
         };
         self.store.save(snapshot).await.map(drop)
@@ -123,12 +126,12 @@ impl Snapshots {
     async fn delete_needless(&self, epoch: WriterEpoch, at: SeqNr) {
         let Some(needless) = Retention::behind(at, &self.settings, self.store.caps().latest_only) else { return };
         if let Err(error) = self.journal.delete_to(&self.id, epoch, needless.events_to).await {
-            tracing::warn!(entity_type = %self.name, %error, "coordinator state: old events are not deleted");
+            tracing::warn!(entity_type = %self.name, %error, "{}: old events are not deleted", self.format.what);
             return;
         }
         let Some(to) = needless.snapshots_to else { return };
         if let Err(error) = self.store.delete_matching(&self.id, SnapshotCriteria::up_to(to)).await {
-            tracing::warn!(entity_type = %self.name, %error, "coordinator state: old snapshots are not deleted");
+            tracing::warn!(entity_type = %self.name, %error, "{}: old snapshots are not deleted", self.format.what);
         }
     }
 }
@@ -178,7 +181,8 @@ mod tests {
     fn one_is_due_whenever_a_multiple_is_passed() {
         let id = PersistenceId::unique("x").unwrap();
         let name = EntityTypeName::new("x").unwrap();
-        let snapshots = Snapshots::new(&name, &id, &Stores::in_memory(), &settings());
+        let format = Format { what: "a history", event: "e", snapshot: "s", version: 1, advice: "none" };
+        let snapshots = Snapshots::new(&name, &id, &format, &Stores::in_memory(), &settings());
         let due = |before: u32, last: u32| snapshots.is_due(before.into(), last.into());
         assert!(!due(0, 9) && due(9, 10) && !due(10, 19) && due(8, 31) && due(19, 20));
     }

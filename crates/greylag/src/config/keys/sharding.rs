@@ -1,7 +1,10 @@
 //! `sharding.*`. Source: sharding §7.
 
+use greylag_sharding::RememberStore;
 use greylag_sharding::fingerprint::StateStoreMode;
-use greylag_sharding::settings::{BufferOverflow, HandoffStraggler, MajorityPlus, PassivationStrategy};
+use greylag_sharding::settings::{
+    BufferOverflow, EntityRecovery, HandoffStraggler, MajorityPlus, OnPermanentFailure, PassivationStrategy,
+};
 
 use super::Key;
 use crate::config::given::{Given, Value, words};
@@ -13,6 +16,9 @@ words!(PassivationStrategy {
     "default_idle_strategy" => Self::DefaultIdle,
     "default_strategy" => Self::Default
 });
+words!(EntityRecovery { "all" => Self::All, "constant" => Self::Constant });
+words!(OnPermanentFailure { "keep" => Self::Keep, "forget" => Self::Forget });
+words!(RememberStore { "ddata" => Self::Ddata, "eventsourced" => Self::EventSourced });
 words!(StateStoreMode { "ddata" => Self::Ddata, "persistence" => Self::Persistence });
 
 impl Value for MajorityPlus {
@@ -137,6 +143,75 @@ pub(super) fn keys() -> Vec<Key> {
             |draft| &mut draft.settings.sharding.state_store_mode,
         ),
         Key::new(
+            "sharding.remember_entities",
+            "sharding §4.8",
+            "Entities start again with their shard, of types that do not say it. The same on all nodes.",
+            |draft| &mut draft.settings.sharding.remember.enabled,
+        ),
+        Key::new(
+            "sharding.remember_entities_store",
+            "sharding §4.8",
+            "Where they are remembered, of types that do not say it; mode \"persistence\" implies \"eventsourced\".",
+            |draft| &mut draft.settings.sharding.remember.store,
+        ),
+        Key::new(
+            "sharding.distributed_data.durable.keys",
+            "sharding §4.8",
+            "Of store \"ddata\": what is kept on disk, by ids, or prefixes and `*`. Needs the feature `ddata-sled`.",
+            |draft| &mut draft.settings.sharding.remember.durable_keys,
+        ),
+        Key::new(
+            "sharding.entity_recovery_strategy",
+            "sharding §4.9",
+            "Remembered entities start all at once, or so many in so long.",
+            |draft| &mut draft.settings.sharding.remember.recovery,
+        ),
+        Key::new(
+            "sharding.entity_recovery_constant_rate_strategy.frequency",
+            "sharding §4.9",
+            "Between two lots of starts, for all shards of a node together.",
+            |draft| &mut draft.settings.sharding.remember.frequency,
+        ),
+        Key::new(
+            "sharding.entity_recovery_constant_rate_strategy.number_of_entities",
+            "sharding §4.9",
+            "Starts in one lot.",
+            |draft| &mut draft.settings.sharding.remember.number_of_entities,
+        ),
+        Key::new(
+            "sharding.event_sourced_remember_entities_store.max_updates_per_write",
+            "sharding §4.8",
+            "Of store \"eventsourced\": ids in one event.",
+            |draft| &mut draft.settings.sharding.remember.max_updates_per_write,
+        ),
+        Key::new(
+            "sharding.entity_restart_backoff",
+            "sharding §4.7",
+            "Before a remembered entity starts again that stopped without passivating; doubles from failure to failure.",
+            |draft| &mut draft.settings.sharding.remember.entity_restart_backoff,
+        ),
+        Key::new("sharding.entity_restart_backoff_max", "sharding §4.7", "The longest such wait.", |draft| {
+            &mut draft.settings.sharding.remember.entity_restart_backoff_max
+        }),
+        Key::new(
+            "sharding.max_start_failures",
+            "sharding §4.7",
+            "Failed starts in a row after which a remembered entity is given up; 0: never.",
+            |draft| &mut draft.settings.sharding.remember.max_start_failures,
+        ),
+        Key::new(
+            "sharding.on_permanent_failure",
+            "sharding §4.7",
+            "What giving up means: only a message tries again (`keep`), or the entity is not remembered any more (`forget`).",
+            |draft| &mut draft.settings.sharding.remember.on_permanent_failure,
+        ),
+        Key::new(
+            "sharding.fail_on_invalid_entity_state_transition",
+            "sharding §4.7",
+            "A shard that finds a remembered entity in an impossible state fails, in place of going on with an error event.",
+            |draft| &mut draft.settings.sharding.remember.fail_on_invalid_transition,
+        ),
+        Key::new(
             "sharding.journal_plugin_id",
             "sharding §2.14",
             "Of mode \"persistence\": the journal among the stores that the program gives; empty for the node's own.",
@@ -223,13 +298,13 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "sharding.waiting_for_state_timeout",
             "sharding §7",
-            "One read of coordinator state; repeated for ever.",
+            "One read of coordinator state, or of a shard's remembered entities; repeated for ever.",
             |draft| &mut draft.settings.sharding.waiting_for_state_timeout,
         ),
         Key::new(
             "sharding.updating_state_timeout",
             "sharding §7",
-            "One write of coordinator state; repeated for ever.",
+            "One write of coordinator state, repeated for ever, or of a shard's remembered entities.",
             |draft| &mut draft.settings.sharding.updating_state_timeout,
         ),
         Key::new(

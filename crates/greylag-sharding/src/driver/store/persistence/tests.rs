@@ -1,9 +1,11 @@
 use std::num::{NonZeroU32, NonZeroU64};
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use greylag_core::Generation;
+use greylag_core::{CodecId, Generation};
 use greylag_persistence::{
-    AppendFault, FaultyJournal, FaultySnapshots, InMemoryJournal, InMemorySnapshots, JournalOp, SnapshotOp, StoreFault,
+    Append, AppendFault, EventKind, FaultyJournal, FaultySnapshots, InMemoryJournal, InMemorySnapshots, Journal,
+    JournalOp, Metadata, NewEvent, SnapshotOp, StoreFault, Tags, Under, WriterUuid,
 };
 
 use super::*;
@@ -83,7 +85,7 @@ impl World {
             store.commit(vec![home(1, seq, false)]).await.unwrap();
             store.commit(vec![home(1, seq, true)]).await.unwrap();
             // One save at a time: a snapshot that falls due meanwhile would be left out.
-            wait_until(|| !store.snapshots.is_saving()).await;
+            wait_until(|| !store.log.snapshots().is_saving()).await;
         }
         let state = self.store().read().await.unwrap();
         assert_eq!(state.homes[&ShardId::from_index(1)].generation, generation(20));
@@ -377,4 +379,34 @@ async fn an_old_history_is_removed_without_force() {
         [(true, false), (false, false)]
     );
     assert!(crate::remove_internal_sharding_data(&stores, &["a|b"], false).await.is_err());
+}
+
+/// Sharding scenario 76, by the store: shards that had a home are remembered, those that are added too, and a coordinator that
+/// looks for homes is told that there are none any more.
+#[tokio::test]
+async fn scenario_76_remembered_shards_stay_and_homes_are_not_looked_for_any_more() {
+    let world = World::new();
+    let with_homes = world.store();
+    with_homes.read().await.unwrap();
+    with_homes.commit(beginning()).await.unwrap();
+    let decided = [home(1, 1, false), home(2, 2, false), home(3, 3, false), home(2, 2, true)];
+    with_homes.commit(decided.to_vec()).await.unwrap();
+
+    let shards = |shards: &[u32]| shards.iter().map(|shard| ShardId::from_index(*shard)).collect::<BTreeSet<_>>();
+    let remembering = world.store();
+    assert_eq!(
+        remembering.add_shards(vec![ShardId::from_index(9)]).await,
+        Err(NotCommitted::Lost),
+        "nothing is read yet"
+    );
+    assert_eq!(remembering.read_shards().await.unwrap(), shards(&[1, 2, 3]));
+    assert_eq!(with_homes.commit(vec![home(4, 4, false)]).await, Err(NotCommitted::Lost), "it was fenced");
+    remembering.add_shards(vec![ShardId::from_index(4)]).await.unwrap();
+    assert_eq!(world.store().read_shards().await.unwrap(), shards(&[1, 2, 3, 4]));
+    let marked = world.kept().len();
+    assert_eq!(world.store().read_shards().await.unwrap(), shards(&[1, 2, 3, 4]));
+    assert_eq!(world.kept().len(), marked, "there is one marker");
+
+    let back = text(&world.store().read().await.unwrap_err());
+    assert!(back.contains("MigratedStore") && back.contains("/sharding/Gr%C3%B6%C3%9FeCoordinator"), "{back}");
 }

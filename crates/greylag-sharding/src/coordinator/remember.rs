@@ -1,0 +1,142 @@
+//! The shards whose entities are remembered: each is made durable before it has a home, and has one for good.
+//!
+//! Where homes are in a journal, a shard that ever had one is remembered. Otherwise a store of its own says so: a shard is
+//! added to it before its first home is decided, hence before any region hosts it. All remembered shards have a home as
+//! soon as a region is there, whether or not a message waits.
+//!
+//! ```text
+//! requested --> ShardsToRemember --Remember--> store --ShardsRemembered--> strategy --> home
+//! ReadRemembered --RememberedShards--> those without a home: strategy --> home
+//! ```
+//! Source: sharding §2.12, §4.8.
+
+use std::collections::BTreeSet;
+
+use super::protocol::{Effect, StopReason};
+use super::{Coordinator, CoordinatorState};
+use crate::fingerprint::{Fingerprint, StateStoreMode};
+use crate::ids::ShardId;
+use crate::remember::RememberStore;
+
+/// Where it is stored which shards are remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    /// The type does not remember its entities.
+    Nowhere,
+    /// A shard that ever had a home is remembered.
+    WithHomes,
+    /// In a store of its own.
+    InStore,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub(super) struct RememberedShards {
+    kept: Kept,
+    known: BTreeSet<ShardId>,
+    /// Being added to the store.
+    under_way: BTreeSet<ShardId>,
+    /// The store has said what it has.
+    is_read: bool,
+}
+
+impl RememberedShards {
+    pub(super) fn new(fingerprint: &Fingerprint) -> Self {
+        let with_homes = fingerprint.state_store_mode == StateStoreMode::Persistence
+            && fingerprint.remember_entities_store == RememberStore::EventSourced.name();
+        let kept = match fingerprint.remember_entities {
+            false => Kept::Nowhere,
+            true if with_homes => Kept::WithHomes,
+            true => Kept::InStore,
+        };
+        Self { kept, known: BTreeSet::new(), under_way: BTreeSet::new(), is_read: kept != Kept::InStore }
+    }
+
+    /// Whether the type remembers its entities.
+    pub(super) fn is_on(&self) -> bool {
+        self.kept != Kept::Nowhere
+    }
+
+    /// Whether the store is to be asked what it has.
+    pub(super) fn is_in_store(&self) -> bool {
+        self.kept == Kept::InStore
+    }
+
+    /// Whether a shard may have a home.
+    pub(super) fn allows(&self, shard: &ShardId) -> bool {
+        self.kept != Kept::InStore || self.known.contains(shard)
+    }
+
+    /// Of these, the shards to be added to the store now.
+    fn begin(&mut self, shards: impl IntoIterator<Item = ShardId>) -> Vec<ShardId> {
+        if self.kept != Kept::InStore || !self.is_read {
+            return Vec::new();
+        }
+        let new = |shard: &ShardId| !self.known.contains(shard) && !self.under_way.contains(shard);
+        let shards: Vec<_> = shards.into_iter().filter(new).collect();
+        self.under_way.extend(shards.iter().cloned());
+        shards
+    }
+}
+
+impl Coordinator {
+    /// The store has said which shards are remembered.
+    pub(super) fn on_remembered(&mut self, shards: BTreeSet<ShardId>, out: &mut Vec<Effect>) {
+        self.remembered.known.extend(shards);
+        self.remembered.is_read = true;
+        // What was asked for before could not be added.
+        let awaited: Vec<_> = self.requests.awaited().cloned().collect();
+        awaited.iter().for_each(|shard| self.requests.look_again(shard));
+        self.want_remembered(out);
+    }
+
+    /// These are durable in the store.
+    pub(super) fn on_shards_remembered(&mut self, shards: Vec<ShardId>) {
+        for shard in shards {
+            self.remembered.under_way.remove(&shard);
+            self.requests.look_again(&shard);
+            self.remembered.known.insert(shard);
+        }
+    }
+
+    /// The store cannot go on; the next incarnation opens it anew.
+    pub(super) fn on_remember_stopped(&mut self, out: &mut Vec<Effect>) {
+        self.stop(StopReason::RememberStoreStopped, out);
+    }
+
+    /// Homes were read, or one was decided: where they are in a journal they say which shards are remembered.
+    pub(super) fn note_homes(&mut self) {
+        if self.remembered.kept == Kept::WithHomes {
+            self.remembered.known = self.ledger.all_durable().map(|(shard, _)| shard.clone()).collect();
+        }
+    }
+
+    /// Every remembered shard without a home is to have one, and every shard with a home to be remembered, also one that a
+    /// region has claimed.
+    pub(super) fn want_remembered(&mut self, out: &mut Vec<Effect>) {
+        if !self.remembered.is_on() || self.state != CoordinatorState::Active {
+            return;
+        }
+        self.note_homes();
+        let homeless = |shard: &&ShardId| self.ledger.decided(shard).is_none_or(|home| home.deallocated);
+        let homeless: Vec<_> = self.remembered.known.iter().filter(homeless).cloned().collect();
+        homeless.iter().for_each(|shard| self.requests.make_eager(shard));
+        let hosted: Vec<_> = self.homes().map(|(shard, _)| shard.clone()).collect();
+        self.remember(hosted, out);
+    }
+
+    /// Has shards added to the store that are not in it.
+    pub(super) fn remember(&mut self, shards: Vec<ShardId>, out: &mut Vec<Effect>) {
+        let shards = self.remembered.begin(shards);
+        if !shards.is_empty() {
+            out.push(Effect::Remember { shards });
+        }
+    }
+
+    /// A home has ended because its region is gone: a remembered shard has another one without being asked for.
+    pub(super) fn lost_home(&mut self, shard: &ShardId) {
+        if self.remembered.is_on() {
+            self.requests.make_eager(shard);
+        }
+    }
+}

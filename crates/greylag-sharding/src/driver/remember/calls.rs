@@ -1,0 +1,61 @@
+//! The calls that a shard's task has under way at its store; answers come back by its control inbox.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+
+use super::ShardMemory;
+use crate::driver::shard::Control;
+use crate::inbox::Inbox;
+use crate::shard::StoreUpdate;
+
+/// See the module's description. Dropping it gives the calls up.
+pub(crate) struct StoreCalls<M> {
+    store: Arc<dyn ShardMemory>,
+    control: Arc<Inbox<Control<M>>>,
+    runtime: Handle,
+    load: Option<AbortHandle>,
+    update: Option<AbortHandle>,
+    /// It was told that another kind of store would be the better one.
+    is_told: bool,
+}
+
+impl<M: Send + 'static> StoreCalls<M> {
+    pub(crate) fn new(store: Arc<dyn ShardMemory>, control: Arc<Inbox<Control<M>>>, runtime: Handle) -> Self {
+        Self { store, control, runtime, load: None, update: None, is_told: false }
+    }
+
+    /// Reads everything; a read that is under way is given up for it.
+    pub(crate) fn load(&mut self) {
+        let (store, control) = (self.store.clone(), self.control.clone());
+        let task = self.runtime.spawn(async move {
+            control.push_anyway(Control::Loaded(store.load().await));
+        });
+        if let Some(late) = self.load.replace(task.abort_handle()) {
+            late.abort();
+        }
+    }
+
+    /// Whether it is to be told now that another kind of store is the better one for so many entities. Once is enough.
+    pub(crate) fn is_too_small_for(&mut self, entities: usize) -> bool {
+        entities > self.store.many() && !std::mem::replace(&mut self.is_told, true)
+    }
+
+    /// Writes a change; the one before it was answered.
+    pub(crate) fn update(&mut self, number: u64, update: StoreUpdate) {
+        let (store, control) = (self.store.clone(), self.control.clone());
+        let task = self.runtime.spawn(async move {
+            control.push_anyway(Control::Stored { number, result: store.update(update).await });
+        });
+        self.update = Some(task.abort_handle());
+    }
+}
+
+impl<M> Drop for StoreCalls<M> {
+    fn drop(&mut self) {
+        for call in [self.load.take(), self.update.take()].into_iter().flatten() {
+            call.abort();
+        }
+    }
+}

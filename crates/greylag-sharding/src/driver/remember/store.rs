@@ -1,0 +1,198 @@
+//! Where the entities of a type are remembered, and what a store of your own has to do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use greylag_core::Generation;
+
+use crate::ids::{EntityId, EntityTypeName, ShardId};
+
+/// Where the entities of a type are remembered. All nodes must agree. Source: sharding §4.8.
+#[derive(Clone, Default)]
+pub enum RememberStore {
+    /// Replicated data. Entities are remembered for as long as one node runs, and over a stop of all nodes only if the
+    /// data are durable. The default.
+    #[default]
+    Ddata,
+    /// A journal that every node reaches.
+    EventSourced,
+    /// A store of your own.
+    Custom(Arc<dyn RememberEntitiesStore>),
+}
+
+impl RememberStore {
+    /// A store of your own.
+    pub fn custom(store: impl RememberEntitiesStore) -> Self {
+        Self::Custom(Arc::new(store))
+    }
+
+    /// The name by which nodes compare their stores, and configuration files name them.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Ddata => "ddata",
+            Self::EventSourced => "eventsourced",
+            Self::Custom(_) => "custom",
+        }
+    }
+}
+
+/// Two stores of your own are the same if they are one value.
+impl PartialEq for RememberStore {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Custom(one), Self::Custom(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.name() == other.name(),
+        }
+    }
+}
+
+impl fmt::Debug for RememberStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A shard, and the allocation under which it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardTerm {
+    /// The entity type.
+    pub entity_type: EntityTypeName,
+    /// The shard.
+    pub shard: ShardId,
+    /// Larger for each later owner of the shard: a store that refuses updates of a smaller one than it has seen is safe
+    /// from owners that were replaced and do not know it yet.
+    pub generation: Generation,
+}
+
+/// Why a store did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum RememberError {
+    /// It does not answer, or said no for now. The shard fails and starts again; what a coordinator asked for is asked
+    /// for again.
+    #[error("the store of remembered entities is unavailable: {0}")]
+    Unavailable(String),
+    /// It cannot go on: the shard fails and starts again, or the coordinator does, with a store that is opened anew.
+    #[error("the store of remembered entities has stopped: {0}")]
+    Stopped(String),
+}
+
+/// Remembers the entities of the shards of one type, and the shards that have had entities.
+///
+/// One call of [`load`](Self::load) or [`update`](Self::update) is under way for one allocation of a shard, but for a load
+/// that took too long, which is given up and made again. What an update stored must be in every later load, on whichever
+/// node; an update that answers an error may be stored or not.
+///
+/// ```
+/// use std::collections::BTreeSet;
+///
+/// use greylag_sharding::ids::{EntityId, ShardId};
+/// use greylag_sharding::{RememberEntitiesStore, RememberError, ShardTerm};
+///
+/// /// Jobs that always run, written down in the program.
+/// struct Fixed(BTreeSet<EntityId>);
+///
+/// #[async_trait::async_trait]
+/// impl RememberEntitiesStore for Fixed {
+///     async fn load(&self, _: &ShardTerm) -> Result<BTreeSet<EntityId>, RememberError> {
+///         Ok(self.0.clone())
+///     }
+///     async fn update(&self, _: &ShardTerm, _: Vec<EntityId>, _: Vec<EntityId>) -> Result<(), RememberError> {
+///         Ok(())
+///     }
+///     async fn add_shard(&self, _: &ShardId) -> Result<(), RememberError> {
+///         Ok(())
+///     }
+///     async fn shards(&self) -> Result<BTreeSet<ShardId>, RememberError> {
+///         Ok((0..10).map(ShardId::from_index).collect())
+///     }
+/// }
+/// ```
+/// Source: sharding §4.8.
+#[async_trait]
+pub trait RememberEntitiesStore: Send + Sync + 'static {
+    /// The entities of a shard that are remembered; none if it was never heard of.
+    ///
+    /// # Errors
+    /// [`RememberError`].
+    async fn load(&self, of: &ShardTerm) -> Result<BTreeSet<EntityId>, RememberError>;
+
+    /// Remembers `starts` and forgets `stops`: both, or none of it is known to be stored. No id is in both, and an id may
+    /// be remembered already, or not be.
+    ///
+    /// # Errors
+    /// [`RememberError`].
+    async fn update(&self, of: &ShardTerm, starts: Vec<EntityId>, stops: Vec<EntityId>) -> Result<(), RememberError>;
+
+    /// Remembers that a shard has had entities: a coordinator adds each before any region hosts it, and gives all that were
+    /// added a home again after a stop of all nodes.
+    ///
+    /// # Errors
+    /// [`RememberError`].
+    async fn add_shard(&self, shard: &ShardId) -> Result<(), RememberError>;
+
+    /// The shards that were added.
+    ///
+    /// # Errors
+    /// [`RememberError`].
+    async fn shards(&self) -> Result<BTreeSet<ShardId>, RememberError>;
+}
+
+/// Remembers in this process, for tests, and for a node without a cluster. Clones are the same store.
+#[derive(Clone, Default)]
+pub struct InMemoryRememberStore(Arc<Mutex<Memory>>);
+
+#[derive(Default)]
+struct Memory {
+    shards: BTreeSet<ShardId>,
+    entities: BTreeMap<ShardId, BTreeSet<EntityId>>,
+}
+
+impl InMemoryRememberStore {
+    /// One that remembers nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What is remembered of a shard.
+    pub fn entities(&self, shard: &ShardId) -> BTreeSet<EntityId> {
+        self.lock().entities.get(shard).cloned().unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Memory> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for InMemoryRememberStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InMemoryRememberStore({} shards)", self.lock().shards.len())
+    }
+}
+
+#[async_trait]
+impl RememberEntitiesStore for InMemoryRememberStore {
+    async fn load(&self, of: &ShardTerm) -> Result<BTreeSet<EntityId>, RememberError> {
+        Ok(self.entities(&of.shard))
+    }
+
+    async fn update(&self, of: &ShardTerm, starts: Vec<EntityId>, stops: Vec<EntityId>) -> Result<(), RememberError> {
+        let mut memory = self.lock();
+        let known = memory.entities.entry(of.shard.clone()).or_default();
+        known.extend(starts);
+        for id in &stops {
+            known.remove(id);
+        }
+        Ok(())
+    }
+
+    async fn add_shard(&self, shard: &ShardId) -> Result<(), RememberError> {
+        self.lock().shards.insert(shard.clone());
+        Ok(())
+    }
+
+    async fn shards(&self) -> Result<BTreeSet<ShardId>, RememberError> {
+        Ok(self.lock().shards.clone())
+    }
+}

@@ -1,0 +1,334 @@
+//! One history in a journal: claimed, read whole, and continued by its claimer alone.
+//!
+//! A claim fences all who claimed before. What is read is the newest snapshot that can be, and the events behind it; from
+//! then on each append continues what was read, so nothing is stored once another one has claimed or written.
+//!
+//! ```text
+//! recover: head, claim --> snapshot --> pages of events --> Fold
+//! append(epoch, first = last + 1) --> Ok | NotStored: again | anything else: recover
+//! ```
+//! Source: sharding §2.14; persistence §2.5, §2.6, §4.1.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag_core::{CodecId, Generation};
+use greylag_persistence::{
+    AdvanceError, Append, AppendError, Claim, ClaimError, EventKind, Head, Journal, Metadata, NewEvent, Page,
+    PersistenceId, ReadError, ReadRange, SeqNr, Snapshot, SnapshotCriteria, SnapshotError, StoreFailure, StoredEvent,
+    Stores, Tags, Under, WriterEpoch, WriterUuid,
+};
+
+use super::Unreadable;
+use super::snapshots::Snapshots;
+use crate::ids::EntityTypeName;
+use crate::settings::ShardingSettings;
+
+/// Snapshots that are tried before the events alone have to do. Source: persistence §2.5.
+const SNAPSHOT_ATTEMPTS: usize = 3;
+
+/// How the records of a kind of history look, and what its errors say.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Format {
+    /// What the history is, for the texts of errors.
+    pub(crate) what: &'static str,
+    /// Manifest of an event.
+    pub(crate) event: &'static str,
+    /// Manifest of a snapshot.
+    pub(crate) snapshot: &'static str,
+    /// Version of both.
+    pub(crate) version: u32,
+    /// What an operator can do about a history that cannot be read.
+    pub(crate) advice: &'static str,
+}
+
+/// What the records of a history amount to.
+pub(crate) trait Fold: Send {
+    /// Begins behind the events that a snapshot reflects.
+    ///
+    /// # Errors
+    /// In what way the snapshot is damaged; the fold is as it was.
+    fn begin_with(&mut self, snapshot: &[u8]) -> Result<(), String>;
+
+    /// Takes the next event.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what an operator can do about that, if not what the format says.
+    fn take(&mut self, event: &[u8]) -> Result<(), (String, Option<&'static str>)>;
+}
+
+/// A history that was claimed and read: what its claimer may append to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claimed {
+    pub(crate) epoch: WriterEpoch,
+    /// Its last event.
+    pub(crate) last: SeqNr,
+    /// How many events were read behind a snapshot.
+    pub(crate) read: u64,
+}
+
+/// Why a history was not read.
+pub(crate) enum Trouble {
+    /// The store does not answer: to be tried again.
+    Unavailable(StoreFailure),
+    /// The claimer's generation, or what it has seen of the head, is older than what the journal knows.
+    Fenced(Head),
+    /// Trying again would not help.
+    Unreadable(Unreadable),
+}
+
+/// See the module's description.
+pub(crate) struct Log {
+    name: EntityTypeName,
+    format: Format,
+    journal: Arc<dyn Journal>,
+    snapshots: Arc<Snapshots>,
+    id: PersistenceId,
+    writer_uuid: WriterUuid,
+    /// How long one call may take that reads, and one that writes.
+    patience: (Duration, Duration),
+}
+
+impl Log {
+    pub(crate) fn new(
+        name: &EntityTypeName,
+        id: PersistenceId,
+        format: Format,
+        stores: &Stores,
+        settings: &ShardingSettings,
+    ) -> Self {
+        Self {
+            name: name.clone(),
+            format,
+            journal: stores.journal.clone(),
+            snapshots: Arc::new(Snapshots::new(name, &id, &format, stores, &settings.journal)),
+            id,
+            writer_uuid: WriterUuid::from_u128(rand::random()),
+            patience: (settings.waiting_for_state_timeout, settings.updating_state_timeout),
+        }
+    }
+
+    /// Events that are written in one piece, at most.
+    pub(crate) fn max_batch(&self) -> usize {
+        self.journal.caps().max_atomic_events
+    }
+
+    pub(crate) fn snapshots(&self) -> &Arc<Snapshots> {
+        &self.snapshots
+    }
+
+    /// How long one call may take that reads, and one that writes.
+    pub(crate) fn patience(&self) -> (Duration, Duration) {
+        self.patience
+    }
+
+    /// Claims the history, under a generation or as its next writer, and reads it whole.
+    pub(crate) async fn recover(&self, under: Option<Generation>, fold: &mut dyn Fold) -> Result<Claimed, Trouble> {
+        let claim = self.claim(under).await?;
+        let covered = self.load_snapshot(&claim, fold).await?;
+        if covered > claim.highest {
+            self.advance(&claim, covered).await?;
+        }
+        let last = claim.highest.max(covered);
+        self.replay(fold, covered, last).await?;
+        Ok(Claimed { epoch: claim.epoch, last, read: last.as_u64() - covered.as_u64() })
+    }
+
+    async fn claim(&self, under: Option<Generation>) -> Result<Claim, Trouble> {
+        let under = match under {
+            Some(generation) => Under::Generation(generation),
+            None => Under::Seen(self.call(self.journal.head(&self.id)).await?.epoch),
+        };
+        self.call(self.journal.claim(&self.id, self.writer_uuid, under)).await
+    }
+
+    /// Begins with the newest snapshot that can be read. Answers the last event that it reflects.
+    async fn load_snapshot(&self, claim: &Claim, fold: &mut dyn Fold) -> Result<SeqNr, Trouble> {
+        let mut criteria = SnapshotCriteria::LATEST;
+        let mut cause = "there is none".to_owned();
+        for _ in 0..SNAPSHOT_ATTEMPTS {
+            let Some((seq_nr, read)) = self.newest(criteria).await? else {
+                // Retention leaves the last event, so a history without any, and without a snapshot, was removed.
+                let was_removed = criteria == SnapshotCriteria::LATEST && claim.deleted_to == claim.highest;
+                if was_removed {
+                    return Ok(claim.highest);
+                }
+                break;
+            };
+            let begun = match read {
+                Ok(_) if seq_nr < claim.deleted_to => {
+                    cause = format!("the newest reflects event {seq_nr}");
+                    break;
+                }
+                Ok(snapshot) => self.check_snapshot(&snapshot).and_then(|()| fold.begin_with(&snapshot.payload)),
+                Err(damage) => Err(damage),
+            };
+            match begun {
+                Ok(()) => return Ok(seq_nr),
+                Err(damage) => {
+                    tracing::warn!(entity_type = %self.name, %seq_nr, damage, "a snapshot could not be read");
+                    (cause, criteria) = (damage, SnapshotCriteria::up_to(seq_nr.previous()));
+                }
+            }
+        }
+        if claim.deleted_to.is_zero() {
+            return Ok(SeqNr::ZERO);
+        }
+        let deleted_to = claim.deleted_to;
+        Err(self.refuse(&format!("events up to {deleted_to} are deleted, and of the snapshots: {cause}")))
+    }
+
+    /// The newest snapshot that matches: its number, and it or in what way it is damaged.
+    async fn newest(&self, criteria: SnapshotCriteria) -> Result<Option<(SeqNr, Result<Snapshot, String>)>, Trouble> {
+        match tokio::time::timeout(self.patience.0, self.snapshots.load(criteria)).await {
+            Ok(Ok(found)) => Ok(found.map(|snapshot| (snapshot.seq_nr, Ok(snapshot)))),
+            Ok(Err(SnapshotError::Corrupt(corrupt))) => Ok(Some((corrupt.seq_nr, Err(corrupt.to_string())))),
+            Ok(Err(SnapshotError::Unavailable(failure))) => Err(Trouble::Unavailable(failure)),
+            Ok(Err(error @ SnapshotError::TooLarge { .. })) => Err(self.refuse(&error)),
+            Err(_) => Err(Trouble::Unavailable(self.late(self.patience.0))),
+        }
+    }
+
+    fn check_snapshot(&self, snapshot: &Snapshot) -> Result<(), String> {
+        if snapshot.manifest != self.format.snapshot || snapshot.schema_version > self.format.version {
+            return Err(format!("it is a {:?} of version {}", snapshot.manifest, snapshot.schema_version));
+        }
+        Ok(())
+    }
+
+    /// A snapshot without its journal: numbers go on behind it, if nothing was ever written. Source: persistence §2.5.
+    async fn advance(&self, claim: &Claim, covered: SeqNr) -> Result<(), Trouble> {
+        if !claim.highest.is_zero() {
+            let highest = claim.highest;
+            return Err(
+                self.refuse(&format!("the newest snapshot reflects event {covered}, and the last is {highest}"))
+            );
+        }
+        self.call(self.journal.advance(&self.id, claim.epoch, covered)).await
+    }
+
+    /// Takes the events behind `covered`, page by page.
+    async fn replay(&self, fold: &mut dyn Fold, covered: SeqNr, last: SeqNr) -> Result<(), Trouble> {
+        let mut next = Some(covered).filter(|covered| *covered < last).and_then(SeqNr::next);
+        let mut expected = next;
+        while let Some(from) = next {
+            let page: Page = self.call(self.journal.read(&self.id, ReadRange::new(from, last))).await?;
+            for record in &page.records {
+                if Some(record.seq_nr) != expected {
+                    break;
+                }
+                self.take(fold, record)?;
+                expected = record.seq_nr.next();
+            }
+            next = page.next.filter(|next| Some(*next) == expected);
+        }
+        match expected.filter(|expected| *expected <= last) {
+            Some(missing) => Err(self.refuse(&format!("event {missing} of {last} is missing"))),
+            None => Ok(()),
+        }
+    }
+
+    fn take(&self, fold: &mut dyn Fold, record: &StoredEvent) -> Result<(), Trouble> {
+        let seq_nr = record.seq_nr;
+        if record.kind == EventKind::Filtered {
+            return Ok(());
+        }
+        if record.manifest != self.format.event || record.schema_version > self.format.version {
+            let (manifest, version) = (&record.manifest, record.schema_version);
+            return Err(self.refuse(&format!("event {seq_nr} is a {manifest:?} of version {version}")));
+        }
+        fold.take(&record.payload).map_err(|(cause, advice)| {
+            let advice = advice.unwrap_or(self.format.advice);
+            Trouble::Unreadable(self.unreadable(&format!("event {seq_nr}: {cause}"), advice))
+        })
+    }
+
+    pub(crate) fn unreadable(&self, cause: &dyn std::fmt::Display, advice: &'static str) -> Unreadable {
+        Unreadable { what: self.format.what, id: self.id.to_string(), cause: cause.to_string(), advice }
+    }
+
+    fn refuse(&self, cause: &dyn std::fmt::Display) -> Trouble {
+        Trouble::Unreadable(self.unreadable(cause, self.format.advice))
+    }
+
+    fn late(&self, patience: Duration) -> StoreFailure {
+        StoreFailure::new("journal", format!("no answer within {patience:?}"))
+    }
+
+    /// A call that reads, or claims.
+    async fn call<T, E: Refusal>(&self, call: impl Future<Output = Result<T, E>> + Send) -> Result<T, Trouble> {
+        match tokio::time::timeout(self.patience.0, call).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(match error.kind() {
+                RefusalKind::Final => self.refuse(&error),
+                RefusalKind::Fenced(current) => Trouble::Fenced(current),
+                RefusalKind::ForNow => Trouble::Unavailable(StoreFailure::new("journal", error)),
+            }),
+            Err(_) => Err(Trouble::Unavailable(self.late(self.patience.0))),
+        }
+    }
+
+    /// Appends events behind the last one, all or none, and answers the number of the last.
+    pub(crate) async fn append(&self, claimed: &Claimed, payloads: Vec<Vec<u8>>) -> Result<SeqNr, AppendError> {
+        let event = |payload: Vec<u8>| NewEvent {
+            codec_id: CodecId::PROST,
+            manifest: self.format.event.to_owned(),
+            schema_version: self.format.version,
+            kind: EventKind::Event,
+            payload: payload.into(),
+            metadata: Metadata::new(),
+            tags: Tags::new(),
+        };
+        let used_up = || AppendError::Unknown(StoreFailure::new("journal", "its numbers are used up"));
+        let append = Append {
+            id: self.id.clone(),
+            epoch: claimed.epoch,
+            writer_uuid: self.writer_uuid,
+            first: claimed.last.next().ok_or_else(used_up)?,
+            events: payloads.into_iter().map(event).collect(),
+        };
+        let last = append.last().ok_or_else(used_up)?;
+        match tokio::time::timeout(self.patience.1, self.journal.append(append)).await {
+            Ok(appended) => appended.map(|_| last),
+            // The write goes on without its caller.
+            Err(_) => Err(AppendError::Unknown(self.late(self.patience.1))),
+        }
+    }
+}
+
+/// What an error of a call means for its caller.
+enum RefusalKind {
+    /// Trying again would not help.
+    Final,
+    /// Another one has claimed.
+    Fenced(Head),
+    /// Trying again may help.
+    ForNow,
+}
+
+trait Refusal: std::fmt::Display {
+    fn kind(&self) -> RefusalKind;
+}
+
+impl Refusal for ReadError {
+    fn kind(&self) -> RefusalKind {
+        if matches!(self, Self::Corrupt(_)) { RefusalKind::Final } else { RefusalKind::ForNow }
+    }
+}
+
+impl Refusal for ClaimError {
+    fn kind(&self) -> RefusalKind {
+        match self {
+            Self::Corrupt(_) => RefusalKind::Final,
+            Self::Fenced { current } => RefusalKind::Fenced(*current),
+            Self::Unavailable(_) => RefusalKind::ForNow,
+        }
+    }
+}
+
+impl Refusal for AdvanceError {
+    fn kind(&self) -> RefusalKind {
+        if matches!(self, Self::NotEmpty { .. }) { RefusalKind::Final } else { RefusalKind::ForNow }
+    }
+}

@@ -1,0 +1,357 @@
+//! Which entities of one shard are remembered, and the one write about them that is under way.
+//!
+//! Each remembered entity is in one of six states; an entity that is none of them is not remembered. What starts and
+//! what is forgotten while a write is under way forms the next write, in which the last change of an entity counts.
+//!
+//! ```text
+//! none --> RememberingStart --stored--> Active --> WaitingForRestart --> Active
+//! Active --> Passivating --> RememberingStop --stored--> none, or RememberingStart
+//! load: NotStarted --> Active, or RememberingStop if it lives in another shard
+//! ```
+//! Left to others: entities, their messages and restarts (the shard); the store (the shell).
+//!
+//! Source: sharding §4.7, §4.8.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::ids::EntityId;
+
+/// Where a remembered entity is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remembered {
+    /// Loaded, and not started here yet.
+    NotStarted,
+    /// Its first message waits until it is stored that the entity is remembered.
+    RememberingStart,
+    /// Runs, or is being made or replaced.
+    Active,
+    /// Asked to stop for good.
+    Passivating,
+    /// Stopped by itself or failed: it starts again.
+    WaitingForRestart,
+    /// Its end is being stored.
+    RememberingStop,
+}
+
+/// A change of state that no rule allows: a bug of this crate.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("remembered entity {id} was to go from {from:?} to {to:?}")]
+pub struct InvalidTransition {
+    /// Which entity.
+    pub id: EntityId,
+    /// Its state, which it keeps.
+    pub from: Option<Remembered>,
+    /// The state that it was to have.
+    pub to: Option<Remembered>,
+}
+
+/// What one write changes: ids that start to be remembered, and ids that are forgotten. No id is in both.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoreUpdate {
+    /// Remembered from now on.
+    pub starts: Vec<EntityId>,
+    /// Forgotten from now on.
+    pub stops: Vec<EntityId>,
+}
+
+/// The write under way.
+#[derive(Debug)]
+struct Write {
+    number: u64,
+    update: StoreUpdate,
+    deadline: Instant,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Start,
+    Stop,
+}
+
+/// The progress of the load with which a shard begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Load {
+    /// Not asked for yet.
+    Unasked,
+    /// To be asked for again at the instant.
+    UnderWay(Instant),
+    Done,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub(super) struct Remembering {
+    load_timeout: Duration,
+    write_timeout: Duration,
+    load: Load,
+    states: BTreeMap<EntityId, Remembered>,
+    /// For the next write.
+    next: BTreeMap<EntityId, Change>,
+    under_way: Option<Write>,
+    writes: u64,
+    /// Messages that wait until something is stored.
+    pub(super) waiting: usize,
+    /// A shard that stops waits so long for its writes.
+    give_up_at: Option<Instant>,
+}
+
+impl Remembering {
+    /// Nothing is loaded yet.
+    pub(super) fn new(load_timeout: Duration, write_timeout: Duration) -> Self {
+        Self {
+            load_timeout,
+            write_timeout,
+            load: Load::Unasked,
+            states: BTreeMap::new(),
+            next: BTreeMap::new(),
+            under_way: None,
+            writes: 0,
+            waiting: 0,
+            give_up_at: None,
+        }
+    }
+
+    // --- loading ---
+
+    /// Whether the store is to be asked now for what it has; it is asked again after `load_timeout`.
+    pub(super) fn asks_to_load(&mut self, now: Instant) -> bool {
+        let is_due = match self.load {
+            Load::Unasked => true,
+            Load::UnderWay(again_at) => again_at <= now,
+            Load::Done => false,
+        };
+        if is_due {
+            self.load = Load::UnderWay(now + self.load_timeout);
+        }
+        is_due
+    }
+
+    /// Whether the store has not answered in time.
+    pub(super) fn is_load_late(&self, now: Instant) -> bool {
+        matches!(self.load, Load::UnderWay(again_at) if again_at <= now)
+    }
+
+    /// Takes what the store has. False if it was taken before.
+    pub(super) fn loaded(&mut self, ids: impl IntoIterator<Item = EntityId>) -> bool {
+        if self.load == Load::Done {
+            return false;
+        }
+        self.load = Load::Done;
+        self.states = ids.into_iter().map(|id| (id, Remembered::NotStarted)).collect();
+        true
+    }
+
+    /// Whether the load is still under way.
+    pub(super) fn is_loading(&self) -> bool {
+        self.load != Load::Done
+    }
+
+    // --- states ---
+
+    pub(super) fn state(&self, id: &EntityId) -> Option<Remembered> {
+        self.states.get(id).copied()
+    }
+
+    /// How many entities are remembered.
+    pub(super) fn len(&self) -> usize {
+        self.states.len()
+    }
+
+    /// How many entities are in a state.
+    pub(super) fn count(&self, state: Remembered) -> usize {
+        self.states.values().filter(|known| **known == state).count()
+    }
+
+    /// Changes a state, and puts what is to be stored of that into the next write.
+    pub(super) fn change(&mut self, id: &EntityId, to: Option<Remembered>) -> Result<(), InvalidTransition> {
+        let from = self.state(id);
+        if !is_allowed(from, to) {
+            return Err(InvalidTransition { id: id.clone(), from, to });
+        }
+        match to {
+            None => drop(self.states.remove(id)),
+            Some(to) => drop(self.states.insert(id.clone(), to)),
+        }
+        match to {
+            Some(Remembered::RememberingStart) => drop(self.next.insert(id.clone(), Change::Start)),
+            Some(Remembered::RememberingStop) => drop(self.next.insert(id.clone(), Change::Stop)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    // --- writing ---
+
+    /// The next write, if there is something to write and none is under way.
+    pub(super) fn next_write(&mut self, now: Instant) -> Option<(u64, StoreUpdate)> {
+        if self.under_way.is_some() || self.next.is_empty() {
+            return None;
+        }
+        let mut update = StoreUpdate::default();
+        for (id, change) in std::mem::take(&mut self.next) {
+            match change {
+                Change::Start => update.starts.push(id),
+                Change::Stop => update.stops.push(id),
+            }
+        }
+        self.writes += 1;
+        let write = Write { number: self.writes, update: update.clone(), deadline: now + self.write_timeout };
+        self.under_way = Some(write);
+        Some((self.writes, update))
+    }
+
+    /// A write is durable: what it said. `None` if it is another one than the one under way.
+    pub(super) fn stored(&mut self, number: u64) -> Option<StoreUpdate> {
+        self.under_way.take_if(|write| write.number == number).map(|write| write.update)
+    }
+
+    /// Whether this is the write under way.
+    pub(super) fn is_under_way(&self, number: u64) -> bool {
+        self.under_way.as_ref().is_some_and(|write| write.number == number)
+    }
+
+    /// Whether the write under way has taken too long.
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        self.under_way.as_ref().is_some_and(|write| write.deadline <= now)
+    }
+
+    /// Whether something is not stored yet.
+    pub(super) fn has_unstored(&self) -> bool {
+        self.under_way.is_some() || !self.next.is_empty()
+    }
+
+    // --- the end of the shard ---
+
+    /// The shard stops: an entity whose start is not on its way to the store need not be remembered by this shard.
+    pub(super) fn cancel_start(&mut self, id: &EntityId) {
+        if self.next.get(id) == Some(&Change::Start) {
+            self.next.remove(id);
+            self.states.remove(id);
+        }
+    }
+
+    /// No entity lives any more: what is not stored now has so long to be, counted from the first call.
+    pub(super) fn give_up_later(&mut self, now: Instant) {
+        self.give_up_at.get_or_insert(now + self.write_timeout);
+    }
+
+    /// Whether a stopping shard has waited for its writes long enough.
+    pub(super) fn has_given_up(&self, now: Instant) -> bool {
+        self.give_up_at.is_some_and(|at| at <= now)
+    }
+
+    /// Nothing is stored any more.
+    pub(super) fn abandon(&mut self) {
+        self.next.clear();
+        self.under_way = None;
+        self.give_up_at = None;
+        self.load = Load::Done;
+    }
+
+    /// When something is due by itself.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let load = match self.load {
+            Load::UnderWay(again_at) => Some(again_at),
+            Load::Unasked | Load::Done => None,
+        };
+        let write = self.under_way.as_ref().map(|write| write.deadline);
+        [load, write, self.give_up_at].into_iter().flatten().min()
+    }
+}
+
+/// The table of sharding §4.7. `None` is an entity that is not remembered.
+fn is_allowed(from: Option<Remembered>, to: Option<Remembered>) -> bool {
+    use Remembered::{Active, NotStarted, Passivating, RememberingStart, RememberingStop, WaitingForRestart};
+    matches!(
+        (from, to),
+        (None | Some(RememberingStop), Some(RememberingStart))
+            | (Some(RememberingStart | NotStarted | WaitingForRestart), Some(Active))
+            | (Some(Active), Some(Passivating | WaitingForRestart))
+            | (Some(Passivating | NotStarted | WaitingForRestart), Some(RememberingStop))
+            | (Some(RememberingStop), None)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Remembered::{Active, NotStarted, Passivating, RememberingStart, RememberingStop, WaitingForRestart};
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn id(name: &str) -> EntityId {
+        EntityId::new(name).unwrap()
+    }
+
+    fn empty() -> Remembering {
+        let mut remembering = Remembering::new(SECOND, SECOND * 5);
+        assert!(remembering.asks_to_load(Instant::now()) && remembering.loaded([]));
+        remembering
+    }
+
+    /// The whole table: what is not in it is refused, and changes nothing.
+    #[test]
+    fn every_pair_of_states_is_allowed_or_refused_as_the_table_says() {
+        let all = [NotStarted, RememberingStart, Active, Passivating, WaitingForRestart, RememberingStop];
+        let all: Vec<_> = all.into_iter().map(Some).chain([None]).collect();
+        let table = [
+            (None, Some(RememberingStart)),
+            (Some(RememberingStart), Some(Active)),
+            (Some(Active), Some(Passivating)),
+            (Some(Active), Some(WaitingForRestart)),
+            (Some(WaitingForRestart), Some(Active)),
+            (Some(Passivating), Some(RememberingStop)),
+            (Some(RememberingStop), None),
+            (Some(RememberingStop), Some(RememberingStart)),
+            (Some(NotStarted), Some(Active)),
+            (Some(NotStarted), Some(RememberingStop)),
+            // Of an entity that is given up: `on_permanent_failure = "forget"`.
+            (Some(WaitingForRestart), Some(RememberingStop)),
+        ];
+        for from in &all {
+            for to in &all {
+                let mut remembering = empty();
+                remembering.states.extend(from.map(|from| (id("e"), from)));
+                let changed = remembering.change(&id("e"), *to);
+                assert_eq!(changed.is_ok(), table.contains(&(*from, *to)), "{from:?} to {to:?}");
+                let expected = if changed.is_ok() { *to } else { *from };
+                assert_eq!(remembering.state(&id("e")), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn what_comes_during_a_write_is_one_write_in_which_the_last_change_counts() {
+        let (mut remembering, now) = (empty(), Instant::now());
+        remembering.change(&id("a"), Some(RememberingStart)).unwrap();
+        let (first, update) = remembering.next_write(now).unwrap();
+        assert_eq!((update.starts, update.stops), (vec![id("a")], vec![]));
+        remembering.change(&id("b"), Some(RememberingStart)).unwrap();
+        remembering.change(&id("c"), Some(RememberingStart)).unwrap();
+        remembering.cancel_start(&id("c"));
+        assert_eq!(remembering.next_write(now), None, "one is under way");
+        assert_eq!(remembering.stored(first + 1), None);
+        assert_eq!(remembering.stored(first).unwrap().starts, [id("a")]);
+        for to in [Active, Passivating, RememberingStop, RememberingStart] {
+            remembering.change(&id("a"), Some(to)).unwrap();
+        }
+        let (second, update) = remembering.next_write(now).unwrap();
+        assert_eq!((update.starts, update.stops), (vec![id("a"), id("b")], vec![]), "stopped and started again");
+        assert!(remembering.has_unstored() && !remembering.is_late(now + SECOND * 4));
+        assert!(remembering.is_late(now + SECOND * 5) && remembering.is_under_way(second));
+        remembering.stored(second).unwrap();
+        assert!(!remembering.has_unstored() && remembering.next_deadline().is_none());
+    }
+
+    #[test]
+    fn a_load_is_asked_for_again_until_it_is_there() {
+        let (mut remembering, now) = (Remembering::new(SECOND, SECOND), Instant::now());
+        assert!(remembering.asks_to_load(now) && !remembering.asks_to_load(now));
+        assert_eq!(remembering.next_deadline(), Some(now + SECOND));
+        assert!(remembering.asks_to_load(now + SECOND) && remembering.is_loading());
+        assert!(remembering.loaded([id("a")]) && !remembering.loaded([id("b")]), "the second answer comes too late");
+        assert_eq!((remembering.count(NotStarted), remembering.state(&id("b"))), (1, None));
+        assert!(!remembering.asks_to_load(now + SECOND * 9) && remembering.next_deadline().is_none());
+    }
+}
