@@ -201,7 +201,8 @@ where
             Ok(Worker::new(init, latest, factory.clone()))
         });
         let shards = NonZeroU32::new(sharding.settings().number_of_shards).expect("checked when sharding started");
-        let mut workers = workers.local_only().extractor(ByIndex(shards)).passivation(Passivation::none());
+        let mut workers =
+            workers.local_only().extractor(ByIndex(shards)).passivation(Passivation::none()).forget_entities();
         workers = workers.supervision(supervision);
         if !role.is_empty() {
             workers = workers.role(role);
