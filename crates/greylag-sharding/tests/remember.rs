@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use greylag_cluster::Cluster;
+use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_codec::json;
 use greylag_core::{Registry, ReplyTo, UniqueAddress};
 use greylag_ddata::MemoryStore;
@@ -474,6 +474,64 @@ async fn scenario_76_remembered_entities_stay_when_homes_leave_the_journal_for_g
         let (stores, next) = (shared.stores.clone(), [Combination::DdataJournal, Combination::PersistenceJournal]);
         disks = Disks { combination: next[round % 2], stores, replicated: Mutex::default() };
     }
+}
+
+/// Coordinators on nodes of one role, shards on those of another: what is remembered starts again on the next node of that
+/// role. The set of shards is kept where coordinators may run, the entities where they are hosted.
+#[tokio::test]
+async fn scenario_4_remembered_entities_start_again_on_the_next_node_of_their_role() {
+    let mut world = World::new();
+    world.seed = "c:1".parse().unwrap();
+    let office = Office::default();
+    let start = async |name: &str, role: &str| {
+        let settings = ClusterSettings { roles: [role.to_owned()].into(), ..world.cluster.clone() };
+        let cluster = world.process(&format!("{name}:1"), settings).await;
+        let mut settings = world.sharding.clone();
+        settings.coordinator_singleton.role_override = false;
+        settings.coordinator_singleton.role = "coordinates".to_owned();
+        let sharding = Sharding::start(cluster.clone(), None, settings).await.unwrap();
+        let jobs = jobs(&office, name).role("hosts").remember_entities(RememberStore::Ddata);
+        let jobs = sharding.init(jobs).unwrap();
+        world.join(&cluster).await;
+        (cluster, jobs, sharding)
+    };
+    let (_coordinator, proxy, _sharding) = start("c", "coordinates").await;
+    let (first, _jobs, _first_sharding) = start("a", "hosts").await;
+    let ids = ["1", "2", "3"];
+    for id in ids {
+        proxy.start_entity(id).await.unwrap();
+    }
+    let (_next, _jobs, _next_sharding) = start("b", "hosts").await;
+    within("it leaves", first.shutdown()).await;
+    until("they live on the next node", || office.nodes() == names(["b"]) && office.living() == names(ids)).await;
+}
+
+/// The only node ends under traffic, although its type remembers: late messages have nowhere to go, and entities stay
+/// remembered.
+#[tokio::test]
+async fn scenario_51_the_only_region_of_a_type_that_remembers_ends_in_time() {
+    let (world, store, office) = (World::new(), InMemoryRememberStore::new(), Office::default());
+    let cluster = world.process("a:1", world.cluster.clone()).await;
+    let sharding = world.sharding_on(&cluster).await;
+    let jobs = sharding.init(jobs(&office, "a").remember_entities(RememberStore::custom(store.clone()))).unwrap();
+    world.join(&cluster).await;
+    let job = jobs.entity_ref("1");
+    assert_eq!(job.ask(Command::Get).await, Ok(0));
+    jobs.entity_ref("2").tell(Command::Passivate).unwrap();
+    let traffic = {
+        let job = job.clone();
+        tokio::spawn(async move {
+            while job.tell(Command::Add(1)).is_ok() {
+                tokio::task::yield_now().await;
+            }
+        })
+    };
+    within("it stops", jobs.graceful_shutdown()).await;
+    within("late messages are refused", traffic).await.unwrap();
+    assert_eq!(office.living(), BTreeSet::new());
+    let shard = jobs.shard_of("1").unwrap();
+    assert!(store.entities(&shard).contains(&EntityId::new("1").unwrap()), "it starts again with its shard");
+    within("the node ends", cluster.shutdown()).await;
 }
 
 /// A constant rate holds for all shards of a node together.
