@@ -2,6 +2,7 @@
 
 mod alone;
 mod blocking;
+mod answering;
 mod control;
 mod coordinator;
 mod daemon;
@@ -22,6 +23,7 @@ mod mailbox;
 mod members;
 mod node;
 mod persistent;
+mod readiness;
 mod region;
 mod remember;
 mod removal;

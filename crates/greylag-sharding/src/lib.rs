@@ -98,6 +98,7 @@ pub mod error;
 pub mod extractor;
 pub mod fingerprint;
 mod frame;
+pub mod healthcheck;
 mod held;
 #[allow(missing_docs, clippy::all, unreachable_pub, unused_qualifications)]
 mod generated {

@@ -4,6 +4,7 @@ mod allocation;
 mod coordinator;
 mod daemon;
 mod dispatcher;
+mod healthcheck;
 mod journal;
 mod lease;
 mod passivation;
@@ -16,6 +17,7 @@ pub use allocation::{ClassicalLeastShardSettings, ConsistentHashingSettings, Ext
 pub use coordinator::CoordinatorSingletonSettings;
 pub use daemon::DaemonProcessSettings;
 pub use dispatcher::{Dispatcher, InvalidDispatcher};
+pub use healthcheck::HealthCheckSettings;
 pub use journal::StateJournalSettings;
 pub use lease::ShardLeaseSettings;
 
@@ -100,6 +102,8 @@ pub struct ShardingSettings {
     /// How long a shard may take to say what it holds, before it counts as failed in what is told of its region. Default 3 s.
     /// Source: sharding §6.1.
     pub shard_region_query_timeout: Duration,
+    /// Which types the node waits for before it is ready. Of the node, and not of a type.
+    pub healthcheck: HealthCheckSettings,
     /// Limits of the default allocation strategy.
     pub least_shard: LeastShardSettings,
     /// Limits of the classical one, which a limit of 0 in `least_shard` selects.
@@ -189,6 +193,7 @@ impl Default for ShardingSettings {
             remember: RememberSettings::default(),
             journal: StateJournalSettings::default(),
             shard_region_query_timeout: seconds(3),
+            healthcheck: HealthCheckSettings::default(),
             least_shard: LeastShardSettings::default(),
             classical_least_shard: ClassicalLeastShardSettings::default(),
             external: ExternalSettings::default(),
@@ -307,6 +312,7 @@ impl ShardingSettings {
         }
         self.passivation.chosen().validate()?;
         self.daemon.validate()?;
+        self.healthcheck.validate()?;
         self.runtime.validate()?;
         self.lease.validate()?;
         self.remember.validate()?;

@@ -25,7 +25,7 @@ use crate::extractor::Extractor;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{EntityTypeName, RegionId, ShardId};
 use crate::inspection::{EntityLocation, InspectionMessage};
-use crate::region::{Input, Region as Machine, RegionConfig, Request};
+use crate::region::{Input, Region as Machine, RegionConfig, RegionState, Request};
 use crate::routes::Open;
 use crate::settings::ShardingSettings;
 use crate::shard::Census;
@@ -49,6 +49,12 @@ pub(crate) trait AnyRegion: Send + Sync {
     fn not_ready(&self) -> Option<String>;
     /// For a typed handle.
     fn as_any(&self) -> &(dyn std::any::Any + Send + Sync);
+    /// How far it is.
+    fn state(&self) -> RegionState;
+    /// Whether its task has answered the last question whether it works.
+    fn has_answered(&self) -> bool;
+    /// Asks its task whether it works, unless a question is open.
+    fn ask_whether_it_works(&self);
     /// The entity type.
     fn name(&self) -> &EntityTypeName;
     /// What it runs with.
@@ -101,6 +107,20 @@ impl<M: Send + 'static> AnyRegion for Region<M> {
 
     fn as_any(&self) -> &(dyn std::any::Any + Send + Sync) {
         self
+    }
+
+    fn state(&self) -> RegionState {
+        self.0.state()
+    }
+
+    fn has_answered(&self) -> bool {
+        self.0.answering.has_answered()
+    }
+
+    fn ask_whether_it_works(&self) {
+        if let Some(number) = self.0.answering.ask() {
+            self.0.deferred.push_anyway(Deferred::Question(number));
+        }
     }
 
     fn name(&self) -> &EntityTypeName {
@@ -214,6 +234,7 @@ pub(crate) async fn run<M: Send + 'static>(shared: Arc<Shared<M>>, _listed: Arc<
                         coordination.stand(incarnation, standing);
                     }
                 }
+                Deferred::Question(number) => shared.answering.answer(number),
                 Deferred::Divide => shared.divide_limit(),
                 Deferred::Rearm => {}
             }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-use greylag_cluster::{AppVersion, Cluster, ClusterEvent, ClusterEvents, Phase, Readiness, RunningHere};
+use greylag_cluster::{AppVersion, Cluster, ClusterEvent, ClusterEvents, MemberStatus, Phase, Readiness, RunningHere};
 use greylag_core::{DeadLetterReason, Generation};
 use greylag_crdt::{LwwMap, LwwRegister};
 use greylag_ddata::{DurableStore, Membership, Replicator, ReplicatorSettings, TypeTable};
@@ -22,6 +22,7 @@ use super::inspect::Inspector;
 use super::lease::NodeLeases;
 use super::members::Tracker;
 use super::node::Node;
+use super::readiness::readiness;
 use super::region::{self, AnyRegion};
 use super::remember::{self, Kept, Memory, OpenDurable, StarterTask};
 use super::shared::data_path;
@@ -34,6 +35,7 @@ use crate::error::{InvalidSetting, InvalidTypeName};
 use crate::extractor::{Extractor, HashV1};
 use crate::fingerprint::{Fingerprint, StateStoreMode};
 use crate::frame;
+use crate::healthcheck::HealthCheck;
 use crate::ids::EntityTypeName;
 use crate::key::EntityKey;
 use crate::membership::{self, MemberFacts, Members};
@@ -288,8 +290,9 @@ impl Sharding {
             state: Mutex::new(state),
         });
         if let Some(cluster) = &inner.cluster {
+            let check = Mutex::new(HealthCheck::new(inner.settings.healthcheck.clone()));
             let inner = Arc::downgrade(&inner);
-            cluster.add_readiness_check(move || readiness(&inner));
+            cluster.add_readiness_check(move || readiness_of(&inner, &check));
         }
         inner.node.remoting.listen(Some("sharding/"), Arc::new(Listener(Arc::downgrade(&inner))));
         tokio::spawn(watch_cluster(inner.clone(), events));
@@ -920,11 +923,12 @@ fn start_replicator(
 }
 
 /// What this node's entity types say of its readiness.
-fn readiness(inner: &Weak<Inner>) -> Readiness {
-    let regions: Vec<_> =
-        inner.upgrade().map(|inner| inner.lock().regions.values().cloned().collect()).unwrap_or_default();
-    let not_ready = regions.iter().filter_map(|region| region.not_ready()).collect();
-    Readiness { not_ready, ..Readiness::default() }
+fn readiness_of(inner: &Weak<Inner>, check: &Mutex<HealthCheck>) -> Readiness {
+    let Some(inner) = inner.upgrade() else { return Readiness::default() };
+    let regions = inner.lock().regions.clone();
+    let status = inner.cluster.as_ref().and_then(|cluster| cluster.view().self_status());
+    let mut check = check.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    readiness(&regions, status == Some(MemberStatus::Up), &mut check)
 }
 
 /// Keeps sharding alive for as long as the node is: dropping handles stops nothing.

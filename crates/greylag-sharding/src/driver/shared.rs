@@ -23,6 +23,7 @@ use greylag_transport::{
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{broadcast, oneshot, watch};
 
+use super::answering::Answering;
 use super::control::ControlLane;
 use super::dispatchers::Threads;
 use super::event::Event;
@@ -71,6 +72,8 @@ pub(crate) enum Deferred {
     Standing(Option<u64>, Standing),
     /// The limit of active entities is to be divided anew among the shards.
     Divide,
+    /// Whether the task works; it answers by the number.
+    Question(u64),
     /// The machine's next deadline moved forward.
     Rearm,
 }
@@ -109,6 +112,7 @@ pub(crate) struct Shared<M> {
     pub(crate) deferred: Arc<Inbox<Deferred>>,
     pub(crate) requests: Requests,
     pub(crate) inquiries: Inquiries,
+    pub(crate) answering: Answering,
     /// Set right after the region was made.
     pub(crate) coordination: OnceLock<Arc<dyn Coordination>>,
     /// Of a type that remembers its entities; set right after the region was made.
@@ -231,6 +235,7 @@ impl<M: Send + 'static> Shared<M> {
             deferred: Arc::new(Inbox::new(OF_PEERS)),
             requests: Requests::default(),
             inquiries: Inquiries::default(),
+            answering: Answering::default(),
             coordination: OnceLock::new(),
             remember: OnceLock::new(),
             guarded: Mutex::new(Guarded {

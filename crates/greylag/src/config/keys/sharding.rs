@@ -266,6 +266,24 @@ pub(super) fn keys() -> Vec<Key> {
             |draft| &mut draft.settings.sharding.external.client_timeout,
         ),
         Key::new(
+            "sharding.healthcheck.names",
+            "sharding §6.4",
+            "Entity types that the node waits for before it is ready: their regions must have registered once.",
+            |draft| &mut draft.settings.sharding.healthcheck.names,
+        ),
+        Key::new(
+            "sharding.healthcheck.timeout",
+            "sharding §6.4",
+            "How long a region may take to answer that it works.",
+            |draft| &mut draft.settings.sharding.healthcheck.timeout,
+        ),
+        Key::new(
+            "sharding.healthcheck.disabled_after",
+            "sharding §6.4",
+            "How long after the first look at a node that is Up the types are waited for.",
+            |draft| &mut draft.settings.sharding.healthcheck.disabled_after,
+        ),
+        Key::new(
             "sharding.shard_region_query_timeout",
             "sharding §6.1",
             "How long a shard may take to say what it holds, before it counts as failed in what is told of its region.",

@@ -1,0 +1,49 @@
+//! Whether a region's task works: it is asked, and answers in its turn, behind what waits for it.
+//!
+//! Source: sharding §6.4 (`healthcheck.timeout`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The last question, and the last answer, by number.
+#[derive(Default)]
+pub(crate) struct Answering {
+    asked: AtomicU64,
+    answered: AtomicU64,
+}
+
+impl Answering {
+    /// The number of another question, unless one is open.
+    pub(crate) fn ask(&self) -> Option<u64> {
+        let asked = self.asked.load(Ordering::Relaxed);
+        let is_free = self.answered.load(Ordering::Relaxed) == asked;
+        let next = asked + 1;
+        let taken = is_free && self.asked.compare_exchange(asked, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        taken.then_some(next)
+    }
+
+    /// The task has come to a question.
+    pub(crate) fn answer(&self, number: u64) {
+        self.answered.fetch_max(number, Ordering::Relaxed);
+    }
+
+    /// Whether no question is open.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.answered.load(Ordering::Relaxed) == self.asked.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_question_is_open_at_a_time() {
+        let answering = Answering::default();
+        assert!(answering.has_answered(), "it was asked nothing");
+        assert_eq!((answering.ask(), answering.ask()), (Some(1), None));
+        assert!(!answering.has_answered());
+        answering.answer(1);
+        assert!(answering.has_answered());
+        assert_eq!(answering.ask(), Some(2));
+    }
+}

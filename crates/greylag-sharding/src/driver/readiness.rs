@@ -1,0 +1,32 @@
+//! What a node's entity types say of its readiness.
+//!
+//! Source: sharding §2.3, §6.4.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use greylag_cluster::Readiness;
+
+use super::region::AnyRegion;
+use crate::healthcheck::{HealthCheck, Look};
+use crate::ids::EntityTypeName;
+use crate::region::RegionState;
+
+/// Looks at all types of a node.
+pub(crate) fn readiness(
+    regions: &BTreeMap<EntityTypeName, Arc<dyn AnyRegion>>,
+    is_up: bool,
+    check: &mut HealthCheck,
+) -> Readiness {
+    let mut not_ready: Vec<_> = regions.values().filter_map(|region| region.not_ready()).collect();
+    let look = |name: &str| {
+        let region = regions.get(name)?;
+        Some(Look { registered: region.state() == RegionState::Registered, answered: region.has_answered() })
+    };
+    not_ready.extend(check.check(Instant::now(), is_up, look));
+    for region in check.names().iter().filter_map(|name| regions.get(name.as_str())) {
+        region.ask_whether_it_works();
+    }
+    Readiness { not_ready, ..Readiness::default() }
+}
