@@ -38,7 +38,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Nodes are asked over the wire; journals are opened by the program itself.
     (
         "greylag-cli",
-        &["greylag-management", "greylag-journal-sled", "greylag-journal-postgres", "greylag-journal-service"],
+        &[
+            "greylag-management",
+            "greylag-journal-sled",
+            "greylag-journal-postgres",
+            "greylag-journal-service",
+            // For what coordinators keep in a journal.
+            "greylag-sharding",
+        ],
     ),
     // A crate of its own, so that programs without DNS discovery need not build the resolver of names.
     ("greylag-discovery-dns", &["greylag-cluster"]),
@@ -113,6 +120,7 @@ const NOT_IN_A_LIGHT_CLI: &[&str] = &[
     "greylag-journal-service",
     "greylag-journal-sled",
     "greylag-persistence",
+    "greylag-sharding",
     "sled",
     "tokio-postgres",
     "tracing-subscriber",

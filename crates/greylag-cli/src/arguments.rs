@@ -12,7 +12,7 @@ use crate::failure::Failure;
 
 /// Looks at a running Greylag cluster and, where its nodes allow it, changes it.
 ///
-/// Each command but `journal` asks one node, the one that --address names, by its admin service. What you read is
+/// Each command but `journal` and `shards remove-internal-data` asks one node, the one that --address names, by its admin service. What you read is
 /// that node's view of the cluster; during a partition another node may tell another story.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "greylag", version, disable_help_subcommand = true, after_help = EXIT_CODES)]
@@ -127,6 +127,9 @@ pub(crate) enum Command {
     /// of everything may run; prefer `leave` for a node that answers, and end the process first
     /// for one that does not.
     Down(Change),
+    /// Look at entity types: their regions, shards and entities. Nothing is started by looking.
+    #[command(subcommand)]
+    Shards(Shards),
     /// Look into a journal, prove it whole, move it to another backend, or serve it. Asks no node.
     ///
     /// A store is named by URL: `sled:/path/to/directory`, or `postgres://user@host/database?schema=name`
@@ -137,6 +140,88 @@ pub(crate) enum Command {
     ///
     /// Stop the nodes once all members are ReadyForShutdown (--wait waits for it).
     PrepareForShutdown(Prepare),
+}
+
+/// `shards`.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum Shards {
+    /// List the entity types that the node has set up.
+    Types,
+    /// List the nodes that host a type, as its coordinator knows them.
+    Regions(OfType),
+    /// Show the shards of a type on all nodes, with their entities by state.
+    ///
+    /// Shards and regions that do not answer within --timeout are named; the rest is shown.
+    Stats(OfType),
+    /// List the live entities that one node hosts, at most 10,000 at a time.
+    Entities(Entities),
+    /// Say to which shard and node messages for an entity go, as far as the node knows. Asks no other node.
+    Location(Location),
+    /// Remove what the coordinators of types keep in a journal: homes of shards, and, with --remembered, the ids of
+    /// remembered entities. Asks no node.
+    ///
+    /// Stop all nodes of the cluster first. A type whose coordinator wrote within the last minute is refused, unless
+    /// --force is given. Entities keep their own events. Ends at the first type that fails; doing it again is harmless.
+    RemoveInternalData(RemoveInternalData),
+}
+
+/// `shards regions` and `shards stats`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct OfType {
+    /// The entity type.
+    #[arg(value_name = "TYPE")]
+    pub(crate) entity_type: String,
+}
+
+/// `shards entities`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Entities {
+    /// The entity type.
+    #[arg(value_name = "TYPE")]
+    pub(crate) entity_type: String,
+    /// The node whose entities are listed, as host:port or host:port#uid. Default: the one that is asked.
+    #[arg(long, value_name = "MEMBER")]
+    pub(crate) region: Option<String>,
+    /// Begin at this shard.
+    #[arg(long, value_name = "SHARD")]
+    pub(crate) shard: Option<String>,
+    /// Begin behind this entity of --shard.
+    #[arg(long, value_name = "ID", requires = "shard")]
+    pub(crate) after: Option<String>,
+    /// List all pages, one behind the other: with --json one object a line.
+    #[arg(long)]
+    pub(crate) all: bool,
+}
+
+/// `shards location`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Location {
+    /// The entity type.
+    #[arg(value_name = "TYPE")]
+    pub(crate) entity_type: String,
+    /// The entity.
+    #[arg(value_name = "ID")]
+    pub(crate) entity: String,
+}
+
+/// `shards remove-internal-data`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RemoveInternalData {
+    /// The store, as for `journal`: sled:/path/to/directory, or postgres://user@host/database?schema=name.
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: String,
+    /// Remove the ids of remembered entities, too.
+    #[arg(long)]
+    pub(crate) remembered: bool,
+    /// Do not look whether a coordinator wrote a moment ago.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Remove what earlier formats kept, too. There are none yet.
+    #[arg(long)]
+    pub(crate) legacy: bool,
+    /// The entity types.
+    #[arg(required = true, value_name = "TYPE")]
+    pub(crate) types: Vec<String>,
 }
 
 /// `journal`.
@@ -295,7 +380,9 @@ impl Command {
             Self::Join(join) => join.wait,
             Self::Leave(change) | Self::Down(change) => change.wait,
             Self::PrepareForShutdown(prepare) => prepare.wait,
-            Self::Members | Self::Health | Self::Counters | Self::Watch(_) | Self::Journal(_) => false,
+            Self::Members | Self::Health | Self::Counters | Self::Watch(_) | Self::Shards(_) | Self::Journal(_) => {
+                false
+            }
         }
     }
 }

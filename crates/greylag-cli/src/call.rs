@@ -9,10 +9,10 @@ use serde::Serialize;
 use tokio::time::timeout;
 use tonic::{Response, Status};
 
-use crate::arguments::{Change, Cli, Command, Join, Prepare, Tls, Watch};
+use crate::arguments::{Change, Cli, Command, Join, Prepare, Shards, Tls, Watch};
 use crate::failure::{Failure, UNHEALTHY};
 use crate::wait::{self, Follow};
-use crate::{journal, json, table};
+use crate::{journal, json, shards, table};
 
 /// One command under way.
 pub(crate) struct Call {
@@ -20,7 +20,7 @@ pub(crate) struct Call {
     pub(crate) client: Client,
     tls: Tls,
     json: bool,
-    limit: Duration,
+    pub(crate) limit: Duration,
 }
 
 /// Runs the command.
@@ -28,6 +28,9 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let limit = cli.limit();
     if let Command::Journal(command) = cli.command {
         return journal::run(command, &cli.common.tls, cli.common.json, cli.common.timeout).await;
+    }
+    if let Command::Shards(Shards::RemoveInternalData(remove)) = cli.command {
+        return journal::remove_internal_data(remove, cli.common.json, cli.common.timeout).await;
     }
     let missing = || Failure::Usage("which node? Name its admin service by --address or GREYLAG_ADDRESS".to_owned());
     let address = cli.common.address.clone().ok_or_else(missing)?;
@@ -56,6 +59,7 @@ fn name(command: &Command) -> &'static str {
         Command::Join(_) => "join",
         Command::Leave(_) => "leave",
         Command::Down(_) => "down",
+        Command::Shards(_) => "shards",
         Command::Journal(_) => "journal",
         Command::PrepareForShutdown(_) => "prepare-for-shutdown",
     }
@@ -79,6 +83,7 @@ impl Call {
             Command::Down(change) => self.down(change).await?,
             Command::PrepareForShutdown(prepare) => self.prepare(&prepare).await?,
             Command::Watch(watch) => return self.watch(&watch).await,
+            Command::Shards(command) => return shards::run(self, command).await,
             Command::Journal(command) => return journal::run(command, &self.tls, self.json, Some(self.limit)).await,
         }
         Ok(ExitCode::SUCCESS)
@@ -167,7 +172,7 @@ impl Call {
     }
 
     /// One line of JSON, or text for people.
-    fn print(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
+    pub(crate) fn print(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
         print(self.json, value, text)
     }
 }

@@ -5,6 +5,8 @@
 
 #[cfg(feature = "stores")]
 mod record;
+#[cfg(feature = "stores")]
+mod removal;
 #[cfg(feature = "journal-sled")]
 mod serve;
 #[cfg(feature = "stores")]
@@ -16,7 +18,7 @@ mod url;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::arguments::{Journal, Tls};
+use crate::arguments::{Journal, RemoveInternalData, Tls};
 use crate::failure::Failure;
 #[cfg(not(feature = "journal-sled"))]
 use crate::failure::Feature;
@@ -40,6 +42,21 @@ pub(crate) async fn run(command: Journal, tls: &Tls, json: bool, limit: Option<D
         Journal::Copy(copy) => stores::within(limit, stores::copy(copy, json)).await,
         #[cfg(not(feature = "journal-sled"))]
         other => Err(missing(&other)),
+    }
+}
+
+/// `shards remove-internal-data`: what coordinators keep is events in a store.
+pub(crate) async fn remove_internal_data(
+    remove: RemoveInternalData,
+    json: bool,
+    limit: Option<Duration>,
+) -> Result<ExitCode, Failure> {
+    #[cfg(feature = "stores")]
+    return stores::within(limit, removal::run(remove, json)).await;
+    #[cfg(not(feature = "stores"))]
+    {
+        let _not_built = (json, limit);
+        Err(url::Url::parse(&remove.store).map_or_else(|wrong| wrong, |url| url.feature().is_missing()))
     }
 }
 

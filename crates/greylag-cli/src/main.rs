@@ -1,14 +1,15 @@
 //! `greylag`: looks at a running cluster and, where its nodes allow it, changes it.
 //!
-//! Every command but `journal` calls the admin service of one node (`greylag-management`), so what it prints
-//! is that node's view. `journal` opens stores of events by itself, and asks no node; which stores are built in is said by
-//! the features of the program. Shapes of `--json` and exit codes are promises; `docs/cli.md` writes them down.
+//! Every command but `journal` and `shards remove-internal-data` calls the admin service of one node
+//! (`greylag-management`), so what it prints is that node's view. Those two open stores of events by themselves, and ask no
+//! node; which stores are built in is said by the features of the program. Shapes of `--json` and exit codes are promises; `docs/cli.md` writes them down.
 
 mod arguments;
 mod call;
 mod failure;
 mod journal;
 mod json;
+mod shards;
 mod table;
 mod wait;
 

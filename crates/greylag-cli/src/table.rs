@@ -8,7 +8,7 @@ use greylag_management::v1;
 use crate::json::status;
 
 /// Columns as wide as their widest cell; the last one is not padded.
-fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([header[column].len()]).max().unwrap_or_default()
@@ -28,7 +28,7 @@ fn table(header: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// Nothing reads better as a dash.
-fn or_dash(text: String) -> String {
+pub(crate) fn or_dash(text: String) -> String {
     if text.is_empty() { "-".to_owned() } else { text }
 }
 

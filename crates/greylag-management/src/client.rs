@@ -16,6 +16,9 @@ pub type Client = ManagementClient<Channel>;
 /// A watched node that does not answer pings for so long is gone.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
+/// A page of entities holds 10,000 ids of at most 1 KiB.
+const MAX_REPLY_BYTES: usize = 16 * 1024 * 1024;
+
 /// What a caller believes, and what it shows. All files are PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientTls {
@@ -97,5 +100,5 @@ fn dial(address: &str, secure: Option<Arc<Secure>>) -> Result<Client, ConnectErr
         .keep_alive_timeout(KEEPALIVE)
         .keep_alive_while_idle(true)
         .connect_with_connector_lazy(Dialer { secure });
-    Ok(ManagementClient::new(channel))
+    Ok(ManagementClient::new(channel).max_decoding_message_size(MAX_REPLY_BYTES))
 }

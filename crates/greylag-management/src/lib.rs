@@ -49,9 +49,9 @@
 //! |---|---|
 //! | `PERMISSION_DENIED` | the node is read-only; the message names the setting |
 //! | `INVALID_ARGUMENT` | an address that is none, or no address at all |
-//! | `NOT_FOUND` | no member has that address |
+//! | `NOT_FOUND` | no member has that address, or the node does not know the entity type |
 //! | `FAILED_PRECONDITION` | the node is a member already, or none, or the cluster refused it for good |
-//! | `DEADLINE_EXCEEDED` | no seed node let this node in within its own limit |
+//! | `DEADLINE_EXCEEDED` | no seed node let this node in within its own limit, or a region does not answer |
 //! | `UNAVAILABLE` | the node is ending |
 
 #[cfg(feature = "server")]
@@ -66,6 +66,8 @@ mod driver;
 mod error;
 #[cfg(feature = "server")]
 mod settings;
+#[cfg(feature = "server")]
+mod shards;
 /// The service as it is on the wire.
 #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
 pub mod v1 {
@@ -83,3 +85,5 @@ pub use error::StartError;
 pub use greylag_transport::HandshakeError;
 #[cfg(feature = "server")]
 pub use settings::ManagementSettings;
+#[cfg(feature = "server")]
+pub use shards::{Answering, Shards, ShardsError, ShardsSlot};

@@ -1,8 +1,8 @@
 //! The tokio half: tasks of regions and shards, and the handles that users hold.
 
 mod alone;
-mod blocking;
 mod answering;
+mod blocking;
 mod control;
 mod coordinator;
 mod daemon;
@@ -49,7 +49,7 @@ pub use inspect::Inspector;
 pub(crate) use node::Node;
 pub use persistent::{HostedMachine, PersistentEntity, Standing};
 pub use remember::{InMemoryRememberStore, RememberEntitiesStore, RememberError, RememberStore, ShardTerm};
-pub use removal::{RemovalError, Removed, remove_internal_sharding_data};
+pub use removal::{RemovalError, Removed, remove_internal_sharding_data, remove_remembered_entities};
 pub(crate) use sharding::SharedSharding;
 pub use sharding::{InitError, NotStarted, Sharding};
 pub use stopping::{StopShardsError, StoppingShards};

@@ -234,6 +234,10 @@ impl NodeBuilder {
                     let (settings, address) = (settings.clone(), cluster.self_address().address().clone());
                     sharding.durable_store(move |replicator| crate::node::ddata_store(&settings, &address, replicator))
                 };
+                #[cfg(feature = "management")]
+                if let Some(managed) = &management {
+                    managed.shards.show(Arc::new(crate::shards::NodeShards::new(sharding.clone())));
+                }
                 for set_up in self.entities {
                     set_up(&sharding)?;
                 }
@@ -252,7 +256,7 @@ impl NodeBuilder {
                 #[cfg(feature = "persistence")]
                 journal,
                 #[cfg(feature = "management")]
-                management,
+                management: management.map(|managed| managed.address),
                 #[cfg(feature = "sharding")]
                 sharding,
                 #[cfg(feature = "ddata")]
@@ -413,17 +417,29 @@ fn host(
     stores.with_settings(settings.persistence.clone(), settings.durable_state.clone())
 }
 
+/// A running admin service, as far as the start of its node needs it.
+#[cfg(feature = "management")]
+struct Managed {
+    address: std::net::SocketAddr,
+    #[cfg(feature = "sharding")]
+    shards: greylag_management::ShardsSlot,
+}
+
 /// Starts the admin service before the node joins, so that a node that cannot join can be asked why.
 #[cfg(feature = "management")]
 async fn manage(
     settings: &NodeSettings,
     cluster: &Cluster,
     transport: &Arc<GrpcTransport>,
-) -> Result<Option<std::net::SocketAddr>, greylag_management::StartError> {
+) -> Result<Option<Managed>, greylag_management::StartError> {
     use greylag_management::ManagementServer;
 
     let service = ManagementServer::start(settings.management.clone(), cluster.clone(), transport.clone()).await?;
-    let address = service.as_ref().map(ManagementServer::local_address);
+    let managed = service.as_ref().map(|service| Managed {
+        address: service.local_address(),
+        #[cfg(feature = "sharding")]
+        shards: service.shards().clone(),
+    });
     if let Some(service) = service {
         // Late, so that watchers hear of the shutdown until its end.
         cluster.on_phase(greylag_cluster::Phase::BeforeNodeTerminate, "management", move || {
@@ -433,7 +449,7 @@ async fn manage(
             })
         });
     }
-    Ok(address)
+    Ok(managed)
 }
 
 impl std::fmt::Debug for NodeBuilder {

@@ -71,6 +71,8 @@ pub mod prelude;
 #[cfg(feature = "ddata")]
 mod replicated;
 mod settings;
+#[cfg(all(feature = "sharding", feature = "management"))]
+mod shards;
 mod singleton;
 mod start_error;
 

@@ -20,7 +20,7 @@ use crate::call::print;
 use crate::failure::{Failure, UNHEALTHY};
 
 /// Ids of one page.
-const IDS_PER_PAGE: usize = 1000;
+pub(super) const IDS_PER_PAGE: usize = 1000;
 
 /// Payload bytes of the first and the last event, as `inspect` shows them.
 const SHOWN_BYTES: usize = 1024;
@@ -42,7 +42,7 @@ fn parse_id(text: &str) -> Result<PersistenceId, Failure> {
     PersistenceId::unique(text).map_err(|error| Failure::Usage(format!("{text:?} is no persistence id: {error}")))
 }
 
-fn unread(store: &Opened, error: ReadError) -> Failure {
+pub(super) fn unread(store: &Opened, error: ReadError) -> Failure {
     match error {
         ReadError::Corrupt(corrupt) => Failure::Refused(format!(
             "{}: {corrupt}; `greylag journal verify` tells what else is damaged",

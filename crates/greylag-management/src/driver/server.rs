@@ -17,6 +17,7 @@ use super::other_port::OtherPort;
 use super::service::Service;
 use crate::error::StartError;
 use crate::settings::ManagementSettings;
+use crate::shards::ShardsSlot;
 use crate::v1::management_server::ManagementServer as Generated;
 
 /// Requests are a few addresses; nothing larger is read.
@@ -35,6 +36,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct ManagementServer {
     address: SocketAddr,
     tls: Option<Arc<TlsFiles>>,
+    shards: ShardsSlot,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
 }
@@ -75,9 +77,10 @@ impl ManagementServer {
         let address = listener.local_addr().map_err(failed)?;
         tracing::info!(%address, tls = tls.is_some(), allow_writes = settings.allow_writes, "the admin service listens");
         let (stop, stopped) = watch::channel(false);
+        let shards = ShardsSlot::default();
         let (sender, callers) = mpsc::channel(1);
         let node = transport.self_address().address().clone();
-        let service = Service::new(settings.allow_writes, cluster, transport, stopped.clone());
+        let service = Service::new(settings.allow_writes, cluster, transport, stopped.clone(), shards.clone());
         let service = Generated::new(service).max_decoding_message_size(MAX_REQUEST_BYTES);
         let service = OtherPort::new(service, node);
         let server = Server::builder()
@@ -99,7 +102,7 @@ impl ManagementServer {
                 tracing::error!(%error, "the admin service ended");
             }
         });
-        Ok(Some(Self { address, tls, stop, serving }))
+        Ok(Some(Self { address, tls, shards, stop, serving }))
     }
 
     /// Reads key, certificate and authorities from their files at once, as happens every
@@ -110,6 +113,11 @@ impl ManagementServer {
     /// [`TlsError`]; what was read before stays in use. Blocks on the disk.
     pub fn reload_tls(&self) -> Result<bool, TlsError> {
         self.tls.as_ref().map_or(Ok(false), |files| files.reload())
+    }
+
+    /// Where the node's entity types are put, so that the service shows them. Until then it says that there are none.
+    pub fn shards(&self) -> &ShardsSlot {
+        &self.shards
     }
 
     /// Where it listens.

@@ -13,6 +13,7 @@ use tonic::{Request, Response, Status};
 use super::server::until_stopped;
 use crate::admission::Admission;
 use crate::condition::Condition;
+use crate::shards::{Shards, ShardsError, ShardsSlot};
 use crate::v1::management_server::Management;
 use crate::{v1, wire};
 
@@ -26,6 +27,7 @@ pub(super) struct Service {
     transport: Arc<GrpcTransport>,
     stop: watch::Receiver<bool>,
     admission: Admission,
+    shards: ShardsSlot,
 }
 
 impl Service {
@@ -34,8 +36,9 @@ impl Service {
         cluster: Cluster,
         transport: Arc<GrpcTransport>,
         stop: watch::Receiver<bool>,
+        shards: ShardsSlot,
     ) -> Self {
-        Self { allow_writes, cluster, transport, stop, admission: Admission::default() }
+        Self { allow_writes, cluster, transport, stop, admission: Admission::default(), shards }
     }
 
     /// Every call that changes something goes through here first.
@@ -48,6 +51,12 @@ impl Service {
             "{} does not {what} by this service: it is read-only; set management.allow_writes = true on the node to allow it",
             self.cluster.self_address().address()
         )))
+    }
+
+    /// What the node's entity types are asked.
+    fn shards(&self) -> Result<&Arc<dyn Shards>, Status> {
+        let node = self.cluster.self_address().address();
+        self.shards.shown().ok_or_else(|| Status::failed_precondition(format!("{node} runs no entities")))
     }
 
     async fn members_reply(&self) -> v1::MembersReply {
@@ -109,6 +118,43 @@ impl Management for Service {
         Ok(Response::new(ReceiverStream::new(events)))
     }
 
+    async fn shard_types(&self, _: Request<v1::ShardTypesRequest>) -> Result<Response<v1::ShardTypesReply>, Status> {
+        let _call = self.admission.admit().await?;
+        Ok(Response::new(v1::ShardTypesReply { entity_types: self.shards()?.types() }))
+    }
+
+    async fn shard_regions(
+        &self,
+        request: Request<v1::ShardRegionsRequest>,
+    ) -> Result<Response<v1::ShardRegionsReply>, Status> {
+        let _call = self.admission.admit().await?;
+        told(self.shards()?.regions(request.into_inner()).await)
+    }
+
+    async fn shard_stats(
+        &self,
+        request: Request<v1::ShardStatsRequest>,
+    ) -> Result<Response<v1::ShardStatsReply>, Status> {
+        let _call = self.admission.admit().await?;
+        told(self.shards()?.stats(request.into_inner()).await)
+    }
+
+    async fn shard_entities(
+        &self,
+        request: Request<v1::ShardEntitiesRequest>,
+    ) -> Result<Response<v1::ShardEntitiesReply>, Status> {
+        let _call = self.admission.admit().await?;
+        told(self.shards()?.entities(request.into_inner()).await)
+    }
+
+    async fn entity_location(
+        &self,
+        request: Request<v1::EntityLocationRequest>,
+    ) -> Result<Response<v1::EntityLocationReply>, Status> {
+        let _call = self.admission.admit().await?;
+        told(self.shards()?.location(request.into_inner()).await)
+    }
+
     async fn join(&self, request: Request<v1::JoinRequest>) -> Result<Response<v1::JoinReply>, Status> {
         let _call = self.admission.admit().await?;
         let addresses = request.into_inner().addresses;
@@ -168,6 +214,17 @@ async fn forward(cluster: Cluster, cluster_name: String, sender: mpsc::Sender<Re
             return;
         }
     }
+}
+
+fn told<T>(answer: Result<T, ShardsError>) -> Result<Response<T>, Status> {
+    answer.map(Response::new).map_err(|error| {
+        let text = error.to_string();
+        match error {
+            ShardsError::UnknownType { .. } | ShardsError::NoRegion(_) => Status::not_found(text),
+            ShardsError::Silent(_) => Status::deadline_exceeded(text),
+            ShardsError::Nonsense(_) => Status::invalid_argument(text),
+        }
+    })
 }
 
 fn target(address: &str) -> Result<Target, Status> {

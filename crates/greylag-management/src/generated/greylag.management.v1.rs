@@ -224,6 +224,139 @@ pub struct DownReply {
 pub struct PrepareForFullShutdownRequest {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PrepareForFullShutdownReply {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShardTypesRequest {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShardTypesReply {
+    /// Sorted.
+    #[prost(string, repeated, tag = "1")]
+    pub entity_types: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShardRegionsRequest {
+    #[prost(string, tag = "1")]
+    pub entity_type: ::prost::alloc::string::String,
+    /// How long to wait, at most 60 s; 0 for 5 s.
+    #[prost(uint32, tag = "2")]
+    pub timeout_ms: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShardRegionsReply {
+    /// `host:port#uid`, sorted.
+    #[prost(string, repeated, tag = "1")]
+    pub regions: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// No coordinator is known, or it did not answer: so there are none above.
+    #[prost(bool, tag = "2")]
+    pub coordinator_missing: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShardStatsRequest {
+    #[prost(string, tag = "1")]
+    pub entity_type: ::prost::alloc::string::String,
+    /// How long to wait, at most 60 s; 0 for 5 s.
+    #[prost(uint32, tag = "2")]
+    pub timeout_ms: u32,
+}
+/// How many entities are in which state.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EntityCounts {
+    #[prost(uint64, tag = "1")]
+    pub active: u64,
+    #[prost(uint64, tag = "2")]
+    pub passivating: u64,
+    #[prost(uint64, tag = "3")]
+    pub remembered_not_started: u64,
+    #[prost(uint64, tag = "4")]
+    pub waiting_restart: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShardCounts {
+    #[prost(string, tag = "1")]
+    pub shard: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub entities: ::core::option::Option<EntityCounts>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RegionStats {
+    /// `host:port#uid`.
+    #[prost(string, tag = "1")]
+    pub region: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub shards: ::prost::alloc::vec::Vec<ShardCounts>,
+    /// Shards that did not answer.
+    #[prost(string, repeated, tag = "3")]
+    pub failed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ShardStatsReply {
+    #[prost(message, repeated, tag = "1")]
+    pub regions: ::prost::alloc::vec::Vec<RegionStats>,
+    /// Regions that did not answer, `host:port#uid`.
+    #[prost(string, repeated, tag = "2")]
+    pub failed_regions: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(bool, tag = "3")]
+    pub coordinator_missing: bool,
+}
+/// Behind an entity of a shard, or at the begin of the shard.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EntityPosition {
+    #[prost(string, tag = "1")]
+    pub shard: ::prost::alloc::string::String,
+    /// Empty at the begin.
+    #[prost(string, tag = "2")]
+    pub after: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShardEntitiesRequest {
+    #[prost(string, tag = "1")]
+    pub entity_type: ::prost::alloc::string::String,
+    /// `host:port` or `host:port#uid`; empty for the node that is asked.
+    #[prost(string, tag = "2")]
+    pub region: ::prost::alloc::string::String,
+    /// Where the page begins; absent for the first one.
+    #[prost(message, optional, tag = "3")]
+    pub from: ::core::option::Option<EntityPosition>,
+    /// How long to wait, at most 60 s; 0 for 5 s.
+    #[prost(uint32, tag = "4")]
+    pub timeout_ms: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShardEntities {
+    #[prost(string, tag = "1")]
+    pub shard: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "2")]
+    pub entities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ShardEntitiesReply {
+    /// The region that answered, `host:port#uid`.
+    #[prost(string, tag = "1")]
+    pub region: ::prost::alloc::string::String,
+    /// At most 10,000 entities in all.
+    #[prost(message, repeated, tag = "2")]
+    pub shards: ::prost::alloc::vec::Vec<ShardEntities>,
+    /// Shards that did not answer.
+    #[prost(string, repeated, tag = "3")]
+    pub failed: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Where the next page begins; absent in the last one.
+    #[prost(message, optional, tag = "4")]
+    pub next: ::core::option::Option<EntityPosition>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EntityLocationRequest {
+    #[prost(string, tag = "1")]
+    pub entity_type: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub entity: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EntityLocationReply {
+    #[prost(string, tag = "1")]
+    pub shard: ::prost::alloc::string::String,
+    /// `host:port#uid`; empty if this node has no route to the shard.
+    #[prost(string, tag = "2")]
+    pub region: ::prost::alloc::string::String,
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Status {
@@ -442,6 +575,141 @@ pub mod management_client {
                 .insert(GrpcMethod::new("greylag.management.v1.Management", "Watch"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// The types that this node has set up.
+        pub async fn shard_types(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ShardTypesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ShardTypesReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/greylag.management.v1.Management/ShardTypes",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("greylag.management.v1.Management", "ShardTypes"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// The nodes with a region of a type that hosts, as its coordinator knows them.
+        pub async fn shard_regions(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ShardRegionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ShardRegionsReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/greylag.management.v1.Management/ShardRegions",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("greylag.management.v1.Management", "ShardRegions"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// The shards of all regions of a type, with their entities by state.
+        pub async fn shard_stats(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ShardStatsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ShardStatsReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/greylag.management.v1.Management/ShardStats",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("greylag.management.v1.Management", "ShardStats"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// A page of the live entities of one region.
+        pub async fn shard_entities(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ShardEntitiesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ShardEntitiesReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/greylag.management.v1.Management/ShardEntities",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("greylag.management.v1.Management", "ShardEntities"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// Where an entity belongs, by the routes of this node alone.
+        pub async fn entity_location(
+            &mut self,
+            request: impl tonic::IntoRequest<super::EntityLocationRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::EntityLocationReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/greylag.management.v1.Management/EntityLocation",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("greylag.management.v1.Management", "EntityLocation"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
         /// Tells a node that is no member yet to join through the members at these addresses.
         pub async fn join(
             &mut self,
@@ -579,6 +847,40 @@ pub mod management_server {
             &self,
             request: tonic::Request<super::WatchRequest>,
         ) -> std::result::Result<tonic::Response<Self::WatchStream>, tonic::Status>;
+        /// The types that this node has set up.
+        async fn shard_types(
+            &self,
+            request: tonic::Request<super::ShardTypesRequest>,
+        ) -> std::result::Result<tonic::Response<super::ShardTypesReply>, tonic::Status>;
+        /// The nodes with a region of a type that hosts, as its coordinator knows them.
+        async fn shard_regions(
+            &self,
+            request: tonic::Request<super::ShardRegionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ShardRegionsReply>,
+            tonic::Status,
+        >;
+        /// The shards of all regions of a type, with their entities by state.
+        async fn shard_stats(
+            &self,
+            request: tonic::Request<super::ShardStatsRequest>,
+        ) -> std::result::Result<tonic::Response<super::ShardStatsReply>, tonic::Status>;
+        /// A page of the live entities of one region.
+        async fn shard_entities(
+            &self,
+            request: tonic::Request<super::ShardEntitiesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ShardEntitiesReply>,
+            tonic::Status,
+        >;
+        /// Where an entity belongs, by the routes of this node alone.
+        async fn entity_location(
+            &self,
+            request: tonic::Request<super::EntityLocationRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::EntityLocationReply>,
+            tonic::Status,
+        >;
         /// Tells a node that is no member yet to join through the members at these addresses.
         async fn join(
             &self,
@@ -854,6 +1156,231 @@ pub mod management_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/greylag.management.v1.Management/ShardTypes" => {
+                    #[allow(non_camel_case_types)]
+                    struct ShardTypesSvc<T: Management>(pub Arc<T>);
+                    impl<
+                        T: Management,
+                    > tonic::server::UnaryService<super::ShardTypesRequest>
+                    for ShardTypesSvc<T> {
+                        type Response = super::ShardTypesReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ShardTypesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Management>::shard_types(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ShardTypesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/greylag.management.v1.Management/ShardRegions" => {
+                    #[allow(non_camel_case_types)]
+                    struct ShardRegionsSvc<T: Management>(pub Arc<T>);
+                    impl<
+                        T: Management,
+                    > tonic::server::UnaryService<super::ShardRegionsRequest>
+                    for ShardRegionsSvc<T> {
+                        type Response = super::ShardRegionsReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ShardRegionsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Management>::shard_regions(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ShardRegionsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/greylag.management.v1.Management/ShardStats" => {
+                    #[allow(non_camel_case_types)]
+                    struct ShardStatsSvc<T: Management>(pub Arc<T>);
+                    impl<
+                        T: Management,
+                    > tonic::server::UnaryService<super::ShardStatsRequest>
+                    for ShardStatsSvc<T> {
+                        type Response = super::ShardStatsReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ShardStatsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Management>::shard_stats(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ShardStatsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/greylag.management.v1.Management/ShardEntities" => {
+                    #[allow(non_camel_case_types)]
+                    struct ShardEntitiesSvc<T: Management>(pub Arc<T>);
+                    impl<
+                        T: Management,
+                    > tonic::server::UnaryService<super::ShardEntitiesRequest>
+                    for ShardEntitiesSvc<T> {
+                        type Response = super::ShardEntitiesReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ShardEntitiesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Management>::shard_entities(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ShardEntitiesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/greylag.management.v1.Management/EntityLocation" => {
+                    #[allow(non_camel_case_types)]
+                    struct EntityLocationSvc<T: Management>(pub Arc<T>);
+                    impl<
+                        T: Management,
+                    > tonic::server::UnaryService<super::EntityLocationRequest>
+                    for EntityLocationSvc<T> {
+                        type Response = super::EntityLocationReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::EntityLocationRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Management>::entity_location(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = EntityLocationSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

@@ -112,31 +112,60 @@ pub async fn remove_internal_sharding_data(
     Ok(removed)
 }
 
+/// Removes the events and snapshots in which the shards of a type keep the ids of remembered entities; `ids` are those of
+/// the store, of which the type's are chosen. Do it after [`remove_internal_sharding_data`], which looks whether a cluster
+/// runs. Nothing stored is success.
+///
+/// Source: sharding §4.8, §6.3.
+///
+/// # Errors
+/// [`RemovalError`], at the first shard that fails.
+pub async fn remove_remembered_entities(
+    stores: &Stores,
+    entity_type: &str,
+    ids: &[PersistenceId],
+) -> Result<Removed, RemovalError> {
+    let of_type = format!("/sharding/{}Shard/", EntityTypeName::new(entity_type)?.encoded());
+    let mut removed = Removed { entity_type: entity_type.to_owned(), events: false, snapshots: false };
+    for id in ids.iter().filter(|id| id.as_str().starts_with(&of_type)) {
+        let (events, snapshots) = remove_history(stores, id, true).await?;
+        removed.events |= events;
+        removed.snapshots |= snapshots;
+    }
+    Ok(removed)
+}
+
 async fn remove(stores: &Stores, entity_type: &str, force: bool) -> Result<Removed, RemovalError> {
     let id = persistence_id(&EntityTypeName::new(entity_type)?);
+    let (events, snapshots) = remove_history(stores, &id, force).await?;
+    Ok(Removed { entity_type: entity_type.to_owned(), events, snapshots })
+}
+
+/// Removes one history. Answers whether it had events, and snapshots.
+async fn remove_history(stores: &Stores, id: &PersistenceId, force: bool) -> Result<(bool, bool), RemovalError> {
     let unread = |cause| RemovalError::NotRead { id: id.clone(), cause };
-    let head = stores.journal.head(&id).await.map_err(unread)?;
+    let head = stores.journal.head(id).await.map_err(unread)?;
     let events = head.highest > head.deleted_to;
     if events && !force {
-        let last = stores.journal.read(&id, ReadRange::new(head.highest, head.highest)).await.map_err(unread)?;
+        let last = stores.journal.read(id, ReadRange::new(head.highest, head.highest)).await.map_err(unread)?;
         let written = last.records.last().map_or(0, |record| record.timestamp.as_micros());
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let silent_for = since_1970.saturating_sub(Duration::from_micros(written));
         if silent_for < SILENCE {
-            return Err(RemovalError::ClusterSeemsRunning { id, silent_for });
+            return Err(RemovalError::ClusterSeemsRunning { id: id.clone(), silent_for });
         }
     }
     // Snapshots first: a history without events means to a coordinator that it was removed, and one without a snapshot
     // that some of it is lost.
-    let snapshots = remove_snapshots(stores, &id).await?;
+    let snapshots = remove_snapshots(stores, id).await?;
     if events {
         let uuid = WriterUuid::from_u128(rand::random());
-        let claim = stores.journal.claim(&id, uuid, Under::Seen(head.epoch)).await;
+        let claim = stores.journal.claim(id, uuid, Under::Seen(head.epoch)).await;
         let claim = claim.map_err(|cause| RemovalError::NotClaimed { id: id.clone(), cause })?;
-        let deleted = stores.journal.delete_to(&id, claim.epoch, SeqNr::MAX).await;
-        deleted.map_err(|cause| RemovalError::EventsLeft { id, cause })?;
+        let deleted = stores.journal.delete_to(id, claim.epoch, SeqNr::MAX).await;
+        deleted.map_err(|cause| RemovalError::EventsLeft { id: id.clone(), cause })?;
     }
-    Ok(Removed { entity_type: entity_type.to_owned(), events, snapshots })
+    Ok((events, snapshots))
 }
 
 /// Answers whether there were some.
