@@ -56,7 +56,8 @@
 //!
 //! Settings come from the program, the environment and a TOML file: [`config`]. Programs to read:
 //! `examples/counter`, `examples/singleton` (one till in the whole cluster, reached from every node; [`SingletonInstance`]),
-//! `examples/daemon` (workers that live once each; [`Node::daemon_process`]), `examples/storefront`;
+//! `examples/daemon` (workers that live once each; [`Node::daemon_process`]), `examples/job-scheduler` (jobs that go on by
+//! themselves after a restart), `examples/storefront`;
 //! of entities that persist, without a cluster, `examples/bank-account` and `examples/read-side`;
 //! of replicated data ([`Node::replicated`]) `examples/cart`, `examples/voting` and, without a cluster, `examples/replicator`.
 
