@@ -1052,6 +1052,23 @@ impl Lab {
     }
 }
 
+/// A region says nothing to a coordinator before its node is Up, however long it waits and whatever waits in it.
+#[test]
+fn scenario_17_a_region_whose_node_is_not_up_registers_with_nobody() {
+    let mut lab = Lab::new();
+    let mut members = Members::clone(&members_without(&[], lab.now));
+    members.members.get_mut(&address(P)).expect("a member").phase = Phase::Joining;
+    lab.nodes[P].region = Region::new(config(P), lab.now);
+    lab.told.clear();
+    lab.tell(P, Input::Membership(Arc::new(members)));
+    lab.send(P, "m");
+    (0..20).for_each(|_| lab.pass(Duration::from_secs(1)));
+    assert!(lab.told.iter().all(|(node, _)| *node != P), "{:?}", lab.told);
+    assert_eq!(lab.nodes[P].region.counters().buffered, 1);
+    lab.tell(P, Input::Membership(members_without(&[], lab.now)));
+    assert!(lab.last_told(P, |message| matches!(message, RegionMessage::Register(_))).is_some(), "at once");
+}
+
 /// The shard comes back to its owner of before, which has not ended the former one yet: the next one starts once, after it.
 #[test]
 fn scenario_34_a_shard_that_comes_back_starts_after_the_former_one_has_ended() {
