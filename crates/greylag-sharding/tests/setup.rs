@@ -98,9 +98,18 @@ async fn scenario_7_fifty_types_are_set_up_at_once() {
 /// sharding 8: many senders, many entities, two nodes: each entity is sent what is meant for it and nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_8_each_entity_sees_its_own_messages_alone() {
+    each_entity_sees_its_own_messages_alone(World::new()).await;
+}
+
+/// sharding 8, over sockets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_8_each_entity_sees_its_own_messages_alone_over_sockets() {
+    each_entity_sees_its_own_messages_alone(World::over_sockets()).await;
+}
+
+async fn each_entity_sees_its_own_messages_alone(world: World) {
     const TASKS: u64 = 20;
     const EACH: u64 = 100;
-    let world = World::new();
     let mut regions = Vec::new();
     for address in ["a:1", "b:1"] {
         let sharding = world.newcomer(address, "").await;
@@ -475,7 +484,7 @@ async fn scenario_17_a_node_that_is_weakly_up_keeps_what_is_sent() {
         assert_eq!(volatile.counters().buffered, number);
     }
     let cluster = sharding.cluster().expect("it has one");
-    within("it joins", cluster.join_seed_nodes(vec![world.seed.clone()])).await.expect("a lets it in");
+    within("it joins", cluster.join_seed_nodes(vec![a.address.address().clone()])).await.expect("a lets it in");
     let has_status = |status| cluster.self_member().is_some_and(|own| own.status == status);
     until("it is WeaklyUp", || has_status(MemberStatus::WeaklyUp)).await;
     let tried = |event| match event {

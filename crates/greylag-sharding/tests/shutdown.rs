@@ -103,9 +103,8 @@ async fn scenario_16_a_node_that_ends_beside_the_oldest_is_served_by_the_next() 
 }
 
 /// The oldest of two nodes leaves, and its entities take their time.
-async fn the_oldest_leaves_slowly(mode: StateStoreMode) {
+async fn the_oldest_leaves_slowly(world: World) {
     const IDS: usize = 100;
-    let world = World::in_mode(mode);
     let mut nodes = Vec::new();
     for address in ["a:1", "b:1"] {
         let sharding = world.newcomer(address, "").await;
@@ -134,18 +133,23 @@ async fn the_oldest_leaves_slowly(mode: StateStoreMode) {
 /// sharding 48, mode persistence.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_48_the_region_of_the_oldest_ends_before_its_coordinator_and_homes_are_in_a_journal() {
-    the_oldest_leaves_slowly(StateStoreMode::Persistence).await;
+    the_oldest_leaves_slowly(World::in_mode(StateStoreMode::Persistence)).await;
 }
 
 /// sharding 48, mode ddata.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_48_the_region_of_the_oldest_ends_before_its_coordinator_and_homes_are_replicated() {
-    the_oldest_leaves_slowly(StateStoreMode::Ddata).await;
+    the_oldest_leaves_slowly(World::in_mode(StateStoreMode::Ddata)).await;
+}
+
+/// sharding 48, over sockets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_48_the_region_of_the_oldest_ends_before_its_coordinator_over_sockets() {
+    the_oldest_leaves_slowly(World::over_sockets()).await;
 }
 
 /// The coordinator's node goes at the word of another node; a third one goes on.
-async fn the_coordinators_node_goes(goes: impl FnOnce(&Node, &UniqueAddress), reason: ShutdownReason) {
-    let world = World::new();
+async fn the_coordinators_node_goes(world: World, goes: impl FnOnce(&Node, &UniqueAddress), reason: ShutdownReason) {
     let (a, b, c) = (world.node("a:1").await, world.node("b:1").await, world.node("c:1").await);
     increment(&a.counters, 0..20);
     assert_all(&a.counters, 20, 1).await;
@@ -160,15 +164,19 @@ async fn the_coordinators_node_goes(goes: impl FnOnce(&Node, &UniqueAddress), re
 /// sharding 49, it is told to leave.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_49_entities_go_on_when_the_coordinators_node_leaves() {
-    let leave = |by: &Node, node: &UniqueAddress| by.cluster.leave(node.clone()).expect("it is a member");
-    the_coordinators_node_goes(leave, ShutdownReason::Left).await;
+    for world in [World::new(), World::over_sockets()] {
+        let leave = |by: &Node, node: &UniqueAddress| by.cluster.leave(node.clone()).expect("it is a member");
+        the_coordinators_node_goes(world, leave, ShutdownReason::Left).await;
+    }
 }
 
 /// sharding 49, it is downed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_49_entities_go_on_when_the_coordinators_node_is_downed() {
-    let down = |by: &Node, node: &UniqueAddress| by.cluster.down(node.clone()).expect("it is a member");
-    the_coordinators_node_goes(down, ShutdownReason::Downed).await;
+    for world in [World::new(), World::over_sockets()] {
+        let down = |by: &Node, node: &UniqueAddress| by.cluster.down(node.clone()).expect("it is a member");
+        the_coordinators_node_goes(world, down, ShutdownReason::Downed).await;
+    }
 }
 
 /// Every member has heard that the cluster ends.
@@ -300,8 +308,17 @@ async fn removals(events: &mut ClusterEvents, count: usize) -> Vec<(UniqueAddres
 /// their removal clean; nothing that is sent to an entity is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_52_two_of_three_nodes_end_at_once_and_nothing_is_lost() {
+    two_of_three_nodes_end_at_once(World::new()).await;
+}
+
+/// sharding 52, over sockets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_52_two_of_three_nodes_end_at_once_and_nothing_is_lost_over_sockets() {
+    two_of_three_nodes_end_at_once(World::over_sockets()).await;
+}
+
+async fn two_of_three_nodes_end_at_once(world: World) {
     const IDS: usize = 60;
-    let world = World::new();
     let (a, b, c) = (world.node("a:1").await, world.node("b:1").await, world.node("c:1").await);
     increment(&a.counters, 0..IDS);
     assert_all(&a.counters, IDS, 1).await;

@@ -1,10 +1,10 @@
-//! Nodes of a cluster in one process, over an in-process network, and counters for them to host.
+//! Nodes of a cluster in one process, over an in-process network or over sockets, and counters for them to host.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file takes what it needs")]
 
 use std::num::NonZeroU64;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use greylag_cluster::{Clock, Cluster, ClusterSettings, SbrSettings};
@@ -16,6 +16,7 @@ use greylag_sharding::{
     ByEvents, Entity, EntityKey, EntityType, Event, Failure, Region, RegionEvents, Sharding, ShardingSettings,
 };
 use greylag_transport::memory::MemoryNetwork;
+use greylag_transport::{GrpcTransport, TransportSettings};
 use serde::{Deserialize, Serialize};
 
 /// Nothing that works takes longer, also where the machine has much else to do.
@@ -111,7 +112,10 @@ static LAST_UID: AtomicU64 = AtomicU64::new(0);
 pub struct World {
     pub network: MemoryNetwork,
     pub stores: Stores,
-    pub seed: NodeAddress,
+    /// Nodes have ports of this host, in place of the network.
+    pub has_sockets: bool,
+    /// The first node that joins.
+    pub seed: OnceLock<NodeAddress>,
     pub cluster: ClusterSettings,
     pub sharding: ShardingSettings,
 }
@@ -133,7 +137,8 @@ impl World {
         Self {
             network: MemoryNetwork::new(),
             stores,
-            seed: "a:1".parse().expect("an address"),
+            has_sockets: false,
+            seed: OnceLock::new(),
             cluster: ClusterSettings::test().with_resolver(resolver),
             sharding: settings(mode),
         }
@@ -144,8 +149,20 @@ impl World {
         Self { cluster: ClusterSettings::test(), ..Self::new() }
     }
 
+    /// The same over sockets: nodes have addresses of their own in place of those that are named.
+    pub fn over_sockets() -> Self {
+        Self { has_sockets: true, ..Self::new() }
+    }
+
     /// A process that has not joined and runs no sharding.
     pub async fn process(&self, address: &str, settings: ClusterSettings) -> Cluster {
+        if self.has_sockets {
+            let transport =
+                GrpcTransport::bind_closed(TransportSettings::test(), Arc::default()).await.expect("it binds");
+            let cluster = Cluster::start_on(transport.control_runtime(), settings, transport.clone()).await;
+            transport.open();
+            return cluster.expect("it starts");
+        }
         let uid = Uid::new(LAST_UID.fetch_add(1, Ordering::Relaxed) + 1).expect("not zero");
         let address = UniqueAddress::new(address.parse().expect("an address"), uid);
         let remoting = self.network.node(address, Arc::new(Registry::new()));
@@ -167,7 +184,8 @@ impl World {
 
     /// Joins, and is Up when this returns.
     pub async fn join(&self, cluster: &Cluster) {
-        cluster.join_seed_nodes(vec![self.seed.clone()]).await.expect("it joins");
+        let seed = self.seed.get_or_init(|| cluster.self_address().address().clone());
+        cluster.join_seed_nodes(vec![seed.clone()]).await.expect("it joins");
         cluster.wait_up().await.expect("it comes up");
     }
 
