@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_codec::json;
-use greylag_core::{Registry, ReplyTo, UniqueAddress};
+use greylag_core::{NodeAddress, Registry, ReplyTo, UniqueAddress};
 use greylag_ddata::MemoryStore;
 use greylag_persistence::{Ctx, Stores};
 use greylag_sharding::fingerprint::StateStoreMode;
@@ -423,7 +423,7 @@ async fn entities_are_remembered_over_everything(combination: Combination) {
 
     // All nodes have stopped. The last one comes back.
     let (world, office) = (disks.world(), Office::default());
-    let c = disks.node(&World { seed: "c:1".parse().unwrap(), ..world }, "c", &office).await;
+    let c = disks.node(&World { seed: "c:1".parse::<NodeAddress>().unwrap().into(), ..world }, "c", &office).await;
     until("all are back", || office.living() == left).await;
     assert_eq!(get(&c.jobs, "job-1").await, 0);
     for id in &left {
