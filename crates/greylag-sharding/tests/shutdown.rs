@@ -4,7 +4,7 @@
 #[path = "common/nodes.rs"]
 mod nodes;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +15,9 @@ use greylag_core::{DeadLetterReason, ReplyTo, UniqueAddress};
 use greylag_persistence::Ctx;
 use greylag_sharding::fingerprint::StateStoreMode;
 use greylag_sharding::region::{RegionEvent, RegionState};
-use greylag_sharding::{Entity, EntityKey, EntityType, Event, Failure, Region, SendError, ShardingSettings};
+use greylag_sharding::{
+    Entity, EntityKey, EntityType, Event, Failure, Region, RememberStore, SendError, ShardingSettings,
+};
 use nodes::*;
 use serde::{Deserialize, Serialize};
 
@@ -237,13 +239,23 @@ async fn scenario_50_a_cluster_that_prepares_to_end_moves_nothing() {
 /// meanwhile ends with a reason.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_51_the_only_region_ends_with_its_shards_under_traffic() {
+    the_only_region_ends_under_traffic(slow()).await;
+}
+
+/// sharding 51, of a type that remembers its entities.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_51_the_only_region_of_remembered_entities_ends_with_its_shards_under_traffic() {
+    the_only_region_ends_under_traffic(slow().remember_entities(RememberStore::EventSourced)).await;
+}
+
+async fn the_only_region_ends_under_traffic(entities: EntityType<Work>) {
     let mut world = World::new();
     // Whoever waited for a repeat would be noticed.
     let retry_interval = Duration::from_secs(5);
     world.sharding = ShardingSettings { retry_interval, ..world.sharding };
     let sharding = world.newcomer("a:1", "").await;
     let cluster = sharding.cluster().expect("it has one");
-    let region = sharding.init(slow()).expect("fresh");
+    let region = sharding.init(entities).expect("fresh");
     world.join(cluster).await;
     for id in 0..20 {
         whereabouts(&region, id).await;
@@ -294,11 +306,11 @@ async fn scenario_51_the_only_region_ends_with_its_shards_under_traffic() {
 }
 
 /// How the members that are removed go.
-async fn removals(events: &mut ClusterEvents, count: usize) -> Vec<(UniqueAddress, bool)> {
-    let mut removed = Vec::new();
+async fn removals(events: &mut ClusterEvents, count: usize) -> BTreeMap<UniqueAddress, bool> {
+    let mut removed = BTreeMap::new();
     while removed.len() < count {
         if let ClusterEvent::MemberRemoved { member, clean, .. } = events.next().await.expect("the node runs") {
-            removed.push((member.address.clone(), clean));
+            removed.insert(member.address.clone(), clean);
         }
     }
     removed
@@ -336,9 +348,8 @@ async fn two_of_three_nodes_end_at_once(world: World) {
     within("both end", both).await.expect("no panic");
     settle(&c.counters, IDS).await;
     assert_all(&c.counters, IDS, rounds).await;
-    let mut removed = within("both are removed", removals(&mut events, 2)).await;
-    removed.sort();
-    assert_eq!(removed, [(a.address.clone(), true), (b.address.clone(), true)]);
+    let removed = within("both are removed", removals(&mut events, 2)).await;
+    assert_eq!(removed, [(a.address.clone(), true), (b.address.clone(), true)].into());
     for node in [&a, &b] {
         assert_eq!((node.counters.state(), node.volatile.state()), (RegionState::Stopped, RegionState::Stopped));
     }
