@@ -20,6 +20,7 @@ use greylag_sharding::{
 };
 use nodes::*;
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 
 /// An entity that takes its time to stop.
 struct Slow;
@@ -76,31 +77,49 @@ async fn registered_with(events: &mut greylag_sharding::RegionEvents, node: &Uni
     event("the next coordinator", events, is_it).await;
 }
 
-/// sharding 16: the oldest node and another one end at once. The other one sends a message when the oldest is gone, in the
-/// last phase in which it is a full member, to a shard that has no home yet: the next oldest gives it one.
+/// sharding 16: the oldest node and another one end at once. The other one sends a message to a shard without a home in the last
+/// phase in which it is a full member; the oldest has handed its coordinator over by then, and is a member still. The next
+/// oldest gives the shard its home.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_16_a_node_that_ends_beside_the_oldest_is_served_by_the_next() {
-    let world = World::new();
+    for mode in [StateStoreMode::Ddata, StateStoreMode::Persistence] {
+        a_node_that_ends_beside_the_oldest_is_served_by_the_next(World::in_mode(mode)).await;
+    }
+}
+
+async fn a_node_that_ends_beside_the_oldest_is_served_by_the_next(world: World) {
     let (a, b, c) = (world.node("a:1").await, world.node("b:1").await, world.node("c:1").await);
     increment(&c.volatile, 0..1);
     assert_eq!(get(&c.volatile, 0).await, 1);
     let mut events = c.volatile.subscribe();
     let new = (1..).find(|id| home_of(&c.volatile, *id).is_none()).expect("most shards have no home");
-    let (tell, told) = tokio::sync::oneshot::channel();
+
+    let (say_over, over) = oneshot::channel();
+    let (say_answer, answer) = oneshot::channel();
+    a.cluster.raise_phase_timeout(Phase::ClusterExitingDone, 2 * PATIENCE);
+    a.cluster.on_phase(Phase::ClusterExitingDone, "stays until the message is answered", move || {
+        Box::pin(async move {
+            say_over.send(()).expect("the other node waits for it");
+            answer.await.is_ok()
+        })
+    });
+    let (tell, told) = oneshot::channel();
     let (oldest, region) = (a.cluster.clone(), c.volatile.clone());
     c.cluster.raise_phase_timeout(Phase::BeforeClusterShutdown, 2 * PATIENCE);
     c.cluster.on_phase(Phase::BeforeClusterShutdown, "a late message", move || {
         Box::pin(async move {
-            oldest.terminated().await;
+            over.await.expect("the oldest hands over");
             increment(&region, new..new + 1);
-            tell.send(get_at_last(&region, new).await).expect("the test waits for it");
-            true
+            let count = get_at_last(&region, new).await;
+            let is_member = oldest.self_member().map(|own| own.status);
+            tell.send((count, is_member)).expect("the test waits for it");
+            say_answer.send(()).is_ok()
         })
     });
     let both = both_end(&a, &c);
     registered_with(&mut events, &b.address).await;
-    assert_eq!(within("the answer", told).await, Ok(1));
-    within("both end", both).await.expect("no panic");
+    assert_eq!(within("the answer", told).await, Ok((1, Some(MemberStatus::Exiting))));
+    assert_eq!(within("both end", both).await.expect("no panic"), (ShutdownReason::Left, ShutdownReason::Left));
     get_at_last(&b.volatile, new).await;
 }
 

@@ -32,6 +32,8 @@ const RETRIES_BEFORE_WARNING: u32 = 5;
 #[derive(Debug)]
 pub(super) struct Registration {
     coordinator: Option<CoordinatorId>,
+    /// The one that subscribers were told of last.
+    told: Option<CoordinatorId>,
     highest_epoch: Epoch,
     /// The coordinator that brought the highest epoch: another one with the same number is not believed.
     highest_by: Option<CoordinatorId>,
@@ -54,6 +56,7 @@ impl Registration {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             coordinator: None,
+            told: None,
             highest_epoch: 0,
             highest_by: None,
             serial: 0,
@@ -264,10 +267,16 @@ impl Region {
     fn on_register_ack(&mut self, now: Instant, node: UniqueAddress, epoch: Epoch, out: &mut Vec<Effect>) {
         // The coordinator may not know yet that another side stays.
         let refused = matches!(self.agreement.standing(), Standing::Refused(_));
-        if matches!(self.state, RegionState::Unregistered | RegionState::Refused) && !refused {
+        let begins = matches!(self.state, RegionState::Unregistered | RegionState::Refused) && !refused;
+        if begins {
             self.state = RegionState::Registered;
             self.registration.try_at = None;
             self.registration.delay = Duration::ZERO;
+        }
+        // A coordinator that was handed over asks the regions itself: they change over without a time between.
+        let is_other = self.registration.told != self.registration.coordinator;
+        if begins || (is_other && self.state == RegionState::Registered) {
+            self.registration.told.clone_from(&self.registration.coordinator);
             out.push(Effect::Event(RegionEvent::Registered { coordinator: node.clone(), epoch }));
         }
         // What changed after the last `Register` was sent is in none that could have been acked.
