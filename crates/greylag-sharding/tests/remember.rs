@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_codec::json;
-use greylag_core::{NodeAddress, Registry, ReplyTo, UniqueAddress};
+use greylag_core::{Registry, ReplyTo, UniqueAddress};
 use greylag_ddata::MemoryStore;
 use greylag_persistence::{Ctx, Stores};
 use greylag_sharding::fingerprint::StateStoreMode;
@@ -423,7 +423,7 @@ async fn entities_are_remembered_over_everything(combination: Combination) {
 
     // All nodes have stopped. The last one comes back.
     let (world, office) = (disks.world(), Office::default());
-    let c = disks.node(&World { seed: "c:1".parse::<NodeAddress>().unwrap().into(), ..world }, "c", &office).await;
+    let c = disks.node(&world, "c", &office).await;
     until("all are back", || office.living() == left).await;
     assert_eq!(get(&c.jobs, "job-1").await, 0);
     for id in &left {
@@ -480,8 +480,7 @@ async fn scenario_76_remembered_entities_stay_when_homes_leave_the_journal_for_g
 /// role. The set of shards is kept where coordinators may run, the entities where they are hosted.
 #[tokio::test]
 async fn scenario_4_remembered_entities_start_again_on_the_next_node_of_their_role() {
-    let mut world = World::new();
-    world.seed = "c:1".parse().unwrap();
+    let world = World::new();
     let office = Office::default();
     let start = async |name: &str, role: &str| {
         let settings = ClusterSettings { roles: [role.to_owned()].into(), ..world.cluster.clone() };

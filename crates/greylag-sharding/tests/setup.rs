@@ -19,8 +19,8 @@ use greylag_sharding::ids::{EntityId, ShardId};
 use greylag_sharding::region::{RegionEvent, RegionState};
 use greylag_sharding::settings::CoordinatorSingletonSettings;
 use greylag_sharding::{
-    AskError, Entity, EntityInit, EntityKey, EntityType, Event, Extractor, Failure, HashV1, InitError, Region,
-    RememberStore, SendError, ShardingSettings,
+    AskError, Entity, EntityKey, EntityType, Event, Extractor, Failure, HashV1, InitError, Region, SendError,
+    ShardingSettings,
 };
 use nodes::*;
 use serde::{Deserialize, Serialize};
@@ -340,57 +340,6 @@ async fn scenario_4_coordinators_and_entities_live_on_nodes_of_their_roles() {
         }
         let hosting = b.1.shard_homes().into_keys().collect::<Vec<_>>();
         assert!(hosting.iter().all(|node| *node == region.id().node), "{hosting:?}");
-    }
-}
-
-/// Which entities were started on which nodes.
-type Starts = Arc<Mutex<BTreeSet<(String, String)>>>;
-
-/// Entities that are remembered, on the nodes with a role.
-fn lasting(node: &str, store: RememberStore, starts: &Starts) -> EntityType<Command> {
-    let (node, starts) = (node.to_owned(), Arc::clone(starts));
-    let start = move |init: &EntityInit| {
-        starts.lock().expect("nothing panics").insert((node.clone(), init.id.to_string()));
-        Ok(Volatile::default())
-    };
-    EntityType::new(VOLATILE, start).codec(json("volatile.command")).role("shards").remember_entities(store)
-}
-
-/// sharding 4, of a type that remembers its entities: the node that hosts them leaves, and they start on the other one with its
-/// role, without a message. The coordinator runs where none of them may.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scenario_4_remembered_entities_start_on_a_new_node_of_their_role() {
-    for (mode, store) in
-        [(StateStoreMode::Persistence, RememberStore::EventSourced), (StateStoreMode::Ddata, RememberStore::Ddata)]
-    {
-        let mut world = World::in_mode(mode);
-        world.sharding.coordinator_singleton.role_override = false;
-        world.sharding.coordinator_singleton.role = "coordinators".to_owned();
-        let starts = Starts::default();
-        let mut nodes = Vec::new();
-        for (address, role) in [("a:1", "coordinators"), ("b:1", "shards")] {
-            let sharding = world.newcomer(address, role).await;
-            let region = sharding.init(lasting(address, store.clone(), &starts)).expect("fresh");
-            world.join(sharding.cluster().expect("it has one")).await;
-            nodes.push((sharding.cluster().expect("it has one").clone(), region));
-        }
-        increment(&nodes[0].1, 0..20);
-        settle(&nodes[0].1, 20).await;
-        let started_on = |node: &str| {
-            let starts = starts.lock().expect("nothing panics");
-            starts.iter().filter(|(at, _)| at == node).map(|(_, id)| id.clone()).collect::<BTreeSet<_>>()
-        };
-        let all: BTreeSet<_> = (0..20).map(|id| id.to_string()).collect();
-        assert_eq!(started_on("b:1"), all);
-
-        let sharding = world.newcomer("c:1", "shards").await;
-        let region = sharding.init(lasting("c:1", store, &starts)).expect("fresh");
-        world.join(sharding.cluster().expect("it has one")).await;
-        until("it takes its share", || region.state() == RegionState::Registered).await;
-        within("it leaves", nodes[1].0.shutdown()).await;
-        until("all live on the new node", || started_on("c:1") == all).await;
-        assert_eq!(started_on("a:1"), BTreeSet::new(), "the coordinator's node hosts none");
-        assert_all(&nodes[0].1, 20, 0).await;
     }
 }
 
