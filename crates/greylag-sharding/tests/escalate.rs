@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use greylag_core::{Registry, ReplyTo};
 use greylag_sharding::{
-    Ctx, Directive, Entity, EntityKey, EntityType, Failure, Sharding, ShardingSettings, Supervision,
+    Ctx, Directive, Entity, EntityKey, EntityType, Event, Failure, Sharding, ShardingSettings, Supervision,
 };
 use greylag_transport::memory::MemoryNetwork;
 
@@ -49,12 +49,21 @@ async fn scenario_58_a_failure_that_escalates_restarts_the_shard() {
         assert_eq!(count(id).await, Ok(1));
     }
     let failed = counters.shard_of(&ids[0]);
+    let mut events = counters.subscribe();
     counters.entity_ref(ids[0].as_str()).tell(Message::Fail).unwrap();
     // Behind the failure in the shard's inbox: handled once the shard is back.
     for id in &ids {
         let expected = if counters.shard_of(id) == failed { 1 } else { 2 };
         assert_eq!(count(id).await, Ok(expected), "{id}");
     }
+    let told = async {
+        loop {
+            if let Some(Event::ShardFailed(shard)) = events.next().await {
+                return shard;
+            }
+        }
+    };
+    assert_eq!(tokio::time::timeout(PATIENCE, told).await.ok(), failed);
 }
 
 /// Counts what it is told; every so often it fails, and its shard with it.

@@ -16,6 +16,8 @@ use crate::settings::Dispatcher;
 /// The runtimes of a node.
 pub(crate) struct Dispatchers {
     shared: Handle,
+    /// What names of threads begin with.
+    prefix: String,
     named: Mutex<BTreeMap<String, Handle>>,
 }
 
@@ -41,8 +43,8 @@ impl Drop for Threads {
 }
 
 impl Dispatchers {
-    pub(crate) fn new(shared: Handle) -> Self {
-        Self { shared, named: Mutex::default() }
+    pub(crate) fn new(shared: Handle, prefix: String) -> Self {
+        Self { shared, prefix, named: Mutex::default() }
     }
 
     /// Takes a runtime of the program's under a name.
@@ -69,7 +71,7 @@ impl Dispatchers {
                 Ok(Threads { handle, own: None })
             }
             Dispatcher::Dedicated(threads) => {
-                let name = format!("sharding-{entity_type}");
+                let name = format!("{}-{entity_type}", self.prefix);
                 let built =
                     Builder::new_multi_thread().worker_threads(threads.get()).thread_name(name).enable_all().build();
                 let own = built.map_err(|error| {

@@ -32,6 +32,9 @@ pub enum Event {
     ShardStarted(ShardId),
     /// A shard has ended here.
     ShardStopped(ShardId),
+    /// A shard has failed here, by a failure that its entity's supervision escalates, a lost lease or a bug. Its entities
+    /// have ended; it starts again, and messages wait for it. Source: sharding §4.12.
+    ShardFailed(ShardId),
     /// An entity failed, and its supervision has decided what follows.
     EntityFailed {
         /// Which one.

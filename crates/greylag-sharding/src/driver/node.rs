@@ -60,7 +60,7 @@ impl Node {
         Self {
             remoting,
             stores,
-            dispatchers: Dispatchers::new(runtime.clone()),
+            dispatchers: Dispatchers::new(runtime.clone(), settings.runtime.guardian_name.clone()),
             blocking: BlockingPool::new(settings.runtime.blocking_pool, runtime.clone()),
             watchdog: Watchdog::default(),
             runtime,

@@ -283,6 +283,7 @@ impl<M: Send + 'static> ShardTask<M> {
         let failed = panicked || self.end.has_failed;
         if failed {
             tracing::error!(entity_type = %shared.name, shard = %id, "shard failed");
+            shared.events.send(Event::ShardFailed(id.clone())).ok();
         }
         let mut unhandled = self.end.leftovers.take().unwrap_or_default();
         unhandled.extend(batch);
@@ -436,6 +437,7 @@ impl<M: Send + 'static> ShardTask<M> {
             Err(parcel) => return self.shared.dead_letter(parcel, DeadLetterReason::Undecodable),
         };
         let Parcel { id, content, ask, origin, size } = parcel;
+        self.tell_verbosely(&id, "is sent a message");
         let (payload, activity) = match content {
             Content::Value { message, .. } => {
                 let activity = self.is_activity(&message);
@@ -593,6 +595,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 self.after(slot, result, true);
             }
             Effect::End { slot, id, incarnation, entity, why } => {
+                self.tell_verbosely(&id, "ends");
                 self.cancel(slot);
                 if let Some(mut entity) = entity {
                     if why != Ended::Killed {
@@ -637,6 +640,13 @@ impl<M: Send + 'static> ShardTask<M> {
                 let parcels = leftovers.into_iter().filter_map(|(id, letter)| letter.into_parcel(id));
                 self.end.leftovers = Some(parcels.collect());
             }
+        }
+    }
+
+    /// Says in the log what entities do, if so set.
+    fn tell_verbosely(&self, id: &EntityId, what: &str) {
+        if self.shared.settings.runtime.verbose_debug_logging {
+            tracing::debug!(entity_type = %self.shared.name, shard = %self.scope.shard, %id, what, "entity");
         }
     }
 
@@ -808,6 +818,7 @@ impl<M: Send + 'static> ShardTask<M> {
 
     fn start(&mut self, slot: SlotId, payload: Option<Letter<M>>) {
         let Some((id, incarnation)) = self.shard.identity(slot) else { return };
+        self.tell_verbosely(id, "starts");
         let init = EntityInit {
             entity_type: self.scope.entity_type.clone(),
             id: id.clone(),

@@ -72,20 +72,20 @@ impl Watchdog {
         settings: &ShardingSettings,
         report: impl Fn(Duration) + Send + Sync + 'static,
     ) -> Arc<Probe> {
-        let RuntimeSettings { stuck_handler_threshold, stuck_shard_action, .. } = settings.runtime;
+        let RuntimeSettings { stuck_handler_threshold, stuck_shard_action, .. } = &settings.runtime;
         let abort_after = match stuck_shard_action {
             StuckShardAction::Report => None,
             StuckShardAction::AbortProcess => Some(settings.handoff_timeout.saturating_add(ABORT_RESERVE)),
         };
         let probe = Arc::new(Probe::default());
-        let watch = StuckHandler::new(stuck_handler_threshold, abort_after, Instant::now());
+        let watch = StuckHandler::new(*stuck_handler_threshold, abort_after, Instant::now());
         let mut state = self.0.lock();
         state.shards.push(Watched { probe: Arc::downgrade(&probe), watch, report: Arc::new(report) });
         if state.runs {
             self.0.changed.notify_one();
         } else {
             let shared = self.0.clone();
-            let thread = std::thread::Builder::new().name("sharding-watchdog".to_owned());
+            let thread = std::thread::Builder::new().name(format!("{}-watchdog", settings.runtime.guardian_name));
             match thread.spawn(move || shared.run()) {
                 Ok(_) => state.runs = true,
                 Err(error) => tracing::error!(%error, "handlers are not watched: their thread did not start"),

@@ -53,6 +53,10 @@ pub struct RuntimeSettings {
     /// A test aid: each message is written by its codec and read again also where it stays on its node, so that a codec
     /// that loses something is found without a second node. Default false.
     pub serialize_messages: bool,
+    /// Tells in the log, at debug, of each message for an entity, and of each entity that starts or ends. Default false.
+    pub verbose_debug_logging: bool,
+    /// What the names of threads begin with that sharding starts. Default "sharding".
+    pub guardian_name: String,
 }
 
 impl Default for RuntimeSettings {
@@ -67,6 +71,8 @@ impl Default for RuntimeSettings {
             use_dispatcher: Dispatcher::default(),
             blocking_pool: BlockingPoolSettings::default(),
             serialize_messages: false,
+            verbose_debug_logging: false,
+            guardian_name: "sharding".to_owned(),
         }
     }
 }
@@ -88,6 +94,10 @@ impl RuntimeSettings {
         let no_thread = Some(("blocking_pool.threads", "0".to_owned())).filter(|_| self.blocking_pool.threads == 0);
         if let Some((key, value)) = zero.or(no_thread) {
             return Err(InvalidSetting { key, value, reason: "it must not be zero" });
+        }
+        if self.guardian_name.is_empty() || self.guardian_name.contains('\0') {
+            let value = format!("{:?}", self.guardian_name);
+            return Err(InvalidSetting { key: "guardian_name", value, reason: "it must be a name" });
         }
         if let Dispatcher::Dedicated(_) = self.use_dispatcher {
             let value = format!("{:?}", self.use_dispatcher.to_string());
@@ -113,9 +123,17 @@ mod tests {
                 blocking_pool: BlockingPoolSettings { threads: 0, queue: 1 },
                 ..RuntimeSettings::default()
             },
+            RuntimeSettings { guardian_name: String::new(), ..RuntimeSettings::default() },
+            RuntimeSettings {
+                use_dispatcher: Dispatcher::Dedicated(1.try_into().unwrap()),
+                ..RuntimeSettings::default()
+            },
         ];
         let keys = wrong.map(|wrong| wrong.validate().unwrap_err().key);
         let expected = ["timer_tick", "suspend_warn_after", "slow_handler_threshold", "stuck_handler_threshold"];
-        assert_eq!((&keys[..4], keys[4]), (&expected[..], "blocking_pool.threads"));
+        assert_eq!(
+            (&keys[..4], &keys[4..]),
+            (&expected[..], &["blocking_pool.threads", "guardian_name", "use_dispatcher"][..])
+        );
     }
 }

@@ -167,6 +167,42 @@ async fn a_handler_that_does_not_return_is_an_event() {
     thread_of(&workers).await;
 }
 
+/// What this thread logs.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// sharding §7: `verbose_debug_logging`.
+#[tokio::test]
+async fn what_entities_do_is_in_the_log_if_so_set() {
+    for verbose_debug_logging in [false, true] {
+        let log = Log::default();
+        let writer = log.clone();
+        let to_log = move || writer.clone();
+        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_writer(to_log).finish();
+        let _until_then = tracing::subscriber::set_default(subscriber);
+        let sharding = with(RuntimeSettings { verbose_debug_logging, ..RuntimeSettings::default() }).await;
+        let counters = sharding.init(counters()).unwrap();
+        get(&counters, "verbose").await;
+        tokio::time::timeout(PATIENCE, counters.graceful_shutdown()).await.unwrap();
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        for what in ["starts", "is sent a message", "ends"] {
+            let said = text.lines().any(|line| line.contains(what) && line.contains("verbose"));
+            assert_eq!(said, verbose_debug_logging, "{what}");
+        }
+    }
+}
+
 const ACTION: &str = "GREYLAG_TEST_STUCK_SHARD";
 
 /// Not a test by itself: the process that [`a_shard_that_cannot_stop_ends_the_process_if_asked_to`] starts.

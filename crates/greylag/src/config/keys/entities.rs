@@ -102,5 +102,17 @@ pub(super) fn keys() -> Vec<Key> {
             "A test aid: each message is written by its codec and read again, also where it stays on its node.",
             |draft| &mut draft.settings.sharding.runtime.serialize_messages,
         ),
+        Key::new(
+            "sharding.verbose_debug_logging",
+            "sharding §7",
+            "Tells in the log, at debug, of each message for an entity, and of each entity that starts or ends.",
+            |draft| &mut draft.settings.sharding.runtime.verbose_debug_logging,
+        ),
+        Key::new(
+            "sharding.guardian_name",
+            "sharding §7",
+            "What the names of threads begin with that sharding starts.",
+            |draft| &mut draft.settings.sharding.runtime.guardian_name,
+        ),
     ]
 }
