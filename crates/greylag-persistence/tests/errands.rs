@@ -12,7 +12,7 @@ use greylag_persistence::driver::{self, EntityHandle};
 use greylag_persistence::{
     Action, AppendError, Ctx, DurableState, DurableStateSettings, Effect, EntityCore, EntityInit, EntityTestKit,
     EventCodecs, EventSourced, EventSourcedSettings, FaultyJournal, InMemoryJournal, Incarnation, Input, JournalOp,
-    Persisted, PersistenceId, PhaseName, RecoveryPermits, Revision, Signal, StateAnswer, StateCall, StateCodec,
+    NotInfluence, Persisted, PersistenceId, PhaseName, RecoveryPermits, Revision, Signal, StateAnswer, StateCall, StateCodec,
     StateEffect, StateEntityCore, StateEntityInit, StatePhase, StateSignal, StateTestKit, StateWrite, StateWriteError,
     StoreAnswer, StoreCall, StoreFailure, StoreFault, Stores, Under, Work, WorkNo, WriterUuid,
 };
@@ -55,6 +55,11 @@ enum Command {
     Rate(&'static str, Duration),
     Delay(&'static str, Duration),
     Cancel(&'static str),
+    /// A timer that does not influence the receive timeout.
+    Quiet(&'static str, Duration),
+    /// Asks to be told of each silence so long.
+    Listen(&'static str, Duration),
+    Deaf,
     Spawn,
     Block,
     ToItself,
@@ -110,6 +115,9 @@ macro_rules! begin {
             Command::Delay(word, delay) => $cx.fixed_delay(word, delay, move || Command::Say(word)),
             Command::Explode => $cx.fixed_rate("boom", SECOND, || panic!("on purpose")),
             Command::Cancel(word) => $cx.cancel(word),
+            Command::Quiet(word, after) => $cx.once(NotInfluence(word), after, Command::Say(word)),
+            Command::Listen(word, after) => $cx.set_receive_timeout(after, move || Command::Say(word)),
+            Command::Deaf => $cx.cancel_receive_timeout(),
             Command::Spawn => $cx.spawn(async { Word("spawned") }, Command::from),
             Command::Block => $cx.blocking(|| Word("blocked"), Command::from).expect("no bound outside of a shard"),
             Command::ToItself => $cx.tell_self(Command::Say("to itself")),
@@ -407,6 +415,7 @@ for_both! {
     scenario_77_a_timer_that_is_cancelled_or_replaced_says_nothing_even_from_the_stash
     scenario_77_nothing_comes_before_recovery_is_completed_and_ending_signals_begin_nothing
     scenario_77_all_ends_at_stop_restart_and_fencing
+    scenario_77_a_silence_is_told_of_and_a_write_is_none
     scenario_113_an_asker_whose_command_ended_with_its_incarnation_may_ask_again
     a_graceful_stop_waits_for_what_the_entity_told_itself_before
     a_timer_that_panics_fails_its_entity_and_not_the_host
@@ -495,6 +504,40 @@ fn scenario_77_a_timer_that_is_cancelled_or_replaced_says_nothing_even_from_the_
     bench.pass(3 * SECOND);
     assert_eq!(bench.core.deadline(), Some(bench.now + SECOND), "counted from its handling");
     assert_eq!(bench.log.take(), ["delay at 2"]);
+}
+
+/// sharding §4.4 for entities that persist.
+fn scenario_77_a_silence_is_told_of_and_a_write_is_none<C: Core>() {
+    let mut bench = Bench::<C>::running();
+    bench.command(Command::Listen("silence", SECOND * 10));
+    bench.pass(SECOND * 9);
+    bench.command(Command::Say("command"));
+    assert_eq!(bench.core.deadline(), Some(bench.now + SECOND * 10), "a command puts it off");
+    bench.pass(SECOND * 9);
+    assert_eq!(bench.log.take(), ["command at 2"]);
+    bench.pass(SECOND);
+    bench.pass(SECOND * 10);
+    assert_eq!(bench.log.take(), ["silence at 2", "silence at 2"], "again and again");
+    bench.command(Command::Add);
+    bench.pass(SECOND * 60);
+    assert_eq!(bench.core.deadline(), None, "it waits for its write");
+    bench.answer_write(Outcome::Stored);
+    assert_eq!(bench.core.deadline(), Some(bench.now + SECOND * 10));
+    bench.command(Command::Quiet("quiet", SECOND * 3));
+    bench.command(Command::Spawn);
+    bench.command(Command::ToItself);
+    bench.pass(SECOND * 3);
+    bench.work();
+    bench.turn();
+    assert_eq!(bench.log.take(), ["quiet at 3", "spawned at 3", "to itself at 3"]);
+    assert_eq!(bench.core.deadline(), Some(bench.now + SECOND * 7), "what comes of itself does not");
+    bench.pass(SECOND * 7);
+    assert_eq!(bench.log.take(), ["silence at 3"]);
+    bench.command(Command::Deaf);
+    assert_eq!(bench.core.deadline(), None);
+    bench.command(Command::Listen("never", SECOND));
+    bench.core.give_way();
+    assert_eq!(bench.core.deadline(), None, "it ends with its incarnation");
 }
 
 fn scenario_77_nothing_comes_before_recovery_is_completed_and_ending_signals_begin_nothing<C: Core>() {
