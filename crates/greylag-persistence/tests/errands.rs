@@ -12,9 +12,9 @@ use greylag_persistence::driver::{self, EntityHandle};
 use greylag_persistence::{
     Action, AppendError, Ctx, DurableState, DurableStateSettings, Effect, EntityCore, EntityInit, EntityTestKit,
     EventCodecs, EventSourced, EventSourcedSettings, FaultyJournal, InMemoryJournal, Incarnation, Input, JournalOp,
-    NotInfluence, Persisted, PersistenceId, PhaseName, RecoveryPermits, Revision, Signal, StateAnswer, StateCall, StateCodec,
-    StateEffect, StateEntityCore, StateEntityInit, StatePhase, StateSignal, StateTestKit, StateWrite, StateWriteError,
-    StoreAnswer, StoreCall, StoreFailure, StoreFault, Stores, Under, Work, WorkNo, WriterUuid,
+    NotInfluence, Persisted, PersistenceId, PhaseName, RecoveryPermits, Revision, Signal, StateAnswer, StateCall,
+    StateCodec, StateEffect, StateEntityCore, StateEntityInit, StatePhase, StateSignal, StateTestKit, StateWrite,
+    StateWriteError, StoreAnswer, StoreCall, StoreFailure, StoreFault, Stores, Under, Work, WorkNo, WriterUuid,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use greylag_core::{Generation, ReplyTo, UniqueAddress};
 use greylag_persistence::{Ctx, Host};
+use greylag_transport::Recipient;
+use greylag_transport::watch::{Terminated, WatchError};
 
 use crate::driver::Node;
 use crate::entity_ref::{AskError, EntityRef};
@@ -25,6 +27,17 @@ pub trait EntityCtx<M> {
         to: &EntityRef<N>,
         question: impl FnOnce(ReplyTo<R>) -> N,
         map: impl FnOnce(Result<R, AskError>) -> M + Send + 'static,
+    );
+
+    /// Watches what is registered under a path of a member's transport: a region, a controller, or what a program registered
+    /// itself. `map` makes its end a message to this entity, at the back of its queue: it comes once, and never for a node
+    /// that is merely unreachable. The watch ends with the incarnation. Where there is no cluster, nobody is a member.
+    /// Source: cluster T30; persistence 77.
+    fn watch(
+        &mut self,
+        recipient: &Recipient,
+        at: &UniqueAddress,
+        map: impl FnOnce(Result<Terminated, WatchError>) -> M + Send + 'static,
     );
 
     /// The entity's shard; empty outside of any shard.
@@ -59,6 +72,26 @@ impl<M: Send + 'static> EntityCtx<M> for Ctx<'_, M> {
     ) {
         let answer = to.ask(question).send();
         self.spawn(answer, map);
+    }
+
+    fn watch(
+        &mut self,
+        recipient: &Recipient,
+        at: &UniqueAddress,
+        map: impl FnOnce(Result<Terminated, WatchError>) -> M + Send + 'static,
+    ) {
+        let sharding = node_of(self).and_then(Node::sharding);
+        let cluster = sharding.and_then(|sharding| sharding.cluster().cloned());
+        let (recipient, at) = (recipient.clone(), at.clone());
+        let terminated = async move {
+            let Some(cluster) = cluster else { return Err(WatchError::NotAMember(at)) };
+            match cluster.watch(&recipient, &at).await?.terminated().await? {
+                Some(terminated) => Ok(terminated),
+                // This node has ended, and its entities with it.
+                None => std::future::pending().await,
+            }
+        };
+        self.spawn(terminated, map);
     }
 
     fn shard(&self) -> &str {
