@@ -1,11 +1,13 @@
 //! Sharding scenario 77: a shard runs only while its node holds the shard's lease.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use greylag_cluster::{
-    Cluster, ClusterSettings, InMemoryLeases, LeaseFault, LeaseOutcome, LeaseProvider, LeaseSettings, Leases,
+    Clock, Cluster, ClusterSettings, InMemoryLeases, Lease, LeaseError, LeaseFault, LeaseOutcome, LeaseProvider,
+    LeaseSettings, Leases, OnLost,
 };
 use greylag_codec::json;
 use greylag_core::{Registry, ReplyTo};
@@ -71,9 +73,13 @@ impl Drop for Cart {
 }
 
 async fn sharding(network: &MemoryNetwork, address: &str, leases: Option<&InMemoryLeases>) -> Sharding {
-    let remoting = network.node(address.parse().unwrap(), Arc::new(Registry::new()));
     let leases = leases.map(|leases| Leases::new("test", leases.clone()));
-    let cluster = Cluster::start(ClusterSettings { leases, ..ClusterSettings::test() }, remoting).await.unwrap();
+    sharding_with(network, address, ClusterSettings { leases, ..ClusterSettings::test() }).await
+}
+
+async fn sharding_with(network: &MemoryNetwork, address: &str, settings: ClusterSettings) -> Sharding {
+    let remoting = network.node(address.parse().unwrap(), Arc::new(Registry::new()));
+    let cluster = Cluster::start(settings, remoting).await.unwrap();
     let settings = ShardingSettings { number_of_shards: 1, ask_timeout: PATIENCE, ..ShardingSettings::test() };
     let sharding = Sharding::start(cluster.clone(), None, settings).await.unwrap();
     cluster.join_seed_nodes(vec!["a:1".parse().unwrap()]).await.unwrap();
@@ -160,6 +166,69 @@ async fn scenario_77_a_shard_that_moves_takes_its_lease_along() {
     tokio::time::timeout(PATIENCE, first.graceful_shutdown()).await.unwrap();
     second.entity_ref("1").ask(Message::Add).await.unwrap();
     assert_eq!(leases.holder(LEASE).as_deref(), Some("b:1"));
+}
+
+/// Leases whose owner is not told of their end, as that of a process that sleeps.
+#[derive(Debug, Clone)]
+struct Forgetful {
+    leases: InMemoryLeases,
+    is_held: Arc<AtomicBool>,
+}
+
+struct ForgetfulLease(Arc<dyn Lease>, Arc<AtomicBool>);
+
+impl LeaseProvider for Forgetful {
+    fn lease(&self, name: &str, owner: &str, settings: &LeaseSettings) -> Result<Arc<dyn Lease>, LeaseError> {
+        let lease = self.leases.lease(name, owner, settings)?;
+        Ok(Arc::new(ForgetfulLease(lease, self.is_held.clone())))
+    }
+}
+
+#[async_trait]
+impl Lease for ForgetfulLease {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn owner(&self) -> &str {
+        self.0.owner()
+    }
+
+    async fn acquire(&self, on_lost: OnLost) -> Result<bool, LeaseError> {
+        let granted = self.0.acquire(on_lost).await?;
+        self.1.store(granted, Ordering::SeqCst);
+        Ok(granted)
+    }
+
+    async fn release(&self) -> Result<bool, LeaseError> {
+        self.0.release().await
+    }
+
+    fn check(&self) -> bool {
+        self.1.load(Ordering::SeqCst)
+    }
+}
+
+/// sharding §4.12, cluster F9: a process that slept looks whether it still holds its leases, before any handler runs.
+#[tokio::test]
+async fn a_lease_that_ended_while_its_process_slept_is_lost() {
+    let forgetful = Forgetful { leases: InMemoryLeases::new(), is_held: Arc::default() };
+    let (is_held, clock, ends) = (forgetful.is_held.clone(), Clock::for_test(), Ends::default());
+    let leases = Some(Leases::new("test", forgetful));
+    let settings = ClusterSettings { leases, clock: clock.clone(), ..ClusterSettings::test() };
+    let region = sharding_with(&MemoryNetwork::new(), "a:1#1006", settings).await.init(carts(&ends)).unwrap();
+    let one = region.entity_ref("1");
+    let (_, first) = one.ask(Message::Add).await.unwrap();
+    let mut events = region.subscribe();
+    clock.jump(Duration::from_secs(60));
+    assert_eq!(one.ask(Message::Add).await.unwrap(), (2, first), "held all the time");
+    is_held.store(false, Ordering::SeqCst);
+    clock.jump(Duration::from_secs(60));
+    let (sum, second) = one.ask(Message::Add).await.unwrap();
+    assert_eq!(sum, 1, "by a new entity, under a lease asked for anew");
+    assert_ne!(first, second);
+    told(&mut events, |event| matches!(event, Event::LeaseLost { .. })).await;
+    assert!(is_held.load(Ordering::SeqCst) && ends.told.load(Ordering::Relaxed) == 0);
 }
 
 #[tokio::test]
