@@ -1,14 +1,16 @@
 //! Keeps the workers of one daemon process alive, and changes how many there are.
 //!
 //! The keeper begins by reading the record, since a keeper before it may have left a change incomplete; that is gone on with
-//! first. While nothing changes it asks one worker after the other to start, spaced so that many workers are no storm. A change
+//! first. While nothing changes it asks one worker after the other to start, spaced so that many workers are no storm, and reads
+//! the record again before each round: should there have been another keeper for a moment, its word holds. A change
 //! is written down before the first worker is stopped, and the workers of before have all stopped before the first one of the
 //! new number is asked to start: so two workers of one index never live at a time, whatever becomes of the keeper.
 //!
 //! ```text
 //! Loading --Loaded, complete--> Pinging --Change--> Beginning --Committed--> Stopping --all stopped--> Completing --+
-//!     '-----Loaded, incomplete--------------------------------------------------^          reply ok                |
-//!                                   ^------------------------------------------------------------------Committed---+
+//!   | ^-------------next round----' ^                                            ^         reply ok                |
+//!   '---Loaded, incomplete----------|--------------------------------------------'                                 |
+//!                                   '------------------------------------------------------------------Committed---+
 //! ```
 //! A commit that another keeper's write overtook is given up: the keeper reads again.
 //!
@@ -125,7 +127,7 @@ pub enum Answer {
 enum Phase {
     /// The record is being read; or, with a deadline, will be again.
     Loading { again_at: Option<Instant> },
-    /// All is settled: workers are asked to start, the first ones of `left` in this round.
+    /// All is settled: workers are asked to start, those of `left` in this round.
     Pinging { left: VecDeque<ProcessId>, round_began: Instant, next_at: Instant },
     /// The record is written for the change, or, with a deadline, will be again.
     Beginning { record: DaemonRecord, request: u64, again_at: Option<Instant> },
@@ -142,6 +144,8 @@ pub struct Keeper {
     phase: Phase,
     /// The latest record that is known to be committed, or the program's number.
     record: DaemonRecord,
+    /// When the record was first read, wall clock in milliseconds since 1970.
+    began_ms: Option<u64>,
     /// Questions that came while the record was read.
     waiting: Vec<(u64, Question, u64)>,
 }
@@ -151,7 +155,7 @@ impl Keeper {
     pub fn new(config: KeeperConfig, out: &mut Vec<Effect>) -> Self {
         out.push(Effect::Load);
         let record = DaemonRecord::initial(config.initial, 0);
-        Self { config, phase: Phase::Loading { again_at: None }, record, waiting: Vec::new() }
+        Self { config, phase: Phase::Loading { again_at: None }, record, began_ms: None, waiting: Vec::new() }
     }
 
     /// Takes one input. What makes no sense where the keeper is changes nothing.
@@ -187,7 +191,8 @@ impl Keeper {
         if !matches!(self.phase, Phase::Loading { again_at: None }) {
             return;
         }
-        self.record = record.unwrap_or_else(|| DaemonRecord::initial(self.config.initial, wall_ms));
+        let began_ms = *self.began_ms.get_or_insert(wall_ms);
+        self.record = record.unwrap_or_else(|| DaemonRecord::initial(self.config.initial, began_ms));
         if self.record.is_complete {
             self.become_pinging(now);
         } else {
@@ -316,14 +321,14 @@ impl Keeper {
         }
     }
 
-    /// Asks the next worker of the round to start, or begins another round.
+    /// Asks the next worker of the round to start. A round that is over is followed by another one, with what is read then.
     fn ping(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let Phase::Pinging { left, round_began, next_at } = &mut self.phase else { return };
-        if left.is_empty() {
-            *left = self.record.processes().into();
-            *round_began = now;
-        }
-        out.extend(left.pop_front().map(Effect::Start));
+        let Some(next) = left.pop_front() else {
+            self.phase = Phase::Loading { again_at: None };
+            return out.push(Effect::Load);
+        };
+        out.push(Effect::Start(next));
         let next_of_round = now + self.config.throttle_interval;
         let next_round = *round_began + self.config.keep_alive_interval;
         *next_at = if left.is_empty() { next_of_round.max(next_round) } else { next_of_round };

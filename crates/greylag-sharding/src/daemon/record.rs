@@ -37,6 +37,21 @@ impl DaemonRecord {
         Self { is_complete: true, ..*self }
     }
 
+    /// Whether a keeper may write it where `current` is known: the same again, the next change, or the end of the one that
+    /// is under way. Of two keepers that change the number at the same moment, the one that comes later would otherwise stop
+    /// and start workers by a record that has lost.
+    pub fn follows(&self, current: Option<&Self>) -> bool {
+        match current {
+            None => self.revision == 1 && !self.is_complete,
+            Some(current) if current == self => true,
+            Some(current) if self.is_complete => *self == current.completed(),
+            Some(current) => {
+                let is_next = self.revision == current.revision + 1 && self.previous == current.count;
+                current.is_complete && is_next
+            }
+        }
+    }
+
     /// The order of records: the later one wins wherever two meet.
     pub fn clock(&self) -> i64 {
         let clock = 2 * self.revision.min(Self::MAX_REVISION) + u64::from(self.is_complete);
@@ -96,6 +111,29 @@ mod tests {
         assert!(begun.completed().allows(&id(1, 2, 0)));
         for old in [id(0, 4, 0), id(2, 2, 0), id(1, 4, 0)] {
             assert!(!begun.completed().allows(&old), "{old}");
+        }
+    }
+
+    #[test]
+    fn a_record_follows_what_its_keeper_knew_and_nothing_else() {
+        let first = DaemonRecord::initial(4, 0);
+        let (begun, rival) = (first.change(2, 0), first.change(3, 0));
+        assert!(begun.follows(None) && begun.follows(Some(&begun)), "the first change, and the same again");
+        assert!(begun.completed().follows(Some(&begun)));
+        assert!(begun.completed().change(5, 0).follows(Some(&begun.completed())));
+        let next = begun.completed().change(5, 0);
+        for (record, current) in [
+            (begun.completed(), None),
+            (next, None),
+            (rival, Some(&begun)),
+            (rival.completed(), Some(&begun)),
+            (rival, Some(&begun.completed())),
+            (begun, Some(&begun.completed())),
+            (next, Some(&begun)),
+            (next, Some(&rival.completed())),
+            (next.completed(), Some(&begun.completed())),
+        ] {
+            assert!(!record.follows(current), "{record:?} after {current:?}");
         }
     }
 

@@ -1,7 +1,8 @@
 //! The record of a daemon process as replicated data.
 //!
-//! It is a register clocked by the record's own order, never by the wall clock. A commit counts only if a read made after it
-//! shows the same record: either a later keeper sees what was written, or this one learns of the later keeper's.
+//! It is a register clocked by the record's own order, never by the wall clock. A commit is made only on top of the record that
+//! its keeper knew, and counts only if a read made after it shows the same record: either a later keeper sees what was
+//! written, or this one learns of the later keeper's.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -75,22 +76,28 @@ impl RecordStore {
     }
 
     pub(super) async fn commit(&self, record: DaemonRecord) -> Commit {
+        match self.read().await {
+            Ok(current) if record.follows(current.as_ref()) => {}
+            Ok(_) => return Commit::Superseded,
+            Err(error) => return self.unknown(&error),
+        }
         let (value, clock) = (wire::encode_daemon_record(&record), record.clock());
         let set = move |register: &mut Register, cx: &mut UpdateCx<'_>| {
             register.set_with(cx, value, |_, _| clock);
             Ok::<(), Infallible>(())
         };
         if let Err(error) = self.replicator.update(&self.key, self.write, Register::new, set).await {
-            tracing::warn!(key = %self.key.id(), %error, "the number of processes is not stored yet");
-            return Commit::Unknown;
+            return self.unknown(&error);
         }
         match self.read().await {
             Ok(Some(read)) if read == record => Commit::Done,
             Ok(_) => Commit::Superseded,
-            Err(error) => {
-                tracing::warn!(key = %self.key.id(), %error, "the number of processes cannot be confirmed yet");
-                Commit::Unknown
-            }
+            Err(error) => self.unknown(&error),
         }
+    }
+
+    fn unknown(&self, error: &dyn fmt::Display) -> Commit {
+        tracing::warn!(key = %self.key.id(), %error, "the number of processes is not stored by a majority yet");
+        Commit::Unknown
     }
 }
