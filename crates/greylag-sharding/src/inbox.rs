@@ -115,6 +115,11 @@ impl<T> Inbox<T> {
         }
     }
 
+    /// How many items wait.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().queue.len()
+    }
+
     /// Refuses every later push. Items in the queue stay there for the reader.
     pub(crate) fn seal(&self) {
         self.lock().sealed = true;

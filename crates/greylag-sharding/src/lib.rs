@@ -127,8 +127,8 @@ pub mod wire;
 pub use driver::{
     AllocationStrategy, DaemonError, DaemonInit, DaemonProcess, DaemonProcesses, Event, ExternalAllocation,
     ExternalShards, ExternalShardsError, HandlerCounts, InitError, Inspector, NotStarted, Region, RegionEvents,
-    RemovalError, Removed, Sharding, StopShardsError, StoppingShards, StrategySetup, remove_internal_sharding_data,
-    remove_remembered_entities,
+    RegionMetrics, RemovalError, Removed, Sharding, ShardsByState, StopShardsError, StoppingShards, StrategySetup,
+    remove_internal_sharding_data, remove_remembered_entities,
 };
 pub use entity::{
     Backoff, Directive, Entity, EntityCtx, EntityInit, Failure, FailureCause, Signal, Supervision, TimerKey, Verdict,

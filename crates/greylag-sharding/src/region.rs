@@ -45,7 +45,7 @@ use self::slot::{Slot, State};
 use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
 use crate::membership::Members;
-use crate::message::RegionMessage;
+use crate::message::{ClaimState, RegionMessage};
 use crate::settings::{BufferOverflow, ShardingSettings};
 use crate::timetable::Timetable;
 
@@ -258,6 +258,11 @@ impl Region {
     /// The shards hosted here, with their generations.
     pub fn hosted(&self) -> impl Iterator<Item = (&ShardId, Generation)> {
         self.slots.iter().filter_map(|(shard, slot)| slot.hosting().map(|hosting| (shard, hosting.generation)))
+    }
+
+    /// How far each of them is.
+    pub fn hosted_states(&self) -> impl Iterator<Item = ClaimState> {
+        self.claims().into_iter().map(|claim| claim.state)
     }
 
     /// What the route table holds now.

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 
 use super::control::{ControlLane, control_path};
 use super::dispatchers::on_runtime;
+use super::event::Event;
 use super::inspect;
 use super::mailbox::{Mailbox, mailbox};
 use super::region::AnyRegion;
@@ -314,7 +315,13 @@ impl Host {
             })),
             Effect::Continue => inbox.tell(Input::Continue),
             Effect::Stop(reason) => return Some(reason),
-            Effect::Event(event) => self.log(&event),
+            Effect::Event(event) => {
+                self.log(&event);
+                let newest = self.lock().region(None);
+                if let Some(region) = newest {
+                    region.publish(Event::Coordinator(event));
+                }
+            }
         }
         None
     }

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use greylag_cluster::LeaseOutcome;
-use greylag_core::UniqueAddress;
+use greylag_core::{DeadLetterReason, Manifest, UniqueAddress};
 use greylag_transport::SendError;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
+use crate::coordinator::CoordinatorEvent;
 use crate::entity::{FailureCause, Verdict};
 use crate::host::Fenced;
 use crate::ids::{EntityId, ShardId};
@@ -35,6 +36,21 @@ pub enum Event {
     /// A shard has failed here, by a failure that its entity's supervision escalates, a lost lease or a bug. Its entities
     /// have ended; it starts again, and messages wait for it. Source: sharding §4.12.
     ShardFailed(ShardId),
+    /// What the coordinator decided or met, on the node where it runs.
+    Coordinator(CoordinatorEvent),
+    /// A message was dropped on this node. Of a flood a hundred are told in a second; all are counted in
+    /// [`RegionMetrics::dead_letters`](crate::RegionMetrics::dead_letters).
+    DeadLetter {
+        /// Why.
+        reason: DeadLetterReason,
+        /// Where it belonged, unless its entity has none.
+        shard: Option<ShardId>,
+        /// The entity that it was for.
+        entity: EntityId,
+        /// The manifest of the message; empty where no codec names it, and for a message that was dropped because its entity
+        /// did not start.
+        message: Manifest,
+    },
     /// An entity failed, and its supervision has decided what follows.
     EntityFailed {
         /// Which one.

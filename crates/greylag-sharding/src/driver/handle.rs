@@ -10,6 +10,7 @@ use greylag_core::{DeadLetterReason, ReplyTo, UniqueAddress};
 use super::event::RegionEvents;
 use super::handlers::HandlerCounts;
 use super::inspect::Inspector;
+use super::metrics::RegionMetrics;
 use super::shared::Shared;
 use super::stopping::StoppingShards;
 use crate::entity_ref::{Answer, AskError, EntityRef, SendError};
@@ -181,6 +182,11 @@ impl<M: Send + 'static> Region<M> {
         self.0.input(Input::GracefulShutdown);
         // The sender lives in `self`.
         stopped.wait_for(|stopped| *stopped).await.ok();
+    }
+
+    /// Counters and gauges of this region. Source: sharding §6.5.
+    pub fn metrics(&self) -> RegionMetrics {
+        self.0.metrics()
     }
 
     /// Looks at the type: which regions there are, what their shards hold, where an entity belongs. Source: sharding §6.1.

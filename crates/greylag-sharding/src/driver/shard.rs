@@ -725,7 +725,7 @@ impl<M: Send + 'static> ShardTask<M> {
     fn dead_letter(&self, id: EntityId, letter: Letter<M>, reason: DeadLetterReason) {
         if reason == DeadLetterReason::EntityStartFailed {
             // The asker hears the cause and not only the reason.
-            self.shared.remoting().dead_letter(reason, id.as_str(), "");
+            self.shared.report_dead_letter(reason, &id, "".into());
             let answer = EntityError::StartFailed(self.start_failure.clone());
             return answer_dropped(answer, || drop(letter));
         }

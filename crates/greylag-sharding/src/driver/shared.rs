@@ -31,6 +31,7 @@ use super::handlers::Handled;
 use super::inquiries::Inquiries;
 use super::lease::ShardLeases;
 use super::limit::EntityLimit;
+use super::metrics::{DeadLetters, RegionMetrics};
 use super::node::Node;
 use super::remember::Memory;
 use super::requests::{Answers, Requests};
@@ -103,6 +104,7 @@ pub(crate) struct Shared<M> {
     /// Of the shards' tasks.
     pub(crate) threads: Threads,
     pub(crate) handled: Arc<Handled>,
+    dead_letters: DeadLetters,
     /// `None`: shards of the type hold none.
     pub(crate) leases: Option<Arc<ShardLeases>>,
     pub(crate) routes: RouteTable<Parcel<M>>,
@@ -229,6 +231,7 @@ impl<M: Send + 'static> Shared<M> {
             leases,
             threads,
             handled: Arc::default(),
+            dead_letters: DeadLetters::default(),
             node,
             events: broadcast::channel(4096).0,
             stopped: watch::channel(false).0,
@@ -425,8 +428,7 @@ impl<M: Send + 'static> Shared<M> {
 
     /// Drops a message: its asker hears why at once, wherever it is.
     pub(crate) fn dead_letter(&self, parcel: Parcel<M>, reason: DeadLetterReason) {
-        let recipient = format!("{}/{}", self.data_path, parcel.id);
-        self.remoting().dead_letter(reason, &recipient, &self.manifest(&parcel));
+        self.report_dead_letter(reason, &parcel.id, self.manifest(&parcel));
         match parcel.content {
             Content::Value { message, .. } => undelivered(message, reason),
             // Its asker hears without the token in the bytes, which may be unreadable or dear to read.
@@ -438,6 +440,29 @@ impl<M: Send + 'static> Shared<M> {
             && ask.asker.is_none()
         {
             self.remoting().fail_ask(ask.id, greylag_transport::AskError::Dropped(reason));
+        }
+    }
+
+    /// Counts a message that is dropped, and tells of it.
+    pub(crate) fn report_dead_letter(&self, reason: DeadLetterReason, id: &EntityId, message: Manifest) {
+        let recipient = format!("{}/{id}", self.data_path);
+        self.remoting().dead_letter(reason, &recipient, &message);
+        if self.dead_letters.count(Instant::now(), reason) {
+            let shard = self.extractor.shard_index(id).and_then(|index| self.shard(index)).cloned();
+            self.events.send(Event::DeadLetter { reason, shard, entity: id.clone(), message }).ok();
+        }
+    }
+
+    /// What was counted so far, and how much there is now.
+    pub(crate) fn metrics(&self) -> RegionMetrics {
+        let guarded = self.lock();
+        RegionMetrics {
+            homes: self.routes.iter().filter(|cell| cell.is_open()).count(),
+            shards: guarded.machine.hosted_states().collect(),
+            messages: guarded.machine.counters(),
+            dead_letters: self.dead_letters.counts(),
+            inbox_depth: guarded.hosted.values().map(|hosted| hosted.inbox.len()).sum(),
+            handlers: self.handled.counts(),
         }
     }
 
@@ -949,6 +974,7 @@ impl<M: Send + 'static> Shared<M> {
     /// Ends a message to one incarnation.
     pub(crate) fn drop_direct(&self, message: M, reason: DeadLetterReason) {
         self.remoting().dead_letter(reason, &self.direct_path, "");
+        self.dead_letters.count(Instant::now(), reason);
         undelivered(message, reason);
     }
 

@@ -190,7 +190,7 @@ impl Region {
         out.push(Effect::SendCoordinator { to, message: RegionMessage::Register(register) });
     }
 
-    fn claims(&self) -> Vec<Claim> {
+    pub(super) fn claims(&self) -> Vec<Claim> {
         let claim = |(shard, slot): (&ShardId, &super::slot::Slot)| {
             let hosting = slot.hosting()?;
             let state = match (hosting.task, hosting.ending, &hosting.handoff) {
