@@ -212,9 +212,14 @@ impl Replay {
             self.repair(Contradiction::NoFingerprint)?;
             self.fingerprint = Some(own.clone());
         }
+        Ok(self.recorded())
+    }
+
+    /// The state so far as far as it was recorded: without a last incarnation, if the history does not say what the type is.
+    pub fn recorded(&self) -> StoredState {
         let meta = self.epoch.clone().zip(self.fingerprint.clone());
         let meta = meta.map(|((epoch, coordinator), fingerprint)| Meta { epoch, coordinator, fingerprint });
-        Ok(StoredState { meta, ..self.state.clone() })
+        StoredState { meta, ..self.state.clone() }
     }
 
     /// How often the history was repaired.

@@ -25,8 +25,8 @@ const FORMAT: Format = Format {
     event: EVENT_MANIFEST,
     snapshot: SNAPSHOT_MANIFEST,
     version: SCHEMA_VERSION,
-    advice: "restore it from a copy, or stop all nodes and remove it with remove_internal_sharding_data; entities start \
-             with their next message then",
+    advice: "restore it from a copy, or stop all nodes and remove it with remove_remembered_entities; entities start with \
+             their next message then",
 };
 
 /// Under which id a shard keeps its history; `None` if its names are too long for one.
@@ -87,6 +87,10 @@ impl Fold for BTreeSet<EntityId> {
     fn begin_with(&mut self, snapshot: &[u8]) -> Result<(), String> {
         *self = remembered::decode_snapshot(snapshot).map_err(|error| error.to_string())?;
         Ok(())
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        remembered::encode_snapshot(self)
     }
 
     fn take(&mut self, event: &[u8]) -> Result<(), (String, Option<&'static str>)> {

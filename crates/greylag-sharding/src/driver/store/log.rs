@@ -51,6 +51,9 @@ pub(crate) trait Fold: Send {
     /// In what way the snapshot is damaged; the fold is as it was.
     fn begin_with(&mut self, snapshot: &[u8]) -> Result<(), String>;
 
+    /// What a snapshot of it holds.
+    fn snapshot(&self) -> Vec<u8>;
+
     /// Takes the next event.
     ///
     /// # Errors
@@ -152,6 +155,7 @@ impl Log {
                 // Retention leaves the last event, so a history without any, and without a snapshot, was removed.
                 let was_removed = criteria == SnapshotCriteria::LATEST && claim.deleted_to == claim.highest;
                 if was_removed {
+                    self.begin_anew(claim, fold.snapshot()).await?;
                     return Ok(claim.highest);
                 }
                 break;
@@ -177,6 +181,19 @@ impl Log {
         }
         let deleted_to = claim.deleted_to;
         Err(self.refuse(&format!("events up to {deleted_to} are deleted, and of the snapshots: {cause}")))
+    }
+
+    /// A history that was removed goes on behind its numbers. That it is empty there has to stand in a snapshot, since what
+    /// follows is no proof of it.
+    async fn begin_anew(&self, claim: &Claim, empty: Vec<u8>) -> Result<(), Trouble> {
+        if claim.highest.is_zero() {
+            return Ok(());
+        }
+        match tokio::time::timeout(self.patience.1, self.snapshots.save(claim.highest, empty)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(Trouble::Unavailable(StoreFailure::new("snapshot store", error))),
+            Err(_) => Err(Trouble::Unavailable(self.late(self.patience.1))),
+        }
     }
 
     /// The newest snapshot that matches: its number, and it or in what way it is damaged.

@@ -86,6 +86,10 @@ impl Fold for Reading {
         Ok(())
     }
 
+    fn snapshot(&self) -> Vec<u8> {
+        history::encode_snapshot(&self.replay.recorded())
+    }
+
     fn take(&mut self, event: &[u8]) -> Result<(), (String, Option<&'static str>)> {
         let event = history::decode_event(event, horizon()).map_err(|error| (error.to_string(), None))?;
         self.replay.apply(event).map_err(|contradiction| (contradiction.to_string(), Some(ADVICE_STRICT)))

@@ -110,7 +110,8 @@ impl Snapshots {
         });
     }
 
-    async fn save(&self, seq_nr: SeqNr, payload: Vec<u8>) -> Result<(), SnapshotError> {
+    /// Saves what the history amounts to at a number.
+    pub(crate) async fn save(&self, seq_nr: SeqNr, payload: Vec<u8>) -> Result<(), SnapshotError> {
         let snapshot = NewSnapshot {
             id: self.id.clone(),
             seq_nr,

@@ -152,8 +152,24 @@ async fn a_history_that_cannot_be_read_says_what_to_do() {
     store.update(update([1], [])).await.unwrap();
     world.faulty.plan(None, JournalOp::Read, 0, StoreFault::Corrupt);
     let text = world.owner(2).load().await.unwrap_err().to_string();
-    assert!(
-        text.contains("remove_internal_sharding_data") && text.contains("/sharding/Gr%C3%B6%C3%9FeShard/7"),
-        "{text}"
-    );
+    assert!(text.contains("remove_remembered_entities") && text.contains("/sharding/Gr%C3%B6%C3%9FeShard/7"), "{text}");
+}
+
+/// What is removed by the function that the error names leaves an empty history, which the next owner goes on with.
+#[tokio::test]
+async fn a_removed_history_is_loaded_empty() {
+    let world = World::new(2);
+    let store = world.owner(1);
+    store.load().await.unwrap();
+    for n in 0..5 {
+        store.update(update([n], [])).await.unwrap();
+    }
+    let stores = Stores::new(world.faulty.clone(), Arc::new(world.snapshots.clone()));
+    let other = shard_persistence_id(&EntityTypeName::new("Other").unwrap(), &ShardId::from_index(7)).unwrap();
+    let removed = crate::remove_remembered_entities(&stores, "Größe", &[other, id()]).await.unwrap();
+    assert!(removed.events);
+    let next = world.owner(2);
+    assert_eq!(next.load().await.unwrap(), BTreeSet::new());
+    next.update(update([9], [])).await.unwrap();
+    assert_eq!(world.owner(3).load().await.unwrap(), ids([9]).into_iter().collect());
 }

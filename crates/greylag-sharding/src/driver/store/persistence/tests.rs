@@ -356,7 +356,7 @@ async fn scenario_79_removed_data_are_named_and_leave_an_empty_history() {
     world.long().await;
     assert_eq!(removed(true).await.unwrap(), (true, true));
     assert_eq!(world.store().read().await.unwrap(), StoredState::default());
-    assert_eq!(removed(false).await.unwrap(), (false, false), "what is empty is not running");
+    assert_eq!(removed(false).await.unwrap(), (false, true), "what is empty is not running, and a snapshot says it is");
     assert_eq!(world.long().await.regions, [region()].into(), "numbers go on");
     // An unreadable history is removed, too: that is what the tool is for.
     world.append(vec![(EVENT_MANIFEST, 1, vec![0xff])]).await;
@@ -379,6 +379,20 @@ async fn an_old_history_is_removed_without_force() {
         [(true, false), (false, false)]
     );
     assert!(crate::remove_internal_sharding_data(&stores, &["a|b"], false).await.is_err());
+}
+
+/// What the next coordinator writes after a removal can be read by those that follow it.
+#[tokio::test]
+async fn a_removed_history_goes_on() {
+    let world = World::new();
+    world.long().await;
+    let stores = Stores::new(Arc::new(world.journal.clone()), Arc::new(world.snapshots.clone()));
+    crate::remove_internal_sharding_data(&stores, &["Größe"], true).await.unwrap();
+    let next = world.store();
+    assert_eq!(next.read().await.unwrap(), StoredState::default());
+    next.commit([beginning(), vec![home(1, 1, false)]].concat()).await.unwrap();
+    let read = world.store().read().await.unwrap();
+    assert_eq!(read.homes.keys().collect::<Vec<_>>(), [&ShardId::from_index(1)]);
 }
 
 /// Sharding scenario 76, by the store: shards that had a home are remembered, those that are added too, and a coordinator that
