@@ -286,11 +286,11 @@ impl<'a, M> Ctx<'a, M> {
     }
 
     /// Sends what `message` makes to this entity whenever it has handled no message for `after`, again and again until
-    /// [`Ctx::cancel_receive_timeout`]; replaces what was asked before. Messages from outside end a silence, and so do those
-    /// of timers but for those set by [`NotInfluence`]; in a shard, messages that are no activity for the entity's type do
-    /// not, and [`Ctx::touch`] does. Results of work and what the entity tells itself do not. Time in which the entity is
-    /// suspended, persists or recovers does not count. Zero counts as a millisecond. It is no activity for automatic
-    /// passivation, and ends with the incarnation. Source: sharding §4.4.
+    /// [`Ctx::cancel_receive_timeout`]; replaces what was asked before. Messages from outside end a silence, and so do
+    /// those of timers but for those set by [`NotInfluence`](crate::NotInfluence). In a shard, messages that are no
+    /// activity for the entity's type do not, and [`Ctx::touch`] does. Results of work and what the entity tells itself do
+    /// not. Time in which the entity is suspended, persists or recovers does not count. Zero counts as a millisecond. It is
+    /// no activity for automatic passivation, and ends with the incarnation. Source: sharding §4.4.
     pub fn set_receive_timeout(&mut self, after: Duration, message: impl FnMut() -> M + Send + 'static) {
         let (after, make) = (after.max(SHORTEST_PERIOD), Box::new(message));
         self.requests.push(Request::ReceiveTimeout { after, make });
