@@ -40,6 +40,11 @@ async fn node() -> Node {
     Node::builder("singletons").start_timeout(PATIENCE).start().await.expect("a cluster of one")
 }
 
+/// What must come to an end.
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.expect("it comes to an end")
+}
+
 /// A singleton whose instances are counted; the factory fails for those that `refuses` names.
 async fn counted(node: &Node, refuses: fn(u64) -> bool) -> SingletonRef<Message> {
     let made = Arc::new(AtomicU64::new(0));
@@ -59,7 +64,7 @@ async fn an_instance_that_fails_or_panics_is_made_again_and_what_waits_is_handle
         counted.tell(failure).expect("it is taken");
     }
     assert_eq!(counted.ask(Message::Number, PATIENCE).await, Ok(2));
-    node.shutdown().await.expect("it leaves in order");
+    within(node.shutdown()).await.expect("it leaves in order");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -67,7 +72,7 @@ async fn a_factory_that_fails_is_tried_again() {
     let node = node().await;
     let counted = counted(&node, |number| number < 3).await;
     assert_eq!(counted.ask(Message::Number, PATIENCE).await, Ok(3));
-    node.shutdown().await.expect("it leaves in order");
+    within(node.shutdown()).await.expect("it leaves in order");
 }
 
 /// A failed instance that waits for its successor keeps no node from leaving.
@@ -76,9 +81,8 @@ async fn a_node_leaves_while_an_instance_waits_to_be_made_again() {
     let node = node().await;
     let never = node.singleton("never", |_| Err::<Instance, _>(greylag::Error::new("never")));
     let never = never.restart_backoff(PATIENCE * 60, PATIENCE * 60).start().await.expect("it starts");
-    let started = never.running_here().wait_for(|running| *running).await.is_ok();
-    assert!(started);
-    tokio::time::timeout(PATIENCE, node.shutdown()).await.expect("it waits for no back-off").expect("in order");
+    within(never.running_here().wait_for(|running| *running)).await.expect("it begins");
+    within(node.shutdown()).await.expect("it waits for no back-off");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,8 +91,8 @@ async fn an_instance_that_ends_by_itself_is_not_made_again_here() {
     let counted = counted(&node, |_| false).await;
     counted.ask(Message::Number, PATIENCE).await.expect("it runs");
     counted.tell(Message::End).expect("it is taken");
-    counted.running_here().wait_for(|running| !running).await.expect("it ends");
+    within(counted.running_here().wait_for(|running| !running)).await.expect("it ends");
     let asked = counted.ask(Message::Number, Duration::from_secs(1)).await;
     assert!(asked.is_err(), "{asked:?}");
-    node.shutdown().await.expect("it leaves in order");
+    within(node.shutdown()).await.expect("it leaves in order");
 }
