@@ -10,8 +10,8 @@ use greylag_core::{DeadLetterReason, Registry, ReplyTo, UniqueAddress};
 use greylag_persistence::Ctx;
 use greylag_sharding::ids::ShardId;
 use greylag_sharding::{
-    AskError, Entity, EntityKey, EntityType, Failure, Region, SendError, Sharding, ShardingSettings, Signal,
-    StopShardsError,
+    AskError, Entity, EntityKey, EntityType, Failure, InMemoryRememberStore, Region, RememberStore, SendError,
+    Sharding, ShardingSettings, Signal, StopShardsError,
 };
 use greylag_transport::memory::MemoryNetwork;
 
@@ -133,6 +133,24 @@ async fn scenario_40_shards_on_two_nodes_stop_on_request_and_start_with_the_next
     for id in ids.values() {
         assert_eq!(start_of(&one.region, id).await, before[id].0 + 1, "{id} starts again with a message");
     }
+}
+
+/// Sharding scenario 40: a type that remembers its entities keeps its shards, whoever asks.
+#[tokio::test]
+async fn scenario_40_shards_of_a_type_that_remembers_stay() {
+    let (network, seen) = (MemoryNetwork::new(), Seen::default());
+    let remoting = network.node("a:1#4007".parse().unwrap(), Arc::new(Registry::new()));
+    let cluster = Cluster::start(ClusterSettings::test(), remoting).await.unwrap();
+    let settings = ShardingSettings { number_of_shards: 10, ask_timeout: PATIENCE, ..ShardingSettings::test() };
+    let sharding = Sharding::start(cluster.clone(), None, settings).await.unwrap();
+    let store = RememberStore::custom(InMemoryRememberStore::new());
+    let region = sharding.init(echoes(&seen).remember_entities(store)).unwrap();
+    cluster.join_seed_nodes(vec!["a:1".parse().unwrap()]).await.unwrap();
+    cluster.wait_up().await.unwrap();
+    assert_eq!(start_of(&region, "1").await, 1);
+    let refused = region.stop_shards([region.shard_of("1").unwrap()]).all().await;
+    assert_eq!(refused, Err(StopShardsError::NotAllowedWithRememberEntities));
+    assert_eq!((start_of(&region, "1").await, seen.lock().unwrap()["1"]), (1, (1, 0)), "it goes on");
 }
 
 #[tokio::test]
