@@ -27,6 +27,20 @@ pub enum Omission {
     FlushMark,
     /// Generations are compared nowhere: not by the region, nor by the receiver, nor by the journal.
     GenerationCheck,
+    /// Stragglers of a route that was left are taken (sharding §2.6).
+    Floor,
+    /// Routes that were left count as empty (sharding §2.6).
+    OldPath,
+    /// A new owner does not wait for leftovers (sharding §2.9).
+    LeftoverMark,
+    /// A flush mark counts whatever try at the handoff it was sent for (sharding §2.2).
+    Attempt,
+    /// Coordinators of earlier epochs are obeyed, by regions and by the store (sharding §2.1, §2.15).
+    EpochFence,
+    /// A coordinator decides before every node has spoken (sharding §2.13).
+    Inventory,
+    /// A region that starts again has the name of the one before (sharding §2.4).
+    RegionIncarnation,
     /// An entity's events carry no position of the delivery that caused them (delivery §7).
     DeliveryPosition,
     /// A merge keeps members that the other side has removed (cluster M9, M29).
@@ -189,7 +203,7 @@ pub fn worlds() -> Vec<World> {
             name: "sharding",
             profile: None,
             about: "regions and coordinators: no shard lives twice, no order swapped, all answers after healing",
-            omissions: &[Omission::FlushMark, Omission::GenerationCheck],
+            omissions: sharding::OMISSIONS,
             run: Run::Plain(sharding::run),
         },
         World {

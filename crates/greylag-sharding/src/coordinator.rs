@@ -99,6 +99,10 @@ pub enum Sabotage {
     Inventory,
     /// Decides before all members mean the same by the type (sharding §1.5, point 4).
     Agreement,
+    /// Goes on whatever epoch it meets (sharding §2.2, `StaleEpoch`).
+    EpochFence,
+    /// Takes a removed node for gone at once (sharding §2.12).
+    Margin,
     /// Takes any `ShardStopped` for the current home's (sharding §2.10).
     GenerationCheck,
 }
@@ -280,7 +284,7 @@ impl Coordinator {
         }
         if let RegionMessage::StaleEpoch { epoch, .. } = message {
             self.seen_epoch = self.seen_epoch.max(epoch);
-            if epoch > self.epoch && self.epoch != 0 {
+            if self.is_fenced_by(epoch) && self.epoch != 0 {
                 self.stop(StopReason::Fenced { by: epoch }, out);
             }
             return;
@@ -353,11 +357,18 @@ impl Coordinator {
             flushed,
             previous: entry.stored.previous.filter(|_| own),
             leftovers_from: entry.stored.leftovers_from.clone().filter(|_| own),
+            given_up: self.handoffs.given_up(shard),
         }
+    }
+
+    /// Whether a coordinator of that epoch has taken over.
+    fn is_fenced_by(&self, epoch: Epoch) -> bool {
+        epoch > self.epoch && self.sabotage != Some(Sabotage::EpochFence)
     }
 
     /// Decides about a shard. Nothing is announced before it is durable.
     fn decide(&mut self, shard: &ShardId, home: StoredHome) {
+        self.handoffs.end_given_up(shard);
         self.ledger.decide(shard, home);
         self.requests.look_again(shard);
         self.stops.look_again(shard);

@@ -27,6 +27,13 @@ pub type Epoch = u64;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attempt(pub u64);
 
+impl Attempt {
+    /// The epoch of the coordinator whose try it is.
+    pub fn epoch(self) -> Epoch {
+        self.0 >> Generation::SEQ_BITS
+    }
+}
+
 impl fmt::Debug for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.0 >> Generation::SEQ_BITS, self.0 & Generation::MAX_SEQ)
@@ -142,6 +149,16 @@ pub struct Home {
     pub previous: Option<Generation>,
     /// The former owner that still has unhandled messages to send. Source: sharding §2.9.
     pub leftovers_from: Option<RegionId>,
+    /// The last try to hand this home off that was given up: a region that has closed its route for that try, or for an
+    /// earlier one, opens it again. A home that is told without it may be a copy from before the try.
+    pub given_up: Option<Attempt>,
+}
+
+impl Home {
+    /// A home that follows no other.
+    pub fn new(shard: ShardId, region: RegionId, generation: Generation) -> Self {
+        Self { shard, region, generation, flushed: None, previous: None, leftovers_from: None, given_up: None }
+    }
 }
 
 /// From a region to the coordinator (or to those that may be it).

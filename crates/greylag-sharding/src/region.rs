@@ -103,6 +103,10 @@ pub enum Sabotage {
     OldPath,
     /// The new owner does not wait for leftovers (sharding §2.9).
     LeftoverMark,
+    /// A mark counts whatever try it was sent for (sharding §2.2).
+    Attempt,
+    /// Coordinators of earlier epochs are obeyed (sharding §2.1).
+    EpochFence,
 }
 
 /// A debug build looks at all slots after each input, up to so many: with more of them, work would grow with the square.

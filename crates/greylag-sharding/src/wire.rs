@@ -427,6 +427,7 @@ fn home(home: &Home) -> proto::Home {
         region: Some(region(&home.region)),
         generation: home.generation.as_u64(),
         flushed: home.flushed.map_or(0, |attempt| attempt.0),
+        given_up: home.given_up.map_or(0, |attempt| attempt.0),
         previous: home.previous.map(Generation::as_u64),
         leftovers_from: home.leftovers_from.as_ref().map(region),
     }
@@ -438,6 +439,7 @@ fn read_home(home: proto::Home, horizon: Horizon) -> Result<Home, Invalid> {
         region: read_region(home.region)?,
         generation: read_generation(home.generation, horizon)?,
         flushed: (home.flushed != 0).then(|| read_attempt(home.flushed, horizon)).transpose()?,
+        given_up: (home.given_up != 0).then(|| read_attempt(home.given_up, horizon)).transpose()?,
         previous: home.previous.map(|previous| read_generation(previous, horizon)).transpose()?,
         leftovers_from: home.leftovers_from.map(|from| read_region(Some(from))).transpose()?,
     })
@@ -644,6 +646,7 @@ mod tests {
             region: region(2),
             generation: generation(3),
             flushed: Some(Attempt(5)),
+            given_up: Some(Attempt(4)),
             previous: Some(generation(2)),
             leftovers_from: Some(region(1)),
         };
@@ -735,10 +738,15 @@ mod tests {
                 flushed,
                 previous,
                 leftovers_from: None,
+                given_up: flushed,
             };
-            let (now, leftovers, own) = (generation(1), false, region(1));
-            let stopped =
-                RegionMessage::ShardStopped { region: own.clone(), shard: shard.clone(), generation: ahead, leftovers };
+            let (now, own) = (generation(1), region(1));
+            let stopped = RegionMessage::ShardStopped {
+                region: own.clone(),
+                shard: shard.clone(),
+                generation: ahead,
+                leftovers: false,
+            };
             let order = |message| {
                 let coordinator = CoordinatorId { node: region(1).node, incarnation: 8 };
                 encode_coordinator(&FromCoordinator { coordinator, epoch: WALL, to: None, message })

@@ -104,14 +104,7 @@ impl World {
     }
 
     fn home(&mut self, shard: u32, at: u64) {
-        let home = Home {
-            shard: ShardId::from_index(shard),
-            region: region(at),
-            generation: Generation::new(1, u64::from(shard)).unwrap(),
-            flushed: None,
-            previous: None,
-            leftovers_from: None,
-        };
+        let home = Home::new(ShardId::from_index(shard), region(at), Generation::new(1, u64::from(shard)).unwrap());
         let homes = vec![home];
         self.order(if at == 1 { CoordinatorMessage::HostShard(homes) } else { CoordinatorMessage::ShardHomes(homes) });
     }
@@ -238,14 +231,7 @@ fn scenario_100_leftovers_leave_in_one_turn_and_the_mark_behind_them() {
     world.last = 2_000;
     world.input(Input::ShardStopped { shard: shard.clone(), generation, leftovers: leftovers.collect() });
     world.fill(2_000);
-    let home = Home {
-        shard,
-        region: region(3),
-        generation: Generation::new(1, 9).unwrap(),
-        flushed: None,
-        previous: None,
-        leftovers_from: None,
-    };
+    let home = Home::new(shard, region(3), Generation::new(1, 9).unwrap());
     world.order(CoordinatorMessage::ShardHomes(vec![home]));
     assert_eq!(world.marked_after, Some(2_000), "the mark follows all leftovers, in the same turn");
     assert_eq!(world.left.len(), 2_000 + TURN, "and the others have begun");

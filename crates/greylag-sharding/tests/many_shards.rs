@@ -240,14 +240,9 @@ impl World {
         let coordinator = CoordinatorId { node: node(A), incarnation: 1 };
         for index in [B, C] {
             self.tell(index, Input::Membership(members(&[A, B, C], self.now)));
-            let own = (0..SHARDS - HOMELESS).filter(|shard| owner(*shard) == index).map(|shard| Home {
-                shard: ShardId::from_index(shard),
-                region: region(index),
-                generation: generation(shard),
-                flushed: None,
-                previous: None,
-                leftovers_from: None,
-            });
+            let own = (0..SHARDS - HOMELESS)
+                .filter(|shard| owner(*shard) == index)
+                .map(|shard| Home::new(ShardId::from_index(shard), region(index), generation(shard)));
             let messages =
                 [CoordinatorMessage::RegisterAck { serial: 1 }, CoordinatorMessage::HostShard(own.collect())];
             for message in messages {

@@ -400,6 +400,9 @@ fn show_homes(homes: &[Home]) -> String {
         if let Some(from) = &home.leftovers_from {
             write!(text, " leftovers={}", name(&from.node)).expect("a string takes all");
         }
+        if let Some(given_up) = home.given_up {
+            write!(text, " given_up={given_up:?}").expect("a string takes all");
+        }
         text
     };
     homes.iter().map(one).collect::<Vec<_>>().join(", ")

@@ -81,8 +81,12 @@ fn generation(seq: u64) -> Generation {
 }
 
 fn home(owner: usize, seq: u64) -> Home {
-    let (region, generation) = (region(owner), generation(seq));
-    Home { shard: shard(), region, generation, flushed: None, previous: None, leftovers_from: None }
+    Home::new(shard(), region(owner), generation(seq))
+}
+
+/// A home that follows another generation.
+fn home_after(owner: usize, seq: u64, ended: u64) -> Home {
+    Home { previous: Some(generation(ended)), ..home(owner, seq) }
 }
 
 fn leftover_mark(from: usize, seq: u64) -> Mark {
@@ -388,7 +392,7 @@ fn scenario_85_an_ended_generation_does_not_start_again() {
     lab.route(O, home(O, 1));
     assert_eq!(lab.nodes[O].starts, 1, "O starts nothing");
     assert!(lab.has_said_stopped(O, 1), "and says why, so that C2 allocates anew");
-    let next = Home { previous: Some(generation(1)), ..home(N, 2) };
+    let next = home_after(N, 2, 1);
     lab.host(next.clone());
     lab.ready(N);
     lab.route(O, next);
@@ -417,7 +421,7 @@ fn scenario_87_leftovers_come_first_whichever_lane_is_faster() {
             if failover {
                 lab.fail_over();
             }
-            let next = Home { previous: Some(generation(1)), leftovers_from: Some(region(O)), ..home(N, 2) };
+            let next = Home { leftovers_from: Some(region(O)), ..home_after(N, 2, 1) };
             lab.host(next);
             lab.ready(N);
             // After a failover the coordinator does not know the attempt, and P has to probe.
@@ -441,7 +445,7 @@ fn p_is_left_out(lab: &mut Lab) {
     lab.send(P, "m1");
     lab.hand_off(O, 1, 1, &[]);
     lab.stopped(O);
-    lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+    lab.host(home_after(N, 2, 1));
     lab.ready(N);
     lab.route(O, home(N, 2));
 }
@@ -483,7 +487,7 @@ fn scenario_88_a_lost_ack_and_the_repeat() {
     assert!(lab.nodes[O].ending.is_none(), "O waits for the mark behind m1");
     lab.arrive(P, O);
     lab.stopped(O);
-    lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+    lab.host(home_after(N, 2, 1));
     lab.ready(N);
     lab.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
     lab.settle();
@@ -511,7 +515,7 @@ fn scenario_88_the_sender_becomes_the_owner() {
     lab.send(P, "m1");
     lab.hand_off(O, 1, 1, &[]);
     lab.stopped(O);
-    lab.host(Home { previous: Some(generation(1)), ..home(P, 2) });
+    lab.host(home_after(P, 2, 1));
     lab.ready(P);
     lab.send(P, "m2");
     assert_eq!(lab.messages(), [""; 0], "its own route opens behind the old path");
@@ -531,7 +535,7 @@ fn scenario_89_what_comes_too_late_is_a_gap_and_never_a_swap() {
     lab.hand_off(O, 1, 1, &[P]);
     lab.pass(PAST_FLUSH);
     lab.stopped(O);
-    lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+    lab.host(home_after(N, 2, 1));
     lab.ready(N);
     lab.route(O, home(N, 2));
     lab.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
@@ -567,7 +571,7 @@ fn scenario_89_over_two_moves_in_a_row() {
     // N's floor ends with N's hosting; what the new owner knows is the generation that went before.
     lab.hand_off(N, 2, 2, &[]);
     lab.stopped(N);
-    lab.host(Home { previous: Some(generation(2)), ..home(O, 3) });
+    lab.host(home_after(O, 3, 2));
     lab.ready(O);
     lab.route(N, home(O, 3));
     lab.settle();
@@ -586,7 +590,7 @@ fn scenario_90_marks_of_another_attempt_and_older_homes_count_for_nothing() {
     lab.begin(P, O, 1, 9);
     lab.arrive(P, O);
     lab.stopped(O);
-    lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+    lab.host(home_after(N, 2, 1));
     lab.ready(N);
     lab.route(P, Home { flushed: Some(Attempt(9)), ..home(N, 2) });
     lab.route(P, home(O, 1));
@@ -616,7 +620,7 @@ fn scenario_94_a_leftover_after_its_time_is_dead() {
     lab.hand_off(O, 1, 1, &[]);
     lab.stopped(O);
     lab.nodes[N].busy = true;
-    lab.host(Home { previous: Some(generation(1)), leftovers_from: Some(region(O)), ..home(N, 2) });
+    lab.host(Home { leftovers_from: Some(region(O)), ..home_after(N, 2, 1) });
     lab.ready(N);
     lab.route(O, home(N, 2));
     let second = lab.lanes.get_mut(&(O, N)).expect("leftovers were sent").remove(1).expect("there are two");
@@ -648,7 +652,7 @@ fn scenario_95_a_hand_off_during_the_start_loses_nothing() {
     lab.hand_off(O, 1, 1, &[P]);
     lab.arrive(P, O);
     lab.stopped(O);
-    lab.host(Home { previous: Some(generation(1)), leftovers_from: Some(region(O)), ..home(N, 2) });
+    lab.host(Home { leftovers_from: Some(region(O)), ..home_after(N, 2, 1) });
     lab.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
     lab.send(P, "m2");
     lab.begin(P, N, 2, 2);
@@ -659,7 +663,7 @@ fn scenario_95_a_hand_off_during_the_start_loses_nothing() {
     lab.settle();
     assert!(lab.has_said_stopped(N, 2));
     lab.nodes[O].busy = false;
-    lab.host(Home { previous: Some(generation(2)), leftovers_from: Some(region(N)), ..home(O, 3) });
+    lab.host(Home { leftovers_from: Some(region(N)), ..home_after(O, 3, 2) });
     lab.ready(O);
     lab.send(P, "m3");
     lab.route(P, Home { flushed: Some(Attempt(2)), ..home(O, 3) });
@@ -683,7 +687,7 @@ fn scenario_95_an_owner_that_never_starts_keeps_the_order() {
         if is_leaving {
             lab.tell(N, Input::GracefulShutdown);
             lab.told.clear();
-            lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+            lab.host(home_after(N, 2, 1));
             let asks = |message: &RegionMessage| matches!(message, RegionMessage::GracefulShutdownReq { .. });
             assert!(lab.last_told(N, asks).is_some(), "it wants to be rid of the shard");
         }
@@ -696,7 +700,7 @@ fn scenario_95_an_owner_that_never_starts_keeps_the_order() {
         let left = |m: &RegionMessage| matches!(m, RegionMessage::ShardStopped { leftovers: true, .. });
         assert!(lab.last_told(N, left).is_some());
         assert_eq!(lab.nodes[N].starts, 0);
-        lab.host(Home { previous: Some(generation(2)), leftovers_from: Some(region(N)), ..home(O, 3) });
+        lab.host(Home { leftovers_from: Some(region(N)), ..home_after(O, 3, 2) });
         lab.ready(O);
         lab.route(P, Home { flushed: Some(Attempt(2)), ..home(O, 3) });
         lab.send(P, "m2");
@@ -720,7 +724,7 @@ fn scenario_88_a_planned_home_falls_when_a_newer_one_is_heard_of() {
     lab.settle();
     assert_eq!(lab.nodes[P].published, Route::Closed, "it asks for the home of generation 3");
     assert_eq!(lab.messages(), ["m1"]);
-    lab.host(Home { previous: Some(generation(2)), ..home(P, 3) });
+    lab.host(home_after(P, 3, 2));
     lab.ready(P);
     assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2", "newer"], 0));
 }
@@ -754,7 +758,7 @@ fn a_sender_hears_of_a_newer_home_from_a_region_without_one() {
 #[test]
 fn scenario_94_what_an_unserved_owner_would_not_take_is_no_leftover() {
     let mut lab = Lab::owned_by_o();
-    lab.host(Home { previous: Some(generation(1)), leftovers_from: Some(region(O)), ..home(N, 2) });
+    lab.host(Home { leftovers_from: Some(region(O)), ..home_after(N, 2, 1) });
     lab.frame(P, N, "of no former owner", 1, 2, true);
     lab.frame(P, N, "new", 2, 2, false);
     lab.frame(P, N, "old", 1, 2, false);
@@ -767,6 +771,38 @@ fn scenario_94_what_an_unserved_owner_would_not_take_is_no_leftover() {
     assert_eq!(lab.nodes[N].region.counters().buffered, 1, "the newer one goes on");
 }
 
+/// A copy of the home from before the handoff reaches P behind the order to close its route: what P sent by it now would
+/// come to O behind P's mark. Told after the try was given up, or by another coordinator, the same home is one to go to.
+#[test]
+fn scenario_88_a_copy_of_the_home_does_not_open_the_route_behind_the_mark() {
+    let open = Route::Remote { region: region(O), generation: generation(1) };
+    let attempt = |n| Attempt(generation(n).as_u64());
+    for given_up in [None, Some(1), Some(2), Some(3)] {
+        let mut lab = Lab::owned_by_o();
+        lab.begin(P, O, 1, attempt(2).0);
+        lab.route(P, Home { given_up: given_up.map(attempt), ..home(O, 1) });
+        let expected = if given_up < Some(2) { Route::Closed } else { open.clone() };
+        assert_eq!(lab.nodes[P].published, expected, "given up: {given_up:?}");
+        lab.fail_over();
+        lab.route(P, home(O, 1));
+        assert_eq!(lab.nodes[P].published, open);
+    }
+}
+
+/// What its sender has sent under an older generation than a leftover may not follow it.
+#[test]
+fn scenario_94_what_is_older_than_a_leftover_comes_too_late() {
+    let mut lab = Lab::owned_by_o();
+    lab.hand_off(O, 1, 1, &[]);
+    lab.stopped(O);
+    lab.host(Home { leftovers_from: Some(region(P)), ..home_after(N, 3, 1) });
+    lab.frame(P, N, "older", 1, 3, false);
+    lab.frame(P, N, "leftover", 2, 3, true);
+    lab.tell(N, Input::Mark { node: address(P), shard: shard(), mark: leftover_mark(P, 3) });
+    lab.ready(N);
+    assert_eq!((lab.messages(), lab.dead), (vec!["leftover"], vec![("older", DeadLetterReason::RouteStraggler)]));
+}
+
 /// N was handed off before it served: O, the owner again, waits for its leftovers, and N waits for the echo of a probe that
 /// waits at O (found by the simulation: seed 3388 of the world `sharding`).
 #[test]
@@ -777,7 +813,7 @@ fn scenario_95_leftovers_do_not_wait_for_a_probe_that_waits_for_them() {
     lab.hand_off(O, 1, 1, &[P]);
     lab.arrive(P, O);
     lab.stopped(O);
-    lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+    lab.host(home_after(N, 2, 1));
     lab.ready(N);
     lab.send(N, "n1");
     lab.arrive(N, O);
@@ -788,7 +824,7 @@ fn scenario_95_leftovers_do_not_wait_for_a_probe_that_waits_for_them() {
     lab.arrive(P, N);
     lab.stopped(N);
     assert!(lab.has_said_stopped(N, 2), "its probe waits at O, which has no route");
-    lab.host(Home { previous: Some(generation(2)), leftovers_from: Some(region(N)), ..home(O, 3) });
+    lab.host(Home { leftovers_from: Some(region(N)), ..home_after(O, 3, 2) });
     lab.ready(O);
     assert_eq!(lab.messages(), [""; 0], "O waits for p1");
     lab.route(N, home(O, 3));
@@ -829,7 +865,7 @@ fn scenario_95_a_hand_off_during_the_restart_loses_nothing() {
         assert_eq!(lab.nodes[O].starts, if starting { 2 } else { 1 }, "what is handed off does not start again");
         lab.arrive(P, O);
         assert!(lab.has_said_stopped(O, 1));
-        lab.host(Home { previous: Some(generation(1)), leftovers_from: Some(region(O)), ..home(N, 2) });
+        lab.host(Home { leftovers_from: Some(region(O)), ..home_after(N, 2, 1) });
         lab.ready(N);
         lab.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
         lab.arrive(P, N);
@@ -879,7 +915,7 @@ fn scenario_111_what_the_transport_hands_back_waits_for_the_next_home() {
         lab.send(P, "m3");
         lab.remove_o();
         lab.hand_back(P, O);
-        lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+        lab.host(home_after(N, 2, 1));
         lab.ready(N);
         lab.route(P, home(N, 2));
         lab.settle();
@@ -952,7 +988,7 @@ fn scenario_111_a_message_that_never_left_takes_the_generation_of_its_new_route(
     lab.send(P, "m");
     lab.hand_back(P, O);
     lab.remove_o();
-    lab.host(Home { previous: Some(generation(2)), ..home(N, 3) });
+    lab.host(home_after(N, 3, 2));
     lab.ready(N);
     lab.route(P, home(N, 3));
     lab.settle();
@@ -968,7 +1004,7 @@ fn scenario_112_an_old_path_to_a_removed_node_is_empty_once_it_was_handed_back()
     lab.send(P, "m2");
     lab.hand_back(P, O);
     lab.remove_o();
-    lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+    lab.host(home_after(N, 2, 1));
     lab.ready(N);
     lab.route(P, home(N, 2));
     lab.settle();
@@ -985,7 +1021,7 @@ fn scenario_112_the_route_is_free_at_once_in_both_orders() {
         }
         lab.remove_o();
         lab.send(P, "m");
-        lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+        lab.host(home_after(N, 2, 1));
         lab.ready(N);
         lab.route(P, home(N, 2));
         if !handed_back_first {
@@ -1004,7 +1040,7 @@ fn scenario_112_a_removal_without_a_hand_back_waits_for_the_flush_timeout() {
     let mut lab = Lab::owned_by_o();
     lab.remove_o();
     lab.send(P, "m");
-    lab.host(Home { previous: Some(generation(1)), ..home(N, 2) });
+    lab.host(home_after(N, 2, 1));
     lab.ready(N);
     lab.route(P, home(N, 2));
     lab.settle();

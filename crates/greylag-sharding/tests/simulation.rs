@@ -156,6 +156,32 @@ fn an_incomplete_inventory_is_noticed() {
 }
 
 #[test]
+fn marks_of_other_attempts_are_noticed() {
+    assert!(noticed(without_region_rule(region::Sabotage::Attempt)).is_some());
+}
+
+#[test]
+fn a_missing_margin_is_noticed() {
+    assert!(noticed(without_coordinator_rule(coordinator::Sabotage::Margin)).is_some());
+}
+
+#[test]
+fn a_missing_epoch_fence_is_noticed() {
+    let sabotage = Sabotage {
+        region: Some(region::Sabotage::EpochFence),
+        coordinator: Some(coordinator::Sabotage::EpochFence),
+        unfenced: true,
+        ..Sabotage::default()
+    };
+    assert!(noticed(sabotage).is_some());
+}
+
+#[test]
+fn a_region_that_keeps_its_incarnation_is_noticed() {
+    assert!(noticed(Sabotage { incarnation: true, ..Sabotage::default() }).is_some());
+}
+
+#[test]
 fn a_missing_generation_check_is_noticed() {
     let sabotage = Sabotage {
         region: Some(region::Sabotage::GenerationCheck),

@@ -329,8 +329,7 @@ fn scenario_93_a_home_from_before_the_loss_is_found_before_anything_is_allocated
     for before_the_answer in [true, false] {
         let mut world = World::new();
         let generation = Generation::new(world.coordinator.epoch(), 1).expect("in range");
-        let home =
-            Home { shard: shard(), region: region(O), generation, flushed: None, previous: None, leftovers_from: None };
+        let home = Home::new(shard(), region(O), generation);
         let late = world.order(O, CoordinatorMessage::HostShard(vec![home]));
         world.prefer = N;
         world.stored = StoredState::default();

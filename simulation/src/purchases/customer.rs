@@ -271,7 +271,8 @@ impl Customer {
         }
         if let Some(at) = self.consumer.next_deadline().filter(|at| self.timer.is_none_or(|timer| *at < timer)) {
             self.timer = Some(at);
-            wishes.left.timers.push(TimerChange::Set { key: TimerKey::Name("delivery"), at, payload: Letter::Tick });
+            let (key, influences, payload) = (TimerKey::Name("delivery"), false, Letter::Tick);
+            wishes.left.timers.push(TimerChange::Set { key, at, influences, payload });
         }
     }
 }

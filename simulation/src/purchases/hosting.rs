@@ -221,7 +221,8 @@ impl Market {
                 }
             }
             Effect::DeadLetter { id, reason, .. } => self.note(|| format!("n{node}: {id} misses a letter: {reason}")),
-            Effect::Late(_) => {}
+            Effect::Late(_) | Effect::Overdue { .. } => {}
+            Effect::TellSilence { .. } => unreachable!("no customer asks to be told of a silence"),
             Effect::DropDirect { payload, reason } => {
                 self.note(|| format!("n{node}: {payload:?} is not taken: {reason}"));
             }

@@ -150,6 +150,8 @@ pub(super) struct HandOffs {
     /// Those of which the last awaited region is gone.
     acked: BTreeSet<ShardId>,
     flushes: BTreeMap<ShardId, Flush>,
+    /// The last try of a shard that was given up, while the shard stays where it was.
+    given_up: BTreeMap<ShardId, Attempt>,
     attempts: u64,
 }
 
@@ -220,6 +222,16 @@ impl HandOffs {
     fn unacked(&self) -> Vec<ShardId> {
         let waits = |(_, handoff): &(&ShardId, &HandOff)| matches!(handoff.step, Step::AwaitAcks { .. });
         self.by_shard.iter().filter(waits).map(|(shard, _)| shard.clone()).collect()
+    }
+
+    /// The last try to hand off the home that the shard has that was given up.
+    pub(super) fn given_up(&self, shard: &ShardId) -> Option<Attempt> {
+        self.given_up.get(shard).copied()
+    }
+
+    /// The home that could not be handed off has ended all the same.
+    pub(super) fn end_given_up(&mut self, shard: &ShardId) {
+        self.given_up.remove(shard);
     }
 
     /// What is kept of the handoff that ended before the allocation of the shard.
@@ -373,6 +385,7 @@ impl Coordinator {
     /// Ends a handoff for which not all regions have stopped sending: the shard stays where it is.
     fn abandon(&mut self, shard: &ShardId, out: &mut Vec<Effect>) {
         let Some(handoff) = self.handoffs.remove(shard) else { return };
+        self.handoffs.given_up.insert(shard.clone(), handoff.attempt);
         if let Some(entry) = self.registry.get_mut(&handoff.owner) {
             entry.shutting_down = false;
         }

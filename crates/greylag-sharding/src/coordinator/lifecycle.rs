@@ -232,7 +232,8 @@ impl Coordinator {
     /// Whether nothing of a process that is no member can be alive: it left in order, or its margin is over.
     fn is_over(&self, node: &UniqueAddress, since: Instant, now: Instant) -> bool {
         let clean = self.members.removed.get(node).is_some_and(|removal| removal.clean);
-        clean || since + self.config.down_removal_margin <= now
+        let unwaited = self.sabotage == Some(Sabotage::Margin);
+        clean || unwaited || since + self.config.down_removal_margin <= now
     }
 
     fn end_what_is_gone(&mut self, now: Instant) {

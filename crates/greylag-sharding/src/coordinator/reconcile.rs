@@ -26,7 +26,7 @@ impl Coordinator {
         }
         // The region's node has obeyed a newer coordinator, or another one of the same epoch.
         let foreign = highest_epoch == self.epoch && !self.registry.is_answered(&region.node);
-        if highest_epoch > self.epoch || foreign {
+        if self.is_fenced_by(highest_epoch) || foreign {
             return self.stop(StopReason::Fenced { by: highest_epoch }, out);
         }
         let phase = self.members.members.get(&region.node).map(|member| member.phase);

@@ -69,7 +69,7 @@ impl Inner {
             homes.known.insert(shard.clone(), next);
             next
         });
-        Home { shard, region: region.clone(), generation, flushed: None, previous: None, leftovers_from: None }
+        Home::new(shard, region.clone(), generation)
     }
 
     fn lock(&self) -> MutexGuard<'_, Homes> {

@@ -93,6 +93,9 @@ pub struct Home {
     pub previous: ::core::option::Option<u64>,
     #[prost(message, optional, tag = "6")]
     pub leftovers_from: ::core::option::Option<Region>,
+    /// 0: none.
+    #[prost(fixed64, tag = "7")]
+    pub given_up: u64,
 }
 /// "greylag.sharding.region": from a region, or a node, to the coordinator.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -7,6 +7,7 @@
 //! ```
 //! Source: sharding §2.9, §2.10.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use greylag_core::Generation;
@@ -102,8 +103,7 @@ impl Region {
                 }
                 // The order to host was lost; others were told all the same, and mark what they have sent here.
                 let (shard_id, own) = (shard.clone(), region.config.id.clone());
-                let (flushed, previous, leftovers_from) = (None, None, None);
-                let home = Home { shard: shard_id, region: own, generation, flushed, previous, leftovers_from };
+                let home = Home::new(shard_id, own, generation);
                 region.own(now, slot, &home, Task::Absent(None));
                 region.accept_handoff(now, shard, slot, attempt, &flush_from, out);
             }
@@ -135,7 +135,7 @@ impl Region {
         out: &mut Vec<Effect>,
     ) {
         let own = self.config.id.clone();
-        let unmarked = |from: &&RegionId| **from != own && slot.marks.get(*from) != Some(&attempt);
+        let unmarked = |from: &&RegionId| **from != own && !self.is_marked(&slot.marks, from, attempt);
         let alive = |from: &&RegionId| self.members.contains(&from.node);
         let mut waiting_for = flush_from.iter().filter(unmarked).filter(alive).cloned().collect();
         if self.sabotage == Some(Sabotage::FlushMark) {
@@ -161,6 +161,12 @@ impl Region {
         self.try_drain(now, shard, slot, out);
     }
 
+    /// Whether a region has marked that it sends no more, for this try at the handoff.
+    fn is_marked(&self, marks: &BTreeMap<RegionId, Attempt>, from: &RegionId, attempt: Attempt) -> bool {
+        let any = self.sabotage == Some(Sabotage::Attempt);
+        marks.get(from).is_some_and(|marked| any || *marked == attempt)
+    }
+
     /// Appends the stop marker behind everything delivered, once the marks are in. A shard that does not serve has
     /// nothing delivered: all its buffered messages are leftovers, also those of an awaited former owner.
     pub(super) fn try_drain(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
@@ -175,14 +181,14 @@ impl Region {
         now: Instant,
         shard: &ShardId,
         slot: &mut Slot,
-        marks: &std::collections::BTreeMap<RegionId, Attempt>,
+        marks: &BTreeMap<RegionId, Attempt>,
         leftovers_in: bool,
         out: &mut Vec<Effect>,
     ) {
         let Some(hosting) = slot.hosting_mut().filter(|hosting| hosting.ending.is_none()) else { return };
         let Some(wait) = &mut hosting.handoff else { return };
         let attempt = wait.attempt;
-        wait.waiting_for.retain(|from| marks.get(from) != Some(&attempt));
+        wait.waiting_for.retain(|from| !self.is_marked(marks, from, attempt));
         if !wait.waiting_for.is_empty() || (hosting.leftover_deadline.is_some() && !leftovers_in) {
             return;
         }

@@ -222,7 +222,8 @@ impl Region {
         if self.state == RegionState::Stopped {
             return self.answer_when_stopped(node, message, out);
         }
-        if epoch < self.registration.highest_epoch {
+        let unfenced = self.sabotage == Some(super::Sabotage::EpochFence);
+        if epoch < self.registration.highest_epoch && !unfenced {
             let region = self.config.id.clone();
             let stale = RegionMessage::StaleEpoch { region, epoch: self.registration.highest_epoch };
             out.push(Effect::SendCoordinator { to: node, message: stale });
@@ -236,7 +237,7 @@ impl Region {
                 self.on_refused(now, node, mismatch, out);
             }
             CoordinatorMessage::RegisterAck { .. } | CoordinatorMessage::RegisterRefused { .. } => {}
-            order if self.registration.coordinator.as_ref() == Some(&coordinator) => {
+            order if self.registration.coordinator.as_ref() == Some(&coordinator) || unfenced => {
                 self.on_order(now, order, out);
             }
             // A newer coordinator gives orders before its ack has come: the ack was lost, so register again.

@@ -95,27 +95,27 @@ impl Region {
         }
     }
 
-    /// The floor: of each origin nothing older is taken than was taken before (sharding §2.6).
+    /// The floor: of each origin nothing older is taken than was taken before (sharding §2.6). Leftovers pass it, since they
+    /// were checked where they were made, and raise it for what follows.
     pub(super) fn check_floor(&self, hosting: &mut Hosting, waiting: &Waiting) -> Result<(), DeadLetterReason> {
         let first = waiting.first.unwrap_or(hosting.generation);
         let relaxed = self.config.settings.handoff_straggler == HandoffStraggler::Forward
             || self.sabotage == Some(Sabotage::Floor);
+        let floor = hosting.floors.get(&waiting.origin).copied();
         match &waiting.rank {
             // The allocation of this hosting must be the one that these leftovers were kept for.
-            Rank::Leftover { ended } if hosting.previous == Some(*ended) => return Ok(()),
+            Rank::Leftover { ended } if hosting.previous == Some(*ended) => {}
             Rank::Handed { by, addressed }
                 if *addressed == hosting.generation
-                    && hosting.leftovers_from.as_ref().is_some_and(|from| from.node == *by) =>
-            {
-                return Ok(());
-            }
+                    && hosting.leftovers_from.as_ref().is_some_and(|from| from.node == *by) => {}
             Rank::Leftover { .. } | Rank::Handed { .. } => return Err(DeadLetterReason::HandOffStraggler),
             Rank::Taken { generation } if *generation == hosting.generation => return Ok(()),
-            Rank::Taken { .. } | Rank::Back | Rank::Plain => {}
-        }
-        let floor = hosting.floors.get(&waiting.origin).copied();
-        if !relaxed && (floor > Some(first) || hosting.previous.is_some_and(|previous| first < previous)) {
-            return Err(DeadLetterReason::RouteStraggler);
+            Rank::Taken { .. } | Rank::Back | Rank::Plain => {
+                let too_old = floor.max(hosting.previous).is_some_and(|floor| first < floor);
+                if too_old && !relaxed {
+                    return Err(DeadLetterReason::RouteStraggler);
+                }
+            }
         }
         hosting.floors.insert(waiting.origin.clone(), floor.max(Some(first)).unwrap_or(first));
         Ok(())
@@ -371,6 +371,9 @@ impl Region {
         if checked && Some(home.generation) < slot.heard || self.state == RegionState::Refused {
             return;
         }
+        if self.is_from_before_ack(slot, &home) {
+            return;
+        }
         slot.hear(home.generation);
         slot.pending_host = None;
         if self.is_gone(&home.region.node) {
@@ -406,6 +409,16 @@ impl Region {
         }
         self.prove_old_path(now, shard, slot, out);
         self.try_open(now, shard, slot, out);
+    }
+
+    /// Whether a home was told before this region closed its route to it for a handoff that may still be under way. What
+    /// would be sent by it now comes to the owner behind the mark, and would be too late.
+    fn is_from_before_ack(&self, slot: &Slot, home: &Home) -> bool {
+        slot.acked.is_some_and(|acked| {
+            acked.generation == home.generation
+                && acked.attempt.epoch() == self.registration.highest_epoch()
+                && home.given_up < Some(acked.attempt)
+        })
     }
 
     /// The coordinator says which of this region's marks the former owner waited for.

@@ -7,7 +7,7 @@
 //! on: a node that is removed without proof of its end is dead, downed or suspicious of itself before
 //! `down_removal_margin` is over. Everything else may go wrong: messages are delayed, lost with their
 //! link, control messages come twice and late, nodes crash, pause, leave, come back as new processes,
-//! coordinators fail and two of them may run.
+//! coordinators fail and two of them may run, data lanes stand still for longer than anything waits for them.
 
 #[path = "journal.rs"]
 mod journal;
@@ -170,6 +170,16 @@ enum Timer<A: Application> {
         a: usize,
         b: usize,
     },
+    /// The region begins anew, if the former one has ended.
+    Reopen {
+        node: usize,
+    },
+    /// What was sent along a lane that stood still arrives.
+    Flow {
+        from: usize,
+        to: usize,
+        lane: u32,
+    },
     /// The process at the address of `old` that runs on another host joins, once it may.
     Join {
         old: usize,
@@ -205,6 +215,7 @@ pub(crate) struct Node<A: Application> {
     pub(crate) leaving: bool,
     /// No other node reaches this one any more, and its name leads to another process.
     moved: bool,
+    proxy: bool,
 }
 
 /// What may happen in a run.
@@ -218,6 +229,13 @@ pub(crate) struct Faults {
     pub(crate) shard_failure: bool,
     pub(crate) late_copies: bool,
     pub(crate) lost_state: bool,
+    /// A data lane stands still for longer than a flush is waited for, as while it is connected anew.
+    pub(crate) stall: bool,
+    /// Control messages from one node to another one come late for a while: what reaches proxies can be too late for a
+    /// handoff, which does not wait for them.
+    pub(crate) slow_control: bool,
+    /// Regions stop and start again, in the same process.
+    pub(crate) restart: bool,
     /// Names of nodes that are cut off lead to new processes on other hosts.
     pub(crate) moved: bool,
 }
@@ -232,6 +250,9 @@ impl Faults {
         shard_failure: true,
         late_copies: true,
         lost_state: false,
+        stall: true,
+        slow_control: true,
+        restart: true,
         moved: false,
     };
 
@@ -241,7 +262,7 @@ impl Faults {
     /// The faults of a seed: every fourth has healthy links, half of them without a failover; every
     /// fourth loses the state.
     pub(crate) fn of(seed: u64) -> Self {
-        let healthy = Self { shard_failure: true, late_copies: true, ..Self::default() };
+        let healthy = Self { shard_failure: true, late_copies: true, slow_control: true, ..Self::default() };
         match seed % 8 {
             0 => healthy,
             4 => Self { failover: true, ..healthy },
@@ -251,7 +272,7 @@ impl Faults {
     }
 
     pub(crate) fn breaks_links(self) -> bool {
-        self.crash || self.cut || self.pause
+        self.crash || self.cut || self.pause || self.stall || self.restart
     }
 }
 
@@ -261,8 +282,10 @@ pub(crate) struct Sabotage {
     pub(crate) coordinator: Option<coordinator::Sabotage>,
     /// The cluster takes a new process at a member's address for the end of the old one, whatever its host.
     pub(crate) moved_name: bool,
-    /// The journal, if that is the store, takes appends of every writer that ever claimed it.
+    /// The store takes writes of every coordinator that ever claimed it.
     pub(crate) unfenced: bool,
+    /// A region that starts again has the name of the one before.
+    pub(crate) incarnation: bool,
 }
 
 /// What a run did; printed with a failure.
@@ -293,6 +316,8 @@ pub(crate) struct World<A: Application> {
     pub(crate) faulty: bool,
     /// What stands between a removal without proof and the start elsewhere.
     margin: Duration,
+    /// What waits in lanes that stand still.
+    stalled: BTreeMap<(usize, usize, u32), Vec<Wire<A::Msg, A::Beside>>>,
     sabotage: Sabotage,
     pub(crate) tally: Tally,
     pub(crate) app: A,
@@ -329,6 +354,7 @@ impl<A: Application> World<A> {
             faults,
             faulty: true,
             margin: MARGIN,
+            stalled: BTreeMap::new(),
             sabotage,
             tally: Tally::default(),
             app,
@@ -479,20 +505,7 @@ impl<A: Application> World<A> {
         let address: UniqueAddress = format!("{address}#{}", index + 1).parse().expect("an address");
         let id = RegionId { node: address.clone(), incarnation: 1 };
         let proxy = index == 2 && self.chance(0.3);
-        let config = RegionConfig {
-            id,
-            proxy,
-            fingerprint: Self::fingerprint(),
-            coordinator_role: String::new(),
-            settings: Self::settings(),
-            lane_of: Arc::new(|shard: &ShardId| Lane::ordinary((shard.index().unwrap_or(0) % 2) as u16)),
-        };
-        let mut region = Region::new(config, self.now());
-        // Buffers are small here: what takes one turn elsewhere takes several, with everything else in between.
-        region.flush_in_turns_of(1 + index % 3);
-        if let Some(sabotage) = self.sabotage.region {
-            region.sabotage(sabotage);
-        }
+        let region = self.new_region(index, id, proxy);
         self.nodes.push(Node {
             net,
             address: address.clone(),
@@ -511,6 +524,7 @@ impl<A: Application> World<A> {
             resumes: None,
             leaving: false,
             moved: false,
+            proxy,
         });
         let facts = MemberFacts {
             phase: Phase::Up,
@@ -522,6 +536,24 @@ impl<A: Application> World<A> {
         self.change_view(|members| {
             members.members.insert(address, facts);
         });
+    }
+
+    fn new_region(&self, node: usize, id: RegionId, proxy: bool) -> Region {
+        let config = RegionConfig {
+            id,
+            proxy,
+            fingerprint: Self::fingerprint(),
+            coordinator_role: String::new(),
+            settings: Self::settings(),
+            lane_of: Arc::new(|shard: &ShardId| Lane::ordinary((shard.index().unwrap_or(0) % 2) as u16)),
+        };
+        let mut region = Region::new(config, self.now());
+        // Buffers are small here: what takes one turn elsewhere takes several, with everything else in between.
+        region.flush_in_turns_of(1 + node % 3);
+        if let Some(sabotage) = self.sabotage.region {
+            region.sabotage(sabotage);
+        }
+        region
     }
 
     /// The cluster agrees on a new view; every node learns of it in its own time.
@@ -597,7 +629,7 @@ impl<A: Application> World<A> {
         let faults = self.faults;
         let enough = settled.len() > 2;
         self.tally.faults += 1;
-        match self.net.rng().random_range(0..9) {
+        match self.net.rng().random_range(0..12) {
             0 if faults.crash && enough => self.crash(node),
             1 if faults.pause && enough => self.pause(node),
             2 | 3 if faults.cut => self.cut_links(node),
@@ -611,6 +643,16 @@ impl<A: Application> World<A> {
                 self.fail_coordinator();
             }
             8 if faults.moved && enough => self.move_name(node),
+            9 if faults.stall => {
+                let lane = self.net.rng().random_range(1..=2);
+                let time = self.random(200, 5000);
+                self.stall_lane(node, lane, time);
+            }
+            11 if faults.slow_control => {
+                let time = self.random(100, 600);
+                self.stall_lane(node, 0, time);
+            }
+            10 if faults.restart => self.stop_region(node),
             _ => {}
         }
         if self.living().len() < 4 && self.chance(0.5) && (faults.crash || faults.leave) {
@@ -730,6 +772,53 @@ impl<A: Application> World<A> {
         }
     }
 
+    /// A lane from the node to another one stands still, and loses nothing.
+    fn stall_lane(&mut self, from: usize, lane: u32, time: Duration) {
+        let others: Vec<_> = self.living().into_iter().filter(|n| *n != from).collect();
+        let Some(&to) = others.get(self.net.rng().random_range(0..others.len().max(1))) else { return };
+        self.note(|| format!("n{from}: lane {lane} to n{to} stands still for {time:?}"));
+        self.stalled.entry((from, to, lane)).or_default();
+        self.after(time, Timer::Flow { from, to, lane });
+    }
+
+    fn on_flow(&mut self, from: usize, to: usize, lane: u32) {
+        let (a, b) = (self.nodes[from].net, self.nodes[to].net);
+        for wire in self.stalled.remove(&(from, to, lane)).unwrap_or_default() {
+            if self.nodes[from].alive {
+                self.net.send(a, b, lane, wire);
+            }
+        }
+    }
+
+    /// The region of the node ends at once, and another one begins.
+    fn stop_region(&mut self, node: usize) {
+        self.note(|| format!("n{node}: the region stops"));
+        self.tell(node, region::Input::Stop);
+        self.restart_region(node);
+    }
+
+    /// Begins with a new region once nothing of the former one lives any more.
+    fn restart_region(&mut self, node: usize) {
+        if !self.nodes[node].alive || self.nodes[node].leaving {
+            return;
+        }
+        if self.nodes[node].region.state() != RegionState::Stopped || self.nodes[node].suspect {
+            return self.after(50 * MS, Timer::Reopen { node });
+        }
+        let RegionId { node: address, incarnation } = self.nodes[node].region.id().clone();
+        let incarnation = if self.sabotage.incarnation { incarnation } else { incarnation + 1 };
+        self.note(|| format!("n{node}: region {incarnation} begins"));
+        let region = self.new_region(node, RegionId { node: address, incarnation }, self.nodes[node].proxy);
+        let state = &mut self.nodes[node];
+        state.region = region;
+        state.routes.clear();
+        state.admitted.clear();
+        let coordinator = state.coordinator.as_ref().map(|(incarnation, _)| *incarnation);
+        let members = self.members_of(node);
+        self.tell(node, region::Input::Membership(members));
+        self.tell(node, region::Input::Coordinator(coordinator));
+    }
+
     /// A node is cut off for good, and its name leads to a process on another host. Both sides come to their verdict
     /// later than the margin lasts, as by default settings; or no resolver decides (`none`), and the old process goes on
     /// until its host is gone and an operator says so. Source: cluster 76, M25, S20 (a).
@@ -828,7 +917,12 @@ impl<A: Application> World<A> {
         }
     }
 
+    /// A coordinator fails; or it goes on, and another node begins one beside it, as no singleton would.
     fn fail_coordinator(&mut self) {
+        let usurper = self.living().into_iter().rev().find(|n| self.runs(*n) && self.nodes[*n].coordinator.is_none());
+        if let Some(node) = usurper.filter(|_| self.chance(0.3)) {
+            return self.begin_coordinator(node);
+        }
         let with: Vec<_> = self.living().into_iter().filter(|n| self.nodes[*n].coordinator.is_some()).collect();
         if let Some(&node) = with.first() {
             self.note(|| format!("n{node}: the coordinator fails"));
@@ -885,6 +979,9 @@ impl<A: Application> World<A> {
             let delay = self.random(0, 3000);
             self.after(delay, Timer::Late { from, to, wire: wire.clone() });
         }
+        if let Some(waiting) = self.stalled.get_mut(&(from, to, lane)) {
+            return waiting.push(wire);
+        }
         let (a, b) = (self.nodes[from].net, self.nodes[to].net);
         self.net.send(a, b, lane, wire);
     }
@@ -895,7 +992,6 @@ impl<A: Application> World<A> {
         }
         let node = self.nodes[from].address.clone();
         self.note(|| format!("n{from} -> n{to}: {wire:?}"));
-        let own = self.nodes[to].region.id().clone();
         match wire {
             Wire::ToCoordinator(message) => {
                 let epoch = match &message {
@@ -912,7 +1008,6 @@ impl<A: Application> World<A> {
             Wire::FromCoordinator(message) => self.tell(to, region::Input::FromCoordinator { node, message }),
             Wire::Peer(message) => self.tell(to, region::Input::FromPeer { node, message }),
             Wire::Beside(message) => A::on_beside(self, from, to, message),
-            Wire::Frame { to: meant, .. } | Wire::Mark { to: meant, .. } if meant != own => {}
             Wire::Mark { shard, mark, .. } => self.tell(to, region::Input::Mark { node, shard, mark }),
             Wire::Frame { shard, stamp, msg, .. } => {
                 let local = match self.nodes[to].routes.get(&shard) {
@@ -940,17 +1035,17 @@ impl<A: Application> World<A> {
         state.alive && !state.suspect && state.resumes.is_none() && is_member()
     }
 
-    /// Whether the node's name has moved and its process lives and trusts itself.
-    fn runs_on(&self, node: usize) -> bool {
+    /// Whether handlers of the node run: its process lives, does not stand still, and trusts itself.
+    fn runs(&self, node: usize) -> bool {
         let state = &self.nodes[node];
-        state.moved && state.alive && !state.suspect
+        state.alive && !state.suspect && state.resumes.is_none()
     }
 
-    /// I1, among the nodes that share the newest view and trust it, and those whose name moved: what they run has
-    /// to have ended before it starts elsewhere, whether they are members or not.
+    /// I1, among all processes that run and trust themselves, members or not: what a node runs that was removed has to
+    /// have ended before it starts elsewhere.
     pub(crate) fn check_exclusive(&mut self, node: usize, shard: &ShardId) {
         let hosts: Vec<_> = (0..self.nodes.len())
-            .filter(|n| self.shares_view(*n) || self.runs_on(*n))
+            .filter(|n| self.runs(*n))
             .filter(|n| self.nodes[*n].shards.get(shard).is_some_and(A::is_live))
             .collect();
         if hosts.len() > 1 {
@@ -1067,6 +1162,10 @@ impl<A: Application> World<A> {
         if self.nodes[node].region.state() == RegionState::Stopped && self.nodes[node].leaving {
             return;
         }
+        self.begin_coordinator(node);
+    }
+
+    fn begin_coordinator(&mut self, node: usize) {
         self.incarnations += 1;
         let incarnation = self.incarnations;
         let config = CoordinatorConfig {
@@ -1257,7 +1356,8 @@ impl<A: Application> World<A> {
             }
             Timer::StoreFence { node, incarnation, batch } => {
                 let own = CoordinatorId { node: self.nodes[node].address.clone(), incarnation };
-                let unfenced = self.store.meta.as_ref().is_some_and(|meta| meta.coordinator == own);
+                let unfenced =
+                    self.sabotage.unfenced || self.store.meta.as_ref().is_some_and(|meta| meta.coordinator == own);
                 let input = if unfenced {
                     coordinator::Input::Committed { batch }
                 } else {
@@ -1301,6 +1401,7 @@ impl<A: Application> World<A> {
             | Timer::Coordinate { node, .. }
             | Timer::Downed { node }
             | Timer::Trust { node }
+            | Timer::Reopen { node }
             | Timer::Continue { node, .. }
             | Timer::Left { node } => Some(*node),
             Timer::Application(timer) => A::node_of(timer),
@@ -1332,6 +1433,8 @@ impl<A: Application> World<A> {
             Timer::Continue { node, shard } => self.tell(node, region::Input::Continue { shard }),
             Timer::Resume { node } => self.on_resume(node),
             Timer::Mend { a, b } => self.mend(a, b),
+            Timer::Flow { from, to, lane } => self.on_flow(from, to, lane),
+            Timer::Reopen { node } => self.restart_region(node),
             Timer::Join { old } => self.on_join_elsewhere(old),
             Timer::End { node } => {
                 if self.nodes[node].alive {
