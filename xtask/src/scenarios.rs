@@ -20,7 +20,8 @@ struct Whole {
 }
 
 /// The documents that are whole. What `ddata` says of speed (its rules H) is shown by benchmarks, and how its laws
-/// are named (L) is up to the suites; most of `persistence` numbers no rules but those of journals (J).
+/// are named (L) is up to the suites; `persistence` numbers no rules but those of journals (J), and `sharding` none but its
+/// invariants (I).
 const WHOLE: &[Whole] = &[
     Whole {
         document: "cluster",
@@ -54,6 +55,7 @@ const WHOLE: &[Whole] = &[
         lettered: &[],
         kits: &[("journal", 46), ("snapshots", 16), ("states", 14), ("queries", 12), ("crash", 7)],
     },
+    Whole { document: "sharding", scenarios: 114, rules: &[("I", 6)], lettered: &[], kits: &[] },
 ];
 
 impl Whole {
