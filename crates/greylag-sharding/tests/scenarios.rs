@@ -771,6 +771,25 @@ fn scenario_94_what_an_unserved_owner_would_not_take_is_no_leftover() {
     assert_eq!(lab.nodes[N].region.counters().buffered, 1, "the newer one goes on");
 }
 
+/// A node that P does not know as the coordinator's yet gives orders under a newer epoch. P would not believe its ack, so it
+/// does not ask for one: each registration is answered by the table, which is an order too (found by the simulation).
+#[test]
+fn orders_of_a_node_that_may_not_coordinate_are_not_answered() {
+    let mut lab = Lab::owned_by_o();
+    let registers =
+        |lab: &Lab| lab.told.iter().filter(|(n, m)| *n == P && matches!(m, RegionMessage::Register(_))).count();
+    let before = registers(&lab);
+    (lab.coordinator, lab.epoch) = (N, lab.epoch + 1);
+    lab.route(P, home(N, 2));
+    assert_eq!(
+        (registers(&lab), &lab.nodes[P].published),
+        (before, &Route::Remote { region: region(O), generation: generation(1) })
+    );
+    lab.coordinator = O;
+    lab.route(P, home(N, 2));
+    assert_eq!(registers(&lab), before + 1, "the ack of one that may is asked for");
+}
+
 /// A copy of the home from before the handoff reaches P behind the order to close its route: what P sent by it now would
 /// come to O behind P's mark. Told after the try was given up, or by another coordinator, the same home is one to go to.
 #[test]

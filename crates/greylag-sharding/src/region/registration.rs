@@ -240,16 +240,22 @@ impl Region {
             order if self.registration.coordinator.as_ref() == Some(&coordinator) || unfenced => {
                 self.on_order(now, order, out);
             }
-            // A newer coordinator gives orders before its ack has come: the ack was lost, so register again.
-            _ if epoch > self.registration.highest_epoch => self.register_with(node, out),
+            // A newer coordinator gives orders before its ack has come: the ack was lost, so register again. Not so with a node
+            // that is no candidate in this node's view: its ack would not be believed, and the table that follows every
+            // registration would be answered by the next one, without an end.
+            _ if epoch > self.registration.highest_epoch && self.may_coordinate(&node) => self.register_with(node, out),
             _ => {}
         }
     }
 
+    /// Whether a coordinator may run at the node, as far as this node knows the members.
+    fn may_coordinate(&self, node: &UniqueAddress) -> bool {
+        self.members.coordinator_candidates(&self.config.coordinator_role).contains(node)
+    }
+
     /// Takes `coordinator` as the one to obey, unless another one holds the same epoch.
     fn believe(&mut self, coordinator: &CoordinatorId, epoch: Epoch) -> bool {
-        let candidates = self.members.coordinator_candidates(&self.config.coordinator_role);
-        if !candidates.contains(&coordinator.node) {
+        if !self.may_coordinate(&coordinator.node) {
             return false;
         }
         let registration = &mut self.registration;
