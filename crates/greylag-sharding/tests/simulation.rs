@@ -152,7 +152,7 @@ fn a_missing_leftover_mark_is_noticed() {
 
 #[test]
 fn an_incomplete_inventory_is_noticed() {
-    assert!(noticed_from(270, without_coordinator_rule(coordinator::Sabotage::Inventory)).is_some());
+    assert!(noticed_from(1000, without_coordinator_rule(coordinator::Sabotage::Inventory)).is_some());
 }
 
 #[test]
