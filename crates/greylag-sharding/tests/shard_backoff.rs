@@ -33,14 +33,7 @@ impl World {
         let mut world = Self { region, now, last_token: 0 };
         let members = BTreeMap::from([(id.node.clone(), machines::up(1))]);
         world.tell(Input::Membership(Arc::new(Members { members, removed: BTreeMap::new() })));
-        let home = Home {
-            shard: shard(),
-            region: id.clone(),
-            generation: generation(),
-            flushed: None,
-            previous: None,
-            leftovers_from: None,
-        };
+        let home = Home::new(shard(), id.clone(), generation());
         let order = |message| {
             let coordinator = CoordinatorId { node: id.node.clone(), incarnation: 1 };
             let message = FromCoordinator { coordinator, epoch: 5, to: Some(id.clone()), message };
