@@ -582,16 +582,16 @@ pub struct RememberedEvent {
 /// Nested message and enum types in `RememberedEvent`.
 pub mod remembered_event {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-    pub struct Entities {
+    pub struct EntityIds {
         #[prost(string, repeated, tag = "1")]
         pub ids: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     }
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Body {
         #[prost(message, tag = "1")]
-        Started(Entities),
+        Started(EntityIds),
         #[prost(message, tag = "2")]
-        Stopped(Entities),
+        Stopped(EntityIds),
     }
 }
 /// "greylag.sharding.remembered.snapshot": the entities that the events up to it leave remembered.

@@ -9,7 +9,7 @@ use greylag_core::DecodeError;
 use prost::Message;
 
 use crate::generated as proto;
-use crate::generated::remembered_event::{Body, Entities};
+use crate::generated::remembered_event::{Body, EntityIds};
 use crate::ids::EntityId;
 
 /// Manifest of an event.
@@ -42,7 +42,7 @@ impl RememberedEvent {
 
 /// The stored form of an event.
 pub fn encode_event(event: &RememberedEvent) -> Vec<u8> {
-    let entities = |ids: &[EntityId]| Entities { ids: ids.iter().map(ToString::to_string).collect() };
+    let entities = |ids: &[EntityId]| EntityIds { ids: ids.iter().map(ToString::to_string).collect() };
     let body = match event {
         RememberedEvent::Started(ids) => Body::Started(entities(ids)),
         RememberedEvent::Stopped(ids) => Body::Stopped(entities(ids)),
