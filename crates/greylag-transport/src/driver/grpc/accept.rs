@@ -411,6 +411,7 @@ mod tests {
         let ua = greylag_core::UniqueAddress::new(address.to_string().parse().unwrap(), draw_uid());
         let settings = TransportSettings::test();
         let node = GrpcTransport::start(settings, Arc::default(), ua, None, listener, control, data);
+        node.open();
         assert!(std::net::TcpStream::connect(address).is_ok(), "it listens");
         same.shutdown(std::net::Shutdown::Both).unwrap();
         std::thread::sleep(Duration::from_secs(20));
