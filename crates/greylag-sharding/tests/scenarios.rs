@@ -808,6 +808,18 @@ fn scenario_88_a_copy_of_the_home_does_not_open_the_route_behind_the_mark() {
     }
 }
 
+/// N is handed off without ever having been told to host: what waits there from before is no leftover, since N cannot know what
+/// was handled meanwhile, and the next owner takes leftovers unseen (seed 10057).
+#[test]
+fn scenario_94_an_owner_that_was_never_told_makes_no_leftover_of_what_is_older() {
+    let mut lab = Lab::owned_by_o();
+    lab.frame(P, N, "old", 1, 1, false);
+    lab.frame(P, N, "new", 3, 3, false);
+    lab.hand_off(N, 3, 1, &[]);
+    assert_eq!(lab.dead, [("old", DeadLetterReason::RouteStraggler)]);
+    assert_eq!(lab.nodes[N].region.counters().buffered, 1, "the newer one goes on");
+}
+
 /// What its sender has sent under an older generation than a leftover may not follow it.
 #[test]
 fn scenario_94_what_is_older_than_a_leftover_comes_too_late() {

@@ -103,7 +103,9 @@ impl Region {
                 }
                 // The order to host was lost; others were told all the same, and mark what they have sent here.
                 let (shard_id, own) = (shard.clone(), region.config.id.clone());
-                let home = Home::new(shard_id, own, generation);
+                // What was handled before is not known here, so nothing older than this generation becomes a leftover, which the
+                // next owner would take unseen.
+                let home = Home { previous: Some(generation), ..Home::new(shard_id, own, generation) };
                 region.own(now, slot, &home, Task::Absent(None));
                 region.accept_handoff(now, shard, slot, attempt, &flush_from, out);
             }
