@@ -1,4 +1,5 @@
-//! What the service shows of entity types. Whoever runs them tells it: this crate knows the cluster, and no entities.
+//! What the service shows of entity types. The node's sharding layer implements
+//! [`Shards`], because this crate knows the cluster and no entities.
 
 use std::fmt;
 use std::pin::Pin;

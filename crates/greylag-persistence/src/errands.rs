@@ -60,7 +60,8 @@ pub enum Request<C> {
     },
     /// The timer of this key says nothing any more.
     Cancel(TimerKey),
-    /// What the entity is told each time that it has handled no message for so long, in place of what was asked before.
+    /// Sets the receive timeout, in place of an earlier one: the entity is sent a message each time that it has handled none
+    /// for so long.
     ReceiveTimeout {
         /// How long.
         after: Duration,
@@ -121,7 +122,7 @@ pub(crate) struct Mark {
     serial: u64,
 }
 
-/// That an entity has handled no command for too long, which waits to be told to it.
+/// Names one receive timeout that has run out and is queued; the entity is not told of a timeout that it changed since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SilenceMark(u64);
 
@@ -292,8 +293,8 @@ impl<C> Errands<C> {
         Some(SilenceMark(receive.serial))
     }
 
-    /// What says that the silence is too long; nothing if that was taken back, or a command was handled meanwhile. Either
-    /// way the next silence is told of, too.
+    /// Makes the command of a receive timeout that has run out. `None` if the timeout was changed, or a command was handled
+    /// meanwhile; the timeout runs on in both cases.
     pub(crate) fn tell_silence(&mut self, now: Instant, mark: SilenceMark) -> Option<C> {
         let receive = self.receive_timeout().filter(|receive| receive.serial == mark.0)?;
         receive.is_queued = false;

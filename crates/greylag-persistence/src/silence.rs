@@ -1,7 +1,7 @@
 //! How long an entity has handled no message, for its receive timeout.
 //!
-//! Only a note of when it heard the last one: a message costs one assignment, and whoever waits for the deadline looks
-//! again when it has come. Time in which the entity waits for its own work does not count.
+//! The note holds the instant of the last message and no timer, so a message costs one assignment; the machine that waits
+//! for the deadline compares again when the deadline has come. Time in which the entity waits for its own work does not count.
 //!
 //! Source: sharding §4.4.
 

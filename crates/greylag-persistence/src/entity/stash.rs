@@ -16,7 +16,7 @@ pub(crate) enum Waiting<C> {
     Own(C),
     /// The command of a timer of this incarnation.
     Timer(Mark),
-    /// That this incarnation has handled no command for too long.
+    /// The receive timeout of this incarnation has run out.
     Silence(SilenceMark),
 }
 

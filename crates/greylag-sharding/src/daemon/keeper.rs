@@ -25,7 +25,7 @@ use super::record::{DaemonRecord, NumberOfProcesses};
 /// Questions that wait while the record is read; one more is answered [`Answer::Busy`].
 const MOST_WAITING: usize = 1_000;
 
-/// What a keeper is made of.
+/// Settings of a keeper: the initial and the largest number of workers, and its intervals.
 #[derive(Debug, Clone)]
 pub struct KeeperConfig {
     /// How many workers there are unless that was changed.
@@ -51,7 +51,7 @@ pub enum Question {
     Number,
 }
 
-/// What the keeper is told. `wall_ms` is the wall clock in milliseconds since 1970.
+/// Inputs of the keeper: answers of its store, requests of users, time. `wall_ms` is the wall clock in milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// The record, as a majority of the nodes knows it; `None` if the number was never changed.
@@ -84,7 +84,7 @@ pub enum Input {
     Tick,
 }
 
-/// What the driver is asked to do.
+/// Effects that the driver carries out in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Read the record by a majority; answered by `Loaded` or `NotLoaded`.
@@ -104,7 +104,7 @@ pub enum Effect {
     },
 }
 
-/// What a user is answered.
+/// The keeper's answers to requests of users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// The workers of before have stopped, and those of the new number start; or the number was the same.

@@ -45,7 +45,8 @@ impl Drop for Place {
     }
 }
 
-/// Whoever began a piece of work wants it for as long as this lives.
+/// Kept by the entity that began a job; the pool does not start a job whose `Wanted` is dropped, since its result has no
+/// receiver.
 pub(crate) struct Wanted(Arc<()>);
 
 impl Wanted {
@@ -93,7 +94,7 @@ impl Shared {
     /// Does what waits, on a thread of its own.
     fn work(&self) {
         while let Some((wanted, job)) = self.next() {
-            // Held until the job is over: that is how whoever began it knows.
+            // Held until the job is over: its end tells the entity that began the job.
             if wanted.upgrade().is_some() {
                 job();
             } else {
@@ -121,7 +122,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    /// One job runs until it is let go, one waits, and a third finds no place.
+    /// A pool of one thread and one place: the first job runs, the second waits, the third is refused.
     #[tokio::test]
     async fn so_many_run_so_many_wait_and_the_next_is_refused() {
         let pool = BlockingPool::new(BlockingPoolSettings { threads: 1, queue: 1 }, Handle::current());

@@ -135,7 +135,8 @@ where
         self
     }
 
-    /// What a worker is asked to stop with: it then calls `stop` of its context. Default: it is stopped at once.
+    /// Sets the message that asks a worker to stop; the worker then calls `stop` of its context. Default: none, and the worker
+    /// is stopped at once.
     pub fn stop_message(mut self, message: fn() -> E::Message) -> Self {
         self.stop_message = Some(message);
         self

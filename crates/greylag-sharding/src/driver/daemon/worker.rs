@@ -14,7 +14,8 @@ use crate::daemon::{DaemonRecord, ProcessId};
 use crate::entity::{Entity, EntityInit, Failure, PlainEntity};
 use crate::host::{HostedEntity, ShardCx, Signal};
 
-/// Messages that are kept while the revision is checked. Nobody is given a reference to a worker, so there are none.
+/// Bound on messages kept while a worker's revision is checked. Workers have no public reference, so few messages are
+/// expected; the bound keeps a mistake from costing memory.
 const MOST_KEPT: usize = 1_000;
 
 /// Knows which workers may live.
