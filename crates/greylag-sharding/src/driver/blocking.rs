@@ -94,7 +94,7 @@ impl Shared {
     /// Does what waits, on a thread of its own.
     fn work(&self) {
         while let Some((wanted, job)) = self.next() {
-            // Held until the job is over: its end tells the entity that began the job.
+            // `wanted` is held until the job is over: its end tells the entity that began the job.
             if wanted.upgrade().is_some() {
                 job();
             } else {
