@@ -2,7 +2,8 @@
 //!
 //! As many as are needed are asked at once (the primaries). After a fifth of the timeout those that
 //! have not answered are asked again, and others (the secondaries) for the first time. A replica that cannot
-//! help is replaced by the next at once; the number needed never shrinks. Source: ddata R10, R11.
+//! help is replaced by the next at once; the number needed never shrinks. One that is not ready yet is asked again, every
+//! twentieth of the timeout. Source: ddata R10, R11.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -36,6 +37,11 @@ pub(crate) struct Quorum {
     /// Not asked so far, in order.
     spare: VecDeque<UniqueAddress>,
     escalate_at: Option<Instant>,
+    /// Those of `waiting` that said that they are not ready, since they were last asked.
+    unready: BTreeSet<UniqueAddress>,
+    /// When the unready ones are asked again.
+    retry_at: Option<Instant>,
+    retry_after: Duration,
     deadline: Instant,
 }
 
@@ -59,6 +65,9 @@ impl Quorum {
             refused: BTreeSet::new(),
             spare,
             escalate_at: Some(now + timeout / 5),
+            unready: BTreeSet::new(),
+            retry_at: None,
+            retry_after: timeout / 20,
             deadline: now + timeout,
         };
         (quorum, first)
@@ -112,6 +121,16 @@ impl Quorum {
         self.ask_next()
     }
 
+    /// Asks one more replica in addition, when one that was asked is not ready: it is starting, and will be asked again.
+    pub(crate) fn not_ready(&mut self, now: Instant, peer: &UniqueAddress) -> Option<UniqueAddress> {
+        if !self.waiting.contains(peer) {
+            return None;
+        }
+        self.unready.insert(peer.clone());
+        self.retry_at.get_or_insert(now + self.retry_after);
+        self.ask_next()
+    }
+
     /// Takes this replica out of the quorum, so that one more of the others is needed. Returns the replicas to ask now.
     pub(crate) fn lose_own(&mut self) -> Vec<UniqueAddress> {
         if !std::mem::replace(&mut self.own, false) {
@@ -135,15 +154,19 @@ impl Quorum {
         Some(next)
     }
 
-    /// Returns, once a fifth of the time has passed and only then, all replicas to ask now, first or again.
-    pub(crate) fn escalate(&mut self, now: Instant) -> Vec<UniqueAddress> {
-        if self.escalate_at.is_none_or(|at| at > now) {
+    /// Returns the replicas to ask now, first or again: once a fifth of the time has passed, all; those that were not
+    /// ready every twentieth of it.
+    pub(crate) fn ask_again(&mut self, now: Instant) -> Vec<UniqueAddress> {
+        let is_late = self.escalate_at.take_if(|at| *at <= now).is_some();
+        let is_retry = self.retry_at.take_if(|at| *at <= now).is_some();
+        if self.progress() == Progress::Done || !(is_late || is_retry) {
             return Vec::new();
         }
-        self.escalate_at = None;
-        if self.progress() == Progress::Done {
-            return Vec::new();
+        let unready = std::mem::take(&mut self.unready);
+        if !is_late {
+            return unready.into_iter().filter(|peer| self.waiting.contains(peer)).collect();
         }
+        self.retry_at = None;
         self.ask_secondaries();
         self.waiting.iter().cloned().collect()
     }
@@ -165,7 +188,7 @@ impl Quorum {
     }
 
     pub(crate) fn next_deadline(&self) -> Instant {
-        self.escalate_at.map_or(self.deadline, |at| at.min(self.deadline))
+        [self.escalate_at, self.retry_at].into_iter().flatten().fold(self.deadline, Instant::min)
     }
 }
 
@@ -188,8 +211,8 @@ mod tests {
         let now = Instant::now();
         let (mut quorum, first) = Quorum::new(now, 2, true, nodes("abcd"), TIMEOUT);
         assert_eq!(first, nodes("ab"));
-        assert_eq!(quorum.escalate(now + TIMEOUT / 6), []);
-        assert_eq!(quorum.escalate(now + TIMEOUT / 5), nodes("abcd"));
+        assert_eq!(quorum.ask_again(now + TIMEOUT / 6), []);
+        assert_eq!(quorum.ask_again(now + TIMEOUT / 5), nodes("abcd"));
         assert!(quorum.answer(&node("c")));
         assert!(!quorum.answer(&node("c")), "an answer counts once");
         assert_eq!(quorum.progress(), Progress::Pending);
@@ -219,8 +242,28 @@ mod tests {
         assert_eq!((quorum.progress(), quorum.needed(), quorum.got()), (Progress::Done, 2, 2));
         let (mut late, _) = Quorum::new(Instant::now(), 1, true, nodes("abc"), TIMEOUT);
         assert!(late.answer(&node("a")));
-        assert_eq!(late.escalate(Instant::now() + TIMEOUT / 5), [], "enough have answered");
+        assert_eq!(late.ask_again(Instant::now() + TIMEOUT / 5), [], "enough have answered");
         assert_eq!(late.lose_own(), nodes("bc"), "it is late: all are asked");
+    }
+
+    /// ddata R11: a replica that starts is no reason to give up while there is time.
+    #[test]
+    fn a_replica_that_is_not_ready_is_asked_again_every_twentieth_of_the_timeout() {
+        let now = Instant::now();
+        let (mut quorum, _) = Quorum::new(now, 1, true, nodes("ab"), TIMEOUT);
+        assert_eq!(quorum.not_ready(now, &node("c")), None, "it was not asked");
+        assert_eq!(quorum.not_ready(now, &node("a")), Some(node("b")), "another is asked at once");
+        assert_eq!(quorum.not_ready(now, &node("b")), None);
+        assert_eq!((quorum.progress(), quorum.next_deadline()), (Progress::Pending, now + TIMEOUT / 20));
+        assert_eq!(quorum.ask_again(now + TIMEOUT / 21), []);
+        assert_eq!(quorum.ask_again(now + TIMEOUT / 20), nodes("ab"));
+        assert_eq!(quorum.next_deadline(), now + TIMEOUT / 5, "nothing is repeated before they have answered");
+        assert_eq!(quorum.not_ready(now + TIMEOUT / 5, &node("b")), None);
+        assert_eq!(quorum.ask_again(now + TIMEOUT / 5), nodes("ab"), "all are asked now, once");
+        assert_eq!(quorum.next_deadline(), now + TIMEOUT);
+        assert_eq!(quorum.not_ready(now + TIMEOUT / 2, &node("a")), None);
+        assert_eq!(quorum.refuse(&node("a")), None);
+        assert_eq!(quorum.ask_again(now + TIMEOUT), [], "one that was removed meanwhile is not asked");
     }
 
     #[test]

@@ -23,7 +23,7 @@ impl Deadlines {
     }
 
     /// Takes out the deadlines that have come, and those at the front whose requests are over. Returns the pending
-    /// requests whose deadlines have come.
+    /// requests whose deadlines have come, each once for a deadline, however often that was noted.
     pub(super) fn take_due(&mut self, now: Instant, is_pending: impl Fn(u64) -> bool) -> Vec<u64> {
         let mut due = Vec::new();
         while let Some(Reverse((at, request))) = self.heap.peek().copied() {
@@ -35,6 +35,7 @@ impl Deadlines {
             }
             self.heap.pop();
         }
+        due.dedup();
         due
     }
 }
@@ -52,6 +53,7 @@ mod tests {
         (1..=4_u64).rev().for_each(|request| deadlines.note(now + second * request as u32, request));
         assert_eq!(deadlines.take_due(now, |request| request > 2), [] as [u64; 0]);
         assert_eq!(deadlines.next(), Some(now + second * 3));
+        deadlines.note(now + second * 3, 3);
         assert_eq!(deadlines.take_due(now + second * 3, |_| true), [3]);
         assert_eq!(deadlines.take_due(now, |_| false), [] as [u64; 0]);
         assert_eq!(deadlines.next(), None);

@@ -366,6 +366,15 @@ impl ReplicatorCore {
                     None => self.send_state(request, &key, from.clone(), out),
                 }
             }
+            WriteReply::Nack(Refusal::NotReady) => {
+                let next = write.quorum.not_ready(now, from);
+                let (retry_at, over_at) = (write.quorum.next_deadline(), write.quorum.deadline());
+                self.deadlines.note(retry_at, request);
+                if let Some(next) = next {
+                    self.ask_state(over_at, request, &key, next, out);
+                }
+                return;
+            }
             WriteReply::Nack(refusal) => {
                 write.store_refused |= refusal == Refusal::Store;
                 write.otherwise_refused |= refusal != Refusal::Store;
@@ -504,7 +513,15 @@ impl ReplicatorCore {
                 Merged::Expired => None,
                 _ => Some(Some(envelope)),
             }),
-            ReadReply::NotReady => Err(Refusal::NotReady),
+            ReadReply::NotReady | ReadReply::Nack(Refusal::NotReady) => {
+                let (question, next) = (Self::question(read, request), read.quorum.not_ready(now, from));
+                let (retry_at, over_at) = (read.quorum.next_deadline(), read.quorum.deadline());
+                self.deadlines.note(retry_at, request);
+                if let Some(next) = next {
+                    self.ask(over_at, next, question, out);
+                }
+                return;
+            }
             ReadReply::Nack(refusal) => Err(refusal),
         };
         let Some(read) = self.reads.get_mut(&request) else { return };
@@ -597,7 +614,7 @@ impl ReplicatorCore {
                 }
                 continue;
             }
-            let (asked, key) = (write.quorum.escalate(now), write.key.clone());
+            let (asked, key) = (write.quorum.ask_again(now), write.key.clone());
             self.deadlines.note(write.quorum.next_deadline(), request);
             for to in asked {
                 self.send_state(request, &key, to, out);
@@ -610,7 +627,7 @@ impl ReplicatorCore {
                 continue;
             }
             let question = Self::question(read, request);
-            let asked = read.quorum.escalate(now);
+            let asked = read.quorum.ask_again(now);
             self.deadlines.note(read.quorum.next_deadline(), request);
             for to in asked {
                 self.send(to, question.clone(), out);
