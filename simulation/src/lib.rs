@@ -170,6 +170,8 @@ pub type Play = dyn Fn(u64, Option<Omission>) -> Result<Outcome, Violation> + Se
 pub enum Run {
     /// The seed is all there is to it.
     Plain(fn(seed: u64, without: Option<Omission>) -> Result<Outcome, Violation>),
+    /// As it is for [`Run::Plain`], in one of several arrangements.
+    Drawn(Box<Play>),
     /// The seed draws a plan of faults, which can be shown and made smaller.
     Planned {
         /// Plays it.
@@ -198,14 +200,8 @@ pub fn worlds() -> Vec<World> {
     let mut worlds = cluster::worlds();
     worlds.extend(ddata::worlds());
     worlds.extend(persistence::worlds());
+    worlds.extend(sharding::worlds());
     worlds.extend([
-        World {
-            name: "sharding",
-            profile: None,
-            about: "regions and coordinators: no shard lives twice, no order swapped, all answers after healing",
-            omissions: sharding::OMISSIONS,
-            run: Run::Plain(sharding::run),
-        },
         World {
             name: "delivery",
             profile: None,
@@ -233,6 +229,7 @@ impl World {
     pub fn check(&self, seed: u64, without: Option<Omission>) -> Result<Outcome, Violation> {
         match &self.run {
             Run::Plain(run) => guarded("no machine panics", || run(seed, without)),
+            Run::Drawn(run) => guarded("no machine panics", || run(seed, without)),
             Run::Planned { run, .. } => run(seed, without),
         }
     }
@@ -240,7 +237,7 @@ impl World {
     /// What led to the violation of a seed, as far as the world can tell.
     pub fn explain(&self, seed: u64, without: Option<Omission>) -> Option<String> {
         match &self.run {
-            Run::Plain(_) => None,
+            Run::Plain(_) | Run::Drawn(_) => None,
             Run::Planned { explain, .. } => Some(explain(seed, without)),
         }
     }

@@ -2,7 +2,7 @@
 
 use greylag_sharding::{coordinator, region};
 
-use crate::{Omission, Outcome, Violation};
+use crate::{Omission, Outcome, Run, Violation};
 
 #[path = "../../crates/greylag-sharding/tests/simulation/letters.rs"]
 mod letters;
@@ -10,6 +10,7 @@ mod letters;
 #[allow(dead_code, reason = "the crate's own tests use the rest")]
 pub(crate) mod world;
 
+use letters::Letters;
 use world::{Faults, Sabotage, World};
 
 /// The clauses of sharding scenario 96.
@@ -51,13 +52,61 @@ fn sabotage(without: Option<Omission>) -> Sabotage {
     }
 }
 
-pub(crate) fn run(seed: u64, without: Option<Omission>) -> Result<Outcome, Violation> {
-    let tally =
-        World::new(seed, Faults::of(seed), sabotage(without)).run(world::SAFETY, world::PATIENCE).map_err(|what| {
-            Violation {
-                promise: "no shard lives twice, no sender's order is swapped, everything answers after healing",
-                what: what.trim().to_owned(),
-            }
-        })?;
+/// How the world of a profile is drawn.
+type Draw = fn(seed: u64, sabotage: Sabotage) -> World<Letters>;
+
+/// The world as it is, and its other arrangements: name, what is different, how it is drawn.
+const PROFILES: &[(Option<&str>, &str, Draw)] = &[
+    (
+        None,
+        "regions and coordinators: no shard lives twice, no order swapped, all answers after healing",
+        |seed, sabotage| World::new(seed, Faults::of(seed), sabotage),
+    ),
+    (Some("journal"), "the same, over state in a journal", |seed, sabotage| {
+        World::new(seed, Faults::of(seed), sabotage).over_journal()
+    }),
+    (Some("many"), "the same with 3 to 50 shards, over both stores", |seed, sabotage| {
+        over_both(seed, World::new(seed, Faults::of(seed), sabotage).with_shards(3..=50))
+    }),
+    (Some("moved"), "the same with names of nodes that move to other hosts, over both stores", |seed, sabotage| {
+        over_both(seed, World::new(seed, Faults::MOVED, sabotage))
+    }),
+    (
+        Some("remembered"),
+        "the same with remembered entities and ends of the whole cluster, over both stores",
+        |seed, sabotage| {
+            // What is remembered is said after the store is known.
+            over_both(seed, World::new(seed, Faults::with_full_stops(seed), sabotage)).remembering()
+        },
+    ),
+    (Some("stopped"), "the same with users who stop shards, over both stores", |seed, sabotage| {
+        over_both(seed, World::new(seed, Faults::with_stopped_shards(seed), sabotage))
+    }),
+];
+
+/// Eight seeds with a journal follow eight without, since the kinds of faults come again every eight.
+fn over_both(seed: u64, world: World<Letters>) -> World<Letters> {
+    if seed / 8 % 2 == 0 { world } else { world.over_journal() }
+}
+
+pub(crate) fn worlds() -> Vec<crate::World> {
+    let world = |(profile, about, draw): &(Option<&'static str>, &'static str, Draw)| {
+        let draw = *draw;
+        crate::World {
+            name: "sharding",
+            profile: *profile,
+            about,
+            omissions: if profile.is_none() { OMISSIONS } else { &[] },
+            run: Run::Drawn(Box::new(move |seed, without| run(draw(seed, sabotage(without))))),
+        }
+    };
+    PROFILES.iter().map(world).collect()
+}
+
+fn run(mut world: World<Letters>) -> Result<Outcome, Violation> {
+    let tally = world.run(world::SAFETY, world::PATIENCE).map_err(|what| Violation {
+        promise: "no shard lives twice, no sender's order is swapped, everything answers after healing",
+        what: what.trim().to_owned(),
+    })?;
     Ok(Outcome { steps: tally.steps, faults: tally.faults, checked: tally.handled, ..Outcome::default() })
 }

@@ -1,4 +1,4 @@
-//! What one node does without a network: tells to 10,000 entities, and memory per idle entity.
+//! What one node does without a network: tells to 10,000 entities, and starts, memory and scattered tells of many more.
 //!
 //! `cargo bench -p greylag-sharding --bench local` prints the median of several runs with the least
 //! and the greatest. CPU time and memory are read from `/proc`, so figures need Linux. Each memory
@@ -6,24 +6,28 @@
 
 #![allow(clippy::print_stdout, missing_docs)]
 
+mod support;
+
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_core::{Registry, ReplyTo};
 use greylag_sharding::settings::PassivationSettings;
 use greylag_sharding::{Ctx, Entity, EntityKey, EntityRef, EntityType, Failure, Region, Sharding, ShardingSettings};
 use greylag_transport::memory::MemoryNetwork;
+use support::{PATIENCE, cpu_seconds, is_measured, report, resident_bytes};
 use tokio::runtime::Runtime;
 
 const RUNS: usize = 7;
 const ENTITIES: usize = 10_000;
 const ROUNDS: usize = 20;
 const ROUND: usize = 200_000;
-const IDLE_ENTITIES: usize = 1_000_000;
-const PATIENCE: Duration = Duration::from_secs(60);
+const BUFFER: usize = 1_000_000;
+/// What a process of this program does that has many entities.
+const MANY: &str = "--entities";
 
 enum Message {
     Add(u64),
@@ -48,8 +52,10 @@ impl Entity for Counter {
 }
 
 fn main() {
-    if std::env::args().any(|arg| arg == "--idle-entities") {
-        return println!("{}", bytes_per_idle_entity());
+    let mut arguments = std::env::args().skip_while(|argument| argument != MANY).skip(1);
+    if let Some(count) = arguments.next() {
+        let [each, all, starts, cold] = many_entities(count.parse().expect("a number"));
+        return println!("{each} {all} {starts} {cold}");
     }
     for workers in [1, 2] {
         let runs: Vec<_> = (0..RUNS).map(|_| tells(workers)).collect();
@@ -61,31 +67,32 @@ fn main() {
         );
     }
     look_at_the_tick();
-    let this = std::env::current_exe().expect("a running program has a path");
-    let idle = (0..3).map(|_| {
-        let output = Command::new(&this).arg("--idle-entities").output().expect("this program runs");
-        String::from_utf8_lossy(&output.stdout).trim().parse().expect("it prints a number")
-    });
-    report(&format!("memory per idle entity at {IDLE_ENTITIES}, beyond id (16) and state (8): bytes"), idle);
+    let sizes: &[usize] = if is_measured() { &[100_000, 1_000_000, 10_000_000] } else { &[10_000] };
+    sizes.iter().for_each(|count| report_many(*count));
 }
 
-fn report(what: &str, runs: impl Iterator<Item = f64>) {
-    let mut runs: Vec<_> = runs.collect();
-    runs.sort_by(f64::total_cmp);
-    println!(
-        "{what}: median {:.0} (of {}: {:.0} to {:.0})",
-        runs[runs.len() / 2],
-        runs.len(),
-        runs[0],
-        runs[runs.len() - 1]
-    );
+/// Each run is a process of its own: what one run has freed would flatter the next.
+fn report_many(count: usize) {
+    let this = std::env::current_exe().expect("a running program has a path");
+    let runs: Vec<Vec<f64>> = (0..3)
+        .map(|_| {
+            let output = Command::new(&this).args([MANY, &count.to_string()]).output().expect("this program runs");
+            let text = String::from_utf8_lossy(&output.stdout);
+            text.split_whitespace().map(|number| number.parse().expect("a number")).collect()
+        })
+        .collect();
+    let of = |part: usize| runs.iter().map(move |run| run[part]);
+    report(&format!("{count} idle entities: bytes of each, beyond id (16) and state (8)"), of(0));
+    report(&format!("{count} idle entities: MiB of the process, with ids and states"), of(1));
+    report(&format!("{count} entities started one after the other: starts/s"), of(2));
+    report(&format!("{count} entities told in scattered order, by their ids: messages/s"), of(3));
 }
 
 async fn counters(shards: u32) -> Region<Message> {
     let remoting = MemoryNetwork::new().node("bench:1#1".parse().expect("valid"), Arc::new(Registry::new()));
     let settings = ShardingSettings {
         number_of_shards: shards,
-        buffer_size: IDLE_ENTITIES,
+        buffer_size: BUFFER,
         passivation: PassivationSettings::none(),
         ..ShardingSettings::default()
     };
@@ -105,7 +112,7 @@ fn flood(threads: usize, counters: impl FnOnce(&Runtime) -> Region<Message>) -> 
     let runtime = runtime.expect("threads can be started");
     let region = counters(&runtime);
     let refs: Vec<_> = (0..ENTITIES).map(|n| region.entity_ref(format!("customer-{n}"))).collect();
-    runtime.block_on(count(&refs));
+    runtime.block_on(count_all(&refs));
 
     let (wall, cpu) = (Instant::now(), cpu_seconds());
     std::thread::scope(|scope| {
@@ -114,7 +121,7 @@ fn flood(threads: usize, counters: impl FnOnce(&Runtime) -> Region<Message>) -> 
             scope.spawn(move || send(part, ROUNDS * ROUND / threads, handle));
         }
     });
-    let sum = runtime.block_on(count(&refs));
+    let sum = runtime.block_on(count_all(&refs));
     let (wall, cpu) = (wall.elapsed().as_secs_f64(), cpu_seconds() - cpu);
     assert_eq!(sum, (ROUNDS * ROUND) as u64, "every message was handled once");
     let messages = (ROUNDS * ROUND) as f64;
@@ -132,7 +139,7 @@ fn send(refs: &[EntityRef<Message>], messages: usize, runtime: &tokio::runtime::
     }
 }
 
-async fn count(refs: &[EntityRef<Message>]) -> u64 {
+async fn count_all(refs: &[EntityRef<Message>]) -> u64 {
     let mut sum = 0;
     for counter in refs {
         sum += counter.ask(Message::Get).timeout(PATIENCE).await.expect("every entity answers");
@@ -190,7 +197,7 @@ async fn counters_in_a_cluster(shards: u32) -> (Cluster, Region<Message>) {
     let cluster = Cluster::start(ClusterSettings::default(), remoting).await.expect("valid settings");
     let settings = ShardingSettings {
         number_of_shards: shards,
-        buffer_size: IDLE_ENTITIES,
+        buffer_size: BUFFER,
         passivation: PassivationSettings::none(),
         ..ShardingSettings::default()
     };
@@ -203,41 +210,47 @@ async fn counters_in_a_cluster(shards: u32) -> (Cluster, Region<Message>) {
     (cluster, region)
 }
 
-fn bytes_per_idle_entity() -> f64 {
+/// What so many entities cost that are started one after the other, and how fast they are found again.
+fn many_entities(count: usize) -> [f64; 4] {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.expect("threads can be started");
     runtime.block_on(async {
         let region = counters(64).await;
-        count(&(0..2000).map(|n| region.entity_ref(format!("warm-{n}"))).collect::<Vec<_>>()).await;
+        count_all(&(0..2000).map(|n| region.entity_ref(format!("warm-{n}"))).collect::<Vec<_>>()).await;
+        // Sixteen bytes.
+        let entity = |n: usize| region.entity_ref(format!("entity-{n:09}"));
         let before = resident_bytes();
-        for n in 0..IDLE_ENTITIES {
-            // Sixteen bytes.
-            let counter = region.entity_ref(format!("entity-{n:09}"));
-            if n % 1000 == 0 {
-                counter.ask(Message::Get).timeout(PATIENCE).await.expect("it answers");
-            } else {
-                counter.tell(Message::Add(1)).expect("the inbox has room");
-            }
+        let start = Instant::now();
+        for n in 0..count {
+            tell_or_ask(&entity(n), n).await;
         }
-        for n in (0..IDLE_ENTITIES).step_by(997) {
-            let counter = region.entity_ref(format!("entity-{n:09}"));
-            counter.ask(Message::Get).timeout(PATIENCE).await.expect("it answers");
-        }
+        settle(count, &entity).await;
+        let starts = count as f64 / start.elapsed().as_secs_f64();
         let used = resident_bytes() - before;
-        used / IDLE_ENTITIES as f64 - 16.0 - size_of::<Counter>() as f64
+        let start = Instant::now();
+        let tells = count.min(2_000_000);
+        for n in 0..tells {
+            // Far from the one before, wherever that was.
+            tell_or_ask(&entity(n.wrapping_mul(2_654_435_761) % count), n).await;
+        }
+        settle(count, &entity).await;
+        let cold = tells as f64 / start.elapsed().as_secs_f64();
+        [used / count as f64 - 16.0 - size_of::<Counter>() as f64, used / f64::from(1 << 20), starts, cold]
     })
 }
 
-fn resident_bytes() -> f64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
-    let pages: f64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("the second number");
-    pages * 4096.0
+/// One in a thousand asks, so that the sender runs no further ahead.
+async fn tell_or_ask(counter: &EntityRef<Message>, n: usize) {
+    if n.is_multiple_of(1000) {
+        counter.ask(Message::Get).timeout(PATIENCE).await.expect("it answers");
+    } else {
+        counter.tell(Message::Add(1)).expect("the inbox has room");
+    }
 }
 
-/// User and system time of this process.
-fn cpu_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
-    let fields: Vec<&str> = stat.rsplit(')').next().expect("a name in parentheses").split_whitespace().collect();
-    let ticks: f64 = [fields[11], fields[12]].iter().map(|field| field.parse::<f64>().expect("a number")).sum();
-    ticks / 100.0
+/// Waits for some entities of every shard.
+async fn settle(count: usize, entity: &impl Fn(usize) -> EntityRef<Message>) {
+    for n in (0..count).step_by((count / 1000).max(1)) {
+        entity(n).ask(Message::Get).timeout(PATIENCE).await.expect("it answers");
+    }
 }

@@ -808,6 +808,21 @@ fn scenario_88_a_copy_of_the_home_does_not_open_the_route_behind_the_mark() {
     }
 }
 
+/// An order of an older handoff that comes late does not have P forget that it has closed its route for a newer one (seed
+/// 67432).
+#[test]
+fn scenario_88_a_late_order_of_an_older_handoff_does_not_let_a_copy_of_the_home_open_the_route() {
+    let attempt = |n| Attempt(generation(n).as_u64());
+    let mut lab = Lab::owned_by_o();
+    lab.begin(P, O, 1, attempt(2).0);
+    lab.route(P, Home { flushed: Some(attempt(2)), ..home(N, 3) });
+    assert_eq!(lab.nodes[P].published, Route::Remote { region: region(N), generation: generation(3) });
+    lab.begin(P, N, 3, attempt(4).0);
+    lab.begin(P, O, 1, attempt(2).0);
+    lab.route(P, home(N, 3));
+    assert_eq!(lab.nodes[P].published, Route::Closed);
+}
+
 /// N is handed off without ever having been told to host: what waits there from before is no leftover, since N cannot know what
 /// was handled meanwhile, and the next owner takes leftovers unseen (seed 10057).
 #[test]

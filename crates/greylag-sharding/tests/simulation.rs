@@ -19,6 +19,7 @@ mod world;
 use std::time::Duration;
 
 use greylag_sharding::{coordinator, region};
+use letters::Letters;
 use world::{Faults, Sabotage, Tally, World};
 
 fn seeds(gate: u64) -> u64 {
@@ -63,6 +64,40 @@ fn promises_hold_over_a_journal_under_drawn_faults() {
     }
     assert!(total.handled * 2 > total.sent, "the runs do something: {total:?}");
     assert!(total.moved > 100, "shards move: {total:?}");
+}
+
+/// Plays seeds over both stores, in turns, so that each kind of faults meets both.
+fn over_both(seeds: u64, draw: impl Fn(u64) -> World<Letters>) {
+    for seed in 0..seeds {
+        let world = if seed / 8 % 2 == 0 { draw(seed) } else { draw(seed).over_journal() };
+        play(seed, world);
+    }
+}
+
+fn play(seed: u64, mut world: World<Letters>) {
+    world.run(world::SAFETY, world::PATIENCE).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+}
+
+/// sharding 96: with 3 to 50 shards, so that decisions about many are under way at once.
+#[test]
+fn promises_hold_with_many_shards() {
+    over_both(seeds(48), |seed| World::new(seed, Faults::of(seed), Sabotage::default()).with_shards(3..=50));
+}
+
+/// sharding 75: after healing every shard whose entities are remembered lives, though no message has asked for it; also
+/// where the whole cluster has ended.
+#[test]
+fn remembered_shards_live_again_under_drawn_faults() {
+    for seed in 0..seeds(96) {
+        let world = World::new(seed, Faults::with_full_stops(seed), Sabotage::default());
+        play(seed, if seed / 8 % 2 == 0 { world.remembering() } else { world.over_journal().remembering() });
+    }
+}
+
+/// sharding 40: requests to stop shards are answered to their end, and what is sent meanwhile is handled.
+#[test]
+fn promises_hold_while_users_stop_shards() {
+    over_both(seeds(96), |seed| World::new(seed, Faults::with_stopped_shards(seed), Sabotage::default()));
 }
 
 #[test]

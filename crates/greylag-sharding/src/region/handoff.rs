@@ -38,7 +38,10 @@ impl Region {
                 return acked.flushed;
             }
             let flushed = this.give_up_route(now, shard, slot, (generation, attempt, &owner), out);
-            slot.acked = Some(Acked { generation, attempt, flushed });
+            // An order that comes late, behind one of a newer try, leaves what is known of that.
+            if slot.acked.is_none_or(|acked| acked.attempt < attempt) {
+                slot.acked = Some(Acked { generation, attempt, flushed });
+            }
             flushed
         });
         let shard = shard.clone();

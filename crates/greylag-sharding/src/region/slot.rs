@@ -35,7 +35,7 @@ pub(super) struct Slot {
     /// The driver was asked for another turn of the flush.
     pub(super) is_turn_asked: bool,
     pub(super) asking: Asking,
-    /// The ack last given to a `BeginHandOff`, which a repeat gets again.
+    /// The ack given to the `BeginHandOff` of the newest try, which a repeat gets again.
     pub(super) acked: Option<Acked>,
     /// The largest attempt per sender of a flush mark.
     pub(super) marks: BTreeMap<RegionId, Attempt>,

@@ -9,32 +9,41 @@
 //! link, control messages come twice and late, nodes crash, pause, leave, come back as new processes,
 //! coordinators fail and two of them may run, data lanes stand still for longer than anything waits for them.
 
+#[path = "cluster.rs"]
+mod cluster;
+#[path = "faults.rs"]
+mod faults;
 #[path = "journal.rs"]
 mod journal;
+#[path = "requests.rs"]
+mod requests;
+#[path = "store.rs"]
+mod store;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
-use greylag_cluster::AppVersion;
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
-use greylag_sharding::coordinator::{self, Coordinator, CoordinatorConfig, Meta, StateEvent, StopReason, StoredState};
+use greylag_sharding::coordinator::{self, Coordinator, CoordinatorConfig, StateEvent, StopReason};
 use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::{MemberFacts, Members, Phase, Removal};
+use greylag_sharding::membership::Members;
 use greylag_sharding::message::{CoordinatorId, FromCoordinator, Mark, PeerMessage, RegionMessage, Stamp};
 use greylag_sharding::region::{
-    self, Effect, MessageInfo, Provenance, Region, RegionConfig, RegionEvent, RegionState, Returned, Route, Token,
+    self, Effect, MessageInfo, Provenance, Region, RegionEvent, RegionState, Returned, Route, Token,
 };
+use greylag_sharding::remember::RememberStore;
 use greylag_sharding::settings::ShardingSettings;
 use greylag_testkit::deadlines::assert_moved;
 use greylag_testkit::network::{Happening, Link, Network, NodeId};
-use greylag_transport::Lane;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use self::journal::{Answer, FakeJournal, Fate};
+use self::journal::FakeJournal;
+use self::requests::Requests;
+use self::store::Store;
 
 pub(crate) const MARGIN: Duration = Duration::from_millis(1500);
 /// How long a run lasts before the faults stop.
@@ -143,11 +152,22 @@ enum Timer<A: Application> {
         incarnation: u64,
         batch: u64,
     },
+    ReadRemembered {
+        node: usize,
+        incarnation: u64,
+    },
+    Remember {
+        node: usize,
+        incarnation: u64,
+        shards: Vec<ShardId>,
+    },
     Coordinate {
         node: usize,
         incarnation: u64,
         input: coordinator::Input,
     },
+    /// Every process ends.
+    FullStop,
     Remove {
         node: usize,
         clean: bool,
@@ -238,6 +258,10 @@ pub(crate) struct Faults {
     pub(crate) restart: bool,
     /// Names of nodes that are cut off lead to new processes on other hosts.
     pub(crate) moved: bool,
+    /// All processes end, after the cluster has prepared for it or at once, and new ones begin.
+    pub(crate) full_stop: bool,
+    /// Users stop shards.
+    pub(crate) stop_shards: bool,
 }
 
 impl Faults {
@@ -254,6 +278,8 @@ impl Faults {
         slow_control: true,
         restart: true,
         moved: false,
+        full_stop: false,
+        stop_shards: false,
     };
 
     /// Everything, and names that move.
@@ -271,8 +297,18 @@ impl Faults {
         }
     }
 
+    /// Those of a seed, and ends of the whole cluster.
+    pub(crate) fn with_full_stops(seed: u64) -> Self {
+        Self { full_stop: true, ..Self::of(seed) }
+    }
+
+    /// Those of a seed, and users who stop shards.
+    pub(crate) fn with_stopped_shards(seed: u64) -> Self {
+        Self { stop_shards: true, ..Self::of(seed) }
+    }
+
     pub(crate) fn breaks_links(self) -> bool {
-        self.crash || self.cut || self.pause || self.stall || self.restart
+        self.crash || self.cut || self.pause || self.stall || self.restart || self.full_stop
     }
 }
 
@@ -308,9 +344,9 @@ pub(crate) struct World<A: Application> {
     /// Versions of the cluster's membership; nodes learn of them one after the other.
     views: Vec<Members>,
     pub(crate) shards: u32,
-    store: StoredState,
-    /// In mode persistence, and then in place of the store; what it takes in one append.
-    journal: Option<(FakeJournal, usize)>,
+    store: Store,
+    fingerprint: Fingerprint,
+    requests: Requests,
     incarnations: u64,
     pub(crate) faults: Faults,
     pub(crate) faulty: bool,
@@ -323,7 +359,6 @@ pub(crate) struct World<A: Application> {
     pub(crate) app: A,
     violation: Option<String>,
     trace: Option<Vec<String>>,
-    clock_back: u64,
     random_strategy: bool,
 }
 
@@ -348,8 +383,9 @@ impl<A: Application> World<A> {
             nodes: Vec::new(),
             views: vec![Members::default()],
             shards,
-            store: StoredState::default(),
-            journal: None,
+            store: Store::default(),
+            fingerprint: Self::fingerprint(),
+            requests: Requests::default(),
             incarnations: 0,
             faults,
             faulty: true,
@@ -360,7 +396,6 @@ impl<A: Application> World<A> {
             app,
             violation: None,
             trace: std::env::var("GREYLAG_TRACE").is_ok().then(Vec::new),
-            clock_back: 0,
             random_strategy,
         };
         for _ in 0..count {
@@ -374,7 +409,35 @@ impl<A: Application> World<A> {
     /// The same in mode persistence, over a journal that takes one event in an append, or a few, or any number.
     pub(crate) fn over_journal(mut self) -> Self {
         let max_batch = [1, 2, 3, usize::MAX][self.net.rng().random_range(0..4)];
-        self.journal = Some((FakeJournal::new(self.sabotage.unfenced), max_batch));
+        self.store.journal = Some((FakeJournal::new(self.sabotage.unfenced), max_batch));
+        self.with_fingerprint(|fingerprint| fingerprint.state_store_mode = StateStoreMode::Persistence)
+    }
+
+    /// The same with entities that are remembered: a shard that had a home has another one without being asked for. In
+    /// mode persistence, homes say which shards those are, or a store of its own does.
+    pub(crate) fn remembering(mut self) -> Self {
+        let with_homes = self.store.journal.is_some() && self.chance(0.5);
+        let store = if with_homes { RememberStore::EventSourced } else { RememberStore::Ddata };
+        self.store.remembered = Some(BTreeSet::new());
+        self.with_fingerprint(|fingerprint| {
+            fingerprint.remember_entities = true;
+            fingerprint.remember_entities_store = store.name().to_owned();
+        })
+    }
+
+    /// The same with so many shards.
+    pub(crate) fn with_shards(mut self, shards: RangeInclusive<u32>) -> Self {
+        self.shards = self.net.rng().random_range(shards);
+        self
+    }
+
+    /// Changes what all regions and coordinators take the type to be.
+    fn with_fingerprint(mut self, change: impl FnOnce(&mut Fingerprint)) -> Self {
+        change(&mut self.fingerprint);
+        for node in 0..self.nodes.len() {
+            let (id, proxy) = (self.nodes[node].region.id().clone(), self.nodes[node].proxy);
+            self.nodes[node].region = self.new_region(node, id, proxy);
+        }
         self
     }
 
@@ -389,6 +452,7 @@ impl<A: Application> World<A> {
         self.heal();
         let healed = self.net.now() + Duration::from_secs(20);
         self.run_until(healed);
+        self.check_remembered();
         // The first message along a route that is two moves old is a gap by the rule of sharding §2.6; it
         // also puts the route right, so whatever follows has to be handled.
         A::warm_up(self);
@@ -400,6 +464,7 @@ impl<A: Application> World<A> {
             let next = self.net.now() + Duration::from_secs(1);
             self.run_until(next.min(end));
         }
+        self.check_requests();
         if self.violation.is_none() {
             self.violation = A::verdict(self);
         }
@@ -481,465 +546,6 @@ impl<A: Application> World<A> {
             state_store_mode: StateStoreMode::Ddata,
             role: String::new(),
             codec: Vec::new(),
-        }
-    }
-
-    // --- the cluster ---
-
-    fn add_node(&mut self) {
-        self.add_node_named(None);
-    }
-
-    /// `name`: the node whose address the process has; `None`: a new one.
-    fn add_node_named(&mut self, name: Option<usize>) {
-        let net = self.net.add_node();
-        let index = net.0;
-        for node in self.nodes.iter().filter(|node| node.moved) {
-            self.net.cut(net, node.net);
-            self.net.cut(node.net, net);
-        }
-        let address = match name {
-            Some(name) => self.nodes[name].address.address().to_string(),
-            None => format!("n{index}:1"),
-        };
-        let address: UniqueAddress = format!("{address}#{}", index + 1).parse().expect("an address");
-        let id = RegionId { node: address.clone(), incarnation: 1 };
-        let proxy = index == 2 && self.chance(0.3);
-        let region = self.new_region(index, id, proxy);
-        self.nodes.push(Node {
-            net,
-            address: address.clone(),
-            region,
-            coordinator: None,
-            seen_epoch: 0,
-            view: 0,
-            removed_at: BTreeMap::new(),
-            routes: BTreeMap::new(),
-            admitted: BTreeSet::new(),
-            shards: BTreeMap::new(),
-            tokens: BTreeMap::new(),
-            alive: true,
-            suspect: false,
-            held: false,
-            resumes: None,
-            leaving: false,
-            moved: false,
-            proxy,
-        });
-        let facts = MemberFacts {
-            phase: Phase::Up,
-            up_number: index as u32 + 1,
-            reachable: true,
-            roles: BTreeSet::new(),
-            app_version: AppVersion::default(),
-        };
-        self.change_view(|members| {
-            members.members.insert(address, facts);
-        });
-    }
-
-    fn new_region(&self, node: usize, id: RegionId, proxy: bool) -> Region {
-        let config = RegionConfig {
-            id,
-            proxy,
-            fingerprint: Self::fingerprint(),
-            coordinator_role: String::new(),
-            settings: Self::settings(),
-            lane_of: Arc::new(|shard: &ShardId| Lane::ordinary((shard.index().unwrap_or(0) % 2) as u16)),
-        };
-        let mut region = Region::new(config, self.now());
-        // Buffers are small here: what takes one turn elsewhere takes several, with everything else in between.
-        region.flush_in_turns_of(1 + node % 3);
-        if let Some(sabotage) = self.sabotage.region {
-            region.sabotage(sabotage);
-        }
-        region
-    }
-
-    /// The cluster agrees on a new view; every node learns of it in its own time.
-    fn change_view(&mut self, change: impl FnOnce(&mut Members)) {
-        let mut members = self.views.last().expect("there is a first").clone();
-        change(&mut members);
-        self.views.push(members);
-        let version = self.views.len() as u64 - 1;
-        for node in 0..self.nodes.len() {
-            let delay = self.random(0, 300);
-            self.after(delay, Timer::View { node, version });
-        }
-    }
-
-    fn on_view(&mut self, node: usize, version: u64) {
-        let now = self.now();
-        let members = &self.views[version as usize];
-        let state = &mut self.nodes[node];
-        if !state.alive || state.view >= version || !members.contains(&state.address) {
-            return;
-        }
-        state.view = version;
-        let mut own = members.clone();
-        for (address, removal) in &mut own.removed {
-            removal.at = *state.removed_at.entry(address.clone()).or_insert(now);
-        }
-        let own = Arc::new(own);
-        if let Some((incarnation, _)) = &state.coordinator {
-            let (incarnation, input) = (*incarnation, coordinator::Input::Membership(own.clone()));
-            self.coordinate(node, incarnation, input);
-        }
-        let gone: Vec<_> = own.removed.keys().cloned().collect();
-        self.tell(node, region::Input::Membership(own));
-        for address in gone {
-            self.tell(node, region::Input::HandedBack { node: address, frames: Vec::new() });
-        }
-        if self.is_oldest(node) && self.nodes[node].coordinator.is_none() {
-            let delay = self.random(10, 400);
-            self.after(delay, Timer::StartCoordinator { node });
-        }
-    }
-
-    fn members_of(&self, node: usize) -> Arc<Members> {
-        let state = &self.nodes[node];
-        let mut own = self.views[state.view as usize].clone();
-        for (address, removal) in &mut own.removed {
-            removal.at = state.removed_at.get(address).copied().unwrap_or(removal.at);
-        }
-        Arc::new(own)
-    }
-
-    fn is_oldest(&self, node: usize) -> bool {
-        let members = &self.views[self.nodes[node].view as usize];
-        let staying = members.members.iter().filter(|(_, m)| !matches!(m.phase, Phase::Down | Phase::Exiting));
-        staying.min_by_key(|(_, m)| m.up_number).is_some_and(|(oldest, _)| *oldest == self.nodes[node].address)
-    }
-
-    pub(crate) fn living(&self) -> Vec<usize> {
-        (0..self.nodes.len()).filter(|n| self.nodes[*n].alive).collect()
-    }
-
-    // --- faults ---
-
-    fn on_fault(&mut self) {
-        if !self.faulty {
-            return;
-        }
-        let living = self.living();
-        let settled: Vec<_> =
-            living.iter().copied().filter(|n| self.nodes[*n].resumes.is_none() && !self.nodes[*n].leaving).collect();
-        let pick = self.net.rng().random_range(0..settled.len().max(1));
-        let Some(&node) = settled.get(pick) else { return self.after(500 * MS, Timer::Fault) };
-        let faults = self.faults;
-        let enough = settled.len() > 2;
-        self.tally.faults += 1;
-        match self.net.rng().random_range(0..12) {
-            0 if faults.crash && enough => self.crash(node),
-            1 if faults.pause && enough => self.pause(node),
-            2 | 3 if faults.cut => self.cut_links(node),
-            4 if faults.leave && enough => self.leave(node),
-            5 if faults.failover => self.fail_coordinator(),
-            6 if faults.shard_failure => A::fail_shard(self, node),
-            7 if faults.lost_state && self.chance(0.5) => {
-                self.note(|| "store: everything is lost".into());
-                self.store = StoredState::default();
-                self.clock_back = 100;
-                self.fail_coordinator();
-            }
-            8 if faults.moved && enough => self.move_name(node),
-            9 if faults.stall => {
-                let lane = self.net.rng().random_range(1..=2);
-                let time = self.random(200, 5000);
-                self.stall_lane(node, lane, time);
-            }
-            11 if faults.slow_control => {
-                let time = self.random(100, 600);
-                self.stall_lane(node, 0, time);
-            }
-            10 if faults.restart => self.stop_region(node),
-            _ => {}
-        }
-        if self.living().len() < 4 && self.chance(0.5) && (faults.crash || faults.leave) {
-            self.add_node();
-        }
-        let next = self.random(200, 1200);
-        self.after(next, Timer::Fault);
-    }
-
-    fn crash(&mut self, node: usize) {
-        self.note(|| format!("n{node}: crash"));
-        self.end_process(node);
-        let delay = self.random(500, 1500);
-        let clean = self.chance(0.3);
-        self.after(delay, Timer::Remove { node, clean });
-    }
-
-    fn end_process(&mut self, node: usize) {
-        self.net.crash(self.nodes[node].net);
-        let state = &mut self.nodes[node];
-        state.alive = false;
-        state.coordinator = None;
-        state.shards.clear();
-        A::on_end(self, node);
-        for other in self.living() {
-            self.lose_link(other, node);
-        }
-    }
-
-    fn lose_link(&mut self, at: usize, peer: usize) {
-        let address = self.nodes[peer].address.clone();
-        for lane in [Lane::CONTROL, Lane::ordinary(0), Lane::ordinary(1)] {
-            self.tell(at, region::Input::LinkLost { node: address.clone(), lane });
-        }
-    }
-
-    /// A process stands still. Longer than others put up with, it is removed meanwhile.
-    fn pause(&mut self, node: usize) {
-        let pause = self.random(100, 4000);
-        self.note(|| format!("n{node}: pause {pause:?}"));
-        self.net.pause(self.nodes[node].net, pause);
-        self.nodes[node].resumes = Some(self.net.now() + pause);
-        self.after(pause, Timer::Resume { node });
-        if pause > 2000 * MS {
-            let delay = self.random(1000, 1900);
-            self.after(delay, Timer::Remove { node, clean: false });
-        }
-    }
-
-    fn on_resume(&mut self, node: usize) {
-        self.nodes[node].resumes = None;
-        if !self.nodes[node].alive {
-            return;
-        }
-        let removed = !self.views.last().expect("there is one").contains(&self.nodes[node].address);
-        let long = removed || self.chance(0.5);
-        if long {
-            // The first thing a process does after a long pause is to distrust its own view.
-            self.suspect(node);
-            let delay = self.random(50, 400);
-            self.after(delay, if removed { Timer::Downed { node } } else { Timer::Trust { node } });
-        }
-    }
-
-    fn suspect(&mut self, node: usize) {
-        self.nodes[node].suspect = true;
-        self.tell(node, region::Input::SelfSuspect);
-        if let Some((incarnation, _)) = &self.nodes[node].coordinator {
-            self.coordinate(node, *incarnation, coordinator::Input::SelfSuspect);
-        }
-    }
-
-    fn trust(&mut self, node: usize) {
-        if !self.nodes[node].alive {
-            return;
-        }
-        // Trust rests on hearing from the others, and they may have removed it since.
-        if !self.views.last().is_some_and(|view| view.contains(&self.nodes[node].address)) {
-            return self.downed(node);
-        }
-        self.nodes[node].suspect = false;
-        self.tell(node, region::Input::SelfTrusted);
-        if let Some((incarnation, _)) = &self.nodes[node].coordinator {
-            self.coordinate(node, *incarnation, coordinator::Input::SelfTrusted);
-        }
-    }
-
-    fn downed(&mut self, node: usize) {
-        if self.nodes[node].alive {
-            self.note(|| format!("n{node}: downed"));
-            self.tell(node, region::Input::SelfDowned);
-            self.end_process(node);
-        }
-    }
-
-    /// Links of one node break: for a moment, or so long that the node is downed.
-    fn cut_links(&mut self, node: usize) {
-        let others: Vec<_> = self.living().into_iter().filter(|n| *n != node).collect();
-        let long = self.chance(0.25) && others.len() > 2;
-        let some = self.net.rng().random_range(1..=others.len().max(1));
-        let cut: Vec<_> = if long { others } else { others.into_iter().take(some).collect() };
-        let duration = if long { Duration::from_secs(60) } else { self.random(5, 900) };
-        self.note(|| format!("n{node}: cut from {cut:?} for {duration:?}"));
-        for peer in cut {
-            let (a, b) = (self.nodes[node].net, self.nodes[peer].net);
-            self.net.cut(a, b);
-            self.net.cut(b, a);
-            self.after(duration, Timer::Mend { a: node, b: peer });
-        }
-        if long {
-            // Both sides come to their decision at about the same time; the margin covers the rest.
-            let down = self.random(900, 1400);
-            let remove = self.random(900, 1400);
-            self.nodes[node].leaving = true;
-            self.after(down, Timer::Downed { node });
-            self.after(remove, Timer::Remove { node, clean: false });
-        }
-    }
-
-    /// A lane from the node to another one stands still, and loses nothing.
-    fn stall_lane(&mut self, from: usize, lane: u32, time: Duration) {
-        let others: Vec<_> = self.living().into_iter().filter(|n| *n != from).collect();
-        let Some(&to) = others.get(self.net.rng().random_range(0..others.len().max(1))) else { return };
-        self.note(|| format!("n{from}: lane {lane} to n{to} stands still for {time:?}"));
-        self.stalled.entry((from, to, lane)).or_default();
-        self.after(time, Timer::Flow { from, to, lane });
-    }
-
-    fn on_flow(&mut self, from: usize, to: usize, lane: u32) {
-        let (a, b) = (self.nodes[from].net, self.nodes[to].net);
-        for wire in self.stalled.remove(&(from, to, lane)).unwrap_or_default() {
-            if self.nodes[from].alive {
-                self.net.send(a, b, lane, wire);
-            }
-        }
-    }
-
-    /// The region of the node ends at once, and another one begins.
-    fn stop_region(&mut self, node: usize) {
-        self.note(|| format!("n{node}: the region stops"));
-        self.tell(node, region::Input::Stop);
-        self.restart_region(node);
-    }
-
-    /// Begins with a new region once nothing of the former one lives any more.
-    fn restart_region(&mut self, node: usize) {
-        if !self.nodes[node].alive || self.nodes[node].leaving {
-            return;
-        }
-        if self.nodes[node].region.state() != RegionState::Stopped || self.nodes[node].suspect {
-            return self.after(50 * MS, Timer::Reopen { node });
-        }
-        let RegionId { node: address, incarnation } = self.nodes[node].region.id().clone();
-        let incarnation = if self.sabotage.incarnation { incarnation } else { incarnation + 1 };
-        self.note(|| format!("n{node}: region {incarnation} begins"));
-        let region = self.new_region(node, RegionId { node: address, incarnation }, self.nodes[node].proxy);
-        let state = &mut self.nodes[node];
-        state.region = region;
-        state.routes.clear();
-        state.admitted.clear();
-        let coordinator = state.coordinator.as_ref().map(|(incarnation, _)| *incarnation);
-        let members = self.members_of(node);
-        self.tell(node, region::Input::Membership(members));
-        self.tell(node, region::Input::Coordinator(coordinator));
-    }
-
-    /// A node is cut off for good, and its name leads to a process on another host. Both sides come to their verdict
-    /// later than the margin lasts, as by default settings; or no resolver decides (`none`), and the old process goes on
-    /// until its host is gone and an operator says so. Source: cluster 76, M25, S20 (a).
-    fn move_name(&mut self, node: usize) {
-        self.note(|| format!("n{node}: cut off, and its name moves"));
-        for peer in self.living().into_iter().filter(|peer| *peer != node) {
-            let (a, b) = (self.nodes[node].net, self.nodes[peer].net);
-            self.net.cut(a, b);
-            self.net.cut(b, a);
-        }
-        self.nodes[node].leaving = true;
-        self.nodes[node].moved = true;
-        if self.chance(0.5) {
-            let down = self.verdict_after();
-            let remove = self.verdict_after();
-            self.after(down, Timer::Downed { node });
-            self.after(remove, Timer::Remove { node, clean: false });
-        } else {
-            let end = self.margin + self.random(3_000, 5_000);
-            self.after(end, Timer::End { node });
-        }
-        let moves = self.random(0, 1_000);
-        self.after(moves, Timer::Join { old: node });
-    }
-
-    fn verdict_after(&mut self) -> Duration {
-        MARGIN + self.random(500, 1_000)
-    }
-
-    /// Source: cluster M25: the new process waits until the old one is removed.
-    fn on_join_elsewhere(&mut self, old: usize) {
-        let is_held = self.views.last().is_some_and(|view| view.contains(&self.nodes[old].address));
-        if is_held && self.sabotage.moved_name {
-            self.remove(old, false);
-        } else if is_held {
-            return self.after(100 * MS, Timer::Join { old });
-        }
-        self.add_node_named(Some(old));
-    }
-
-    fn mend(&mut self, a: usize, b: usize) {
-        let (na, nb) = (self.nodes[a].net, self.nodes[b].net);
-        self.net.mend(na, nb);
-        self.net.mend(nb, na);
-        if self.nodes[a].alive && self.nodes[b].alive {
-            self.lose_link(a, b);
-            self.lose_link(b, a);
-        }
-    }
-
-    fn leave(&mut self, node: usize) {
-        self.note(|| format!("n{node}: leaves"));
-        self.nodes[node].leaving = true;
-        let address = self.nodes[node].address.clone();
-        self.change_view(|members| {
-            if let Some(member) = members.members.get_mut(&address) {
-                member.phase = Phase::Leaving;
-            }
-        });
-        self.tell(node, region::Input::GracefulShutdown);
-        self.after(300 * MS, Timer::Left { node });
-    }
-
-    /// Waits for the region, then hands the coordinator over, then goes.
-    fn on_left(&mut self, node: usize) {
-        if !self.nodes[node].alive {
-            return;
-        }
-        if self.nodes[node].region.state() != RegionState::Stopped {
-            return self.after(300 * MS, Timer::Left { node });
-        }
-        if let Some((incarnation, _)) = &self.nodes[node].coordinator {
-            self.coordinate(node, *incarnation, coordinator::Input::Terminate);
-            return self.after(200 * MS, Timer::Left { node });
-        }
-        self.note(|| format!("n{node}: has left"));
-        self.end_process(node);
-        self.after(100 * MS, Timer::Remove { node, clean: true });
-    }
-
-    fn remove(&mut self, node: usize, clean: bool) {
-        let address = self.nodes[node].address.clone();
-        if !self.views.last().expect("there is one").contains(&address) {
-            return;
-        }
-        let now = self.now();
-        self.note(|| format!("n{node}: removed, clean={clean}"));
-        self.change_view(|members| {
-            members.members.remove(&address);
-            members.removed.insert(address, Removal { at: now, clean });
-        });
-        // A node removed while it was cut off, or stood still, finds out when it can hear again.
-        let hears = !self.nodes[node].moved && self.nodes[node].resumes.is_none();
-        if self.nodes[node].alive && hears {
-            self.after(300 * MS, Timer::Downed { node });
-        }
-    }
-
-    /// A coordinator fails; or it goes on, and another node begins one beside it, as no singleton would.
-    fn fail_coordinator(&mut self) {
-        let usurper = self.living().into_iter().rev().find(|n| self.runs(*n) && self.nodes[*n].coordinator.is_none());
-        if let Some(node) = usurper.filter(|_| self.chance(0.3)) {
-            return self.begin_coordinator(node);
-        }
-        let with: Vec<_> = self.living().into_iter().filter(|n| self.nodes[*n].coordinator.is_some()).collect();
-        if let Some(&node) = with.first() {
-            self.note(|| format!("n{node}: the coordinator fails"));
-            self.nodes[node].coordinator = None;
-            self.tell(node, region::Input::Coordinator(None));
-            let delay = self.random(50, 500);
-            self.after(delay, Timer::StartCoordinator { node });
-        }
-    }
-
-    fn heal(&mut self) {
-        self.note(|| "healing".into());
-        self.faulty = false;
-        // Whatever the faults have left, there are nodes that can host.
-        if self.faults.breaks_links() || self.faults.leave {
-            self.add_node();
-            self.add_node();
         }
     }
 
@@ -1151,7 +757,8 @@ impl<A: Application> World<A> {
                     self.coordinate(node, incarnation, coordinator::Input::Standing(standing));
                 }
             }
-            Effect::Answer { .. } | Effect::Stopped => {}
+            Effect::Answer { number, answer } => self.on_answer(node, number, &answer),
+            Effect::Stopped => {}
         }
     }
 
@@ -1170,17 +777,11 @@ impl<A: Application> World<A> {
         let incarnation = self.incarnations;
         let config = CoordinatorConfig {
             id: CoordinatorId { node: self.nodes[node].address.clone(), incarnation },
-            fingerprint: Self::fingerprint(),
+            fingerprint: self.fingerprint.clone(),
             role: String::new(),
-            settings: ShardingSettings {
-                state_store_mode: match self.journal {
-                    Some(_) => StateStoreMode::Persistence,
-                    None => StateStoreMode::Ddata,
-                },
-                ..Self::settings()
-            },
+            settings: ShardingSettings { state_store_mode: self.fingerprint.state_store_mode, ..Self::settings() },
             down_removal_margin: self.margin,
-            max_batch: self.journal.as_ref().map_or(usize::MAX, |(_, max_batch)| *max_batch),
+            max_batch: self.store.journal.as_ref().map_or(usize::MAX, |(_, max_batch)| *max_batch),
         };
         self.note(|| format!("n{node}: coordinator {incarnation} starts"));
         let mut effects = Vec::new();
@@ -1283,112 +884,9 @@ impl<A: Application> World<A> {
                 let input = coordinator::Input::Continue;
                 self.after(MS, Timer::Coordinate { node, incarnation, input });
             }
-            E::ReadRemembered | E::Remember { .. } => unreachable!("the type remembers no entities"),
+            E::ReadRemembered => self.after(20 * MS, Timer::ReadRemembered { node, incarnation }),
+            E::Remember { shards } => self.after(20 * MS, Timer::Remember { node, incarnation, shards }),
             E::Event(_) => {}
-        }
-    }
-
-    // --- the store: one register and one map that a majority keeps ---
-
-    fn reaches_majority(&self, node: usize) -> bool {
-        let members = &self.views.last().expect("there is one").members;
-        let reached = self.nodes.iter().filter(|other| {
-            members.contains_key(&other.address)
-                && other.alive
-                && (other.net == self.nodes[node].net || !self.net.is_cut(self.nodes[node].net, other.net))
-        });
-        reached.count() * 2 > members.len()
-    }
-
-    fn input_of(&self, node: usize, state: StoredState) -> coordinator::Input {
-        let wall_secs = (1000 + self.net.now().as_secs()).saturating_sub(self.clock_back);
-        coordinator::Input::Read { state, wall_secs, seen_epoch: self.nodes[node].seen_epoch }
-    }
-
-    fn on_state_journal(&mut self, timer: Timer<A>) {
-        let (delay, fate) = (self.random(5, 80), self.net.rng().random_range(0..100));
-        let fate = match fate {
-            0..5 if self.faulty => Fate::NotStored,
-            5..8 if self.faulty => Fate::AnswerLost,
-            _ => Fate::Taken,
-        };
-        let Some((journal, _)) = &mut self.journal else { return };
-        let (node, incarnation, answer) = match timer {
-            Timer::StoreRead { node, incarnation } => match journal.read(incarnation, &Self::fingerprint()) {
-                Ok(state) => (node, incarnation, self.input_of(node, state)),
-                Err(what) => return self.fail(what),
-            },
-            Timer::StoreWrite { node, incarnation, batch, events } => {
-                let answer = match journal.append(incarnation, events, fate) {
-                    Answer::Stored => coordinator::Input::Committed { batch },
-                    Answer::NotStored => coordinator::Input::CommitFailed { batch, retryable: true },
-                    Answer::Lost => coordinator::Input::CommitFailed { batch, retryable: false },
-                };
-                (node, incarnation, answer)
-            }
-            _ => return,
-        };
-        self.after(delay, Timer::Coordinate { node, incarnation, input: answer });
-    }
-
-    fn on_store(&mut self, node: usize, timer: Timer<A>) {
-        if self.journal.is_some() {
-            return self.on_state_journal(timer);
-        }
-        if !self.nodes[node].alive {
-            return;
-        }
-        if !self.reaches_majority(node) || self.nodes[node].resumes.is_some() {
-            let delay = self.random(50, 200);
-            return self.after(delay, timer);
-        }
-        let delay = self.random(5, 80);
-        match timer {
-            Timer::StoreRead { node, incarnation } => {
-                let input = self.input_of(node, self.store.clone());
-                self.after(delay, Timer::Coordinate { node, incarnation, input });
-            }
-            Timer::StoreWrite { node, incarnation, batch, events } => {
-                for event in events {
-                    self.write(event);
-                }
-                self.after(delay, Timer::StoreFence { node, incarnation, batch });
-            }
-            Timer::StoreFence { node, incarnation, batch } => {
-                let own = CoordinatorId { node: self.nodes[node].address.clone(), incarnation };
-                let unfenced =
-                    self.sabotage.unfenced || self.store.meta.as_ref().is_some_and(|meta| meta.coordinator == own);
-                let input = if unfenced {
-                    coordinator::Input::Committed { batch }
-                } else {
-                    coordinator::Input::CommitFailed { batch, retryable: false }
-                };
-                self.after(delay, Timer::Coordinate { node, incarnation, input });
-            }
-            _ => {}
-        }
-    }
-
-    fn write(&mut self, event: StateEvent) {
-        match event {
-            StateEvent::EpochStarted(meta) => {
-                let rank = |meta: &Meta| {
-                    (meta.epoch, std::cmp::Reverse(meta.coordinator.node.clone()), meta.coordinator.incarnation)
-                };
-                if self.store.meta.as_ref().is_none_or(|known| rank(known) < rank(&meta)) {
-                    self.store.meta = Some(meta);
-                }
-            }
-            StateEvent::FingerprintRecorded(_)
-            | StateEvent::Initialized
-            | StateEvent::RegionRegistered(_)
-            | StateEvent::RegionTerminated(_) => {}
-            StateEvent::Home { shard, home } => {
-                let known = self.store.homes.get(&shard);
-                if known.is_none_or(|known| known.clock() <= home.clock()) {
-                    self.store.homes.insert(shard, home);
-                }
-            }
         }
     }
 
@@ -1426,6 +924,8 @@ impl<A: Application> World<A> {
             Timer::StoreRead { node, .. } | Timer::StoreWrite { node, .. } | Timer::StoreFence { node, .. } => {
                 self.on_store(node, timer);
             }
+            Timer::ReadRemembered { node, .. } | Timer::Remember { node, .. } => self.on_remembered_store(node, timer),
+            Timer::FullStop => self.full_stop(),
             Timer::Coordinate { node, incarnation, input } => self.coordinate(node, incarnation, input),
             Timer::Remove { node, clean } => self.remove(node, clean),
             Timer::Downed { node } => self.downed(node),

@@ -1,0 +1,132 @@
+//! Many shards: how long it takes to allocate 100,000 of them, and what a region needs to know where they are.
+//!
+//! `cargo bench -p greylag-sharding --bench homes`. Memory is the resident set of a process of its own, which hosts nothing.
+
+#![allow(clippy::print_stdout, missing_docs)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use greylag_codec::cbor;
+use greylag_core::{NodeAddress, ReplyTo};
+use greylag_sharding::{Ctx, Entity, EntityKey, EntityType, Failure, Region, ShardingSettings};
+use support::{Node, PATIENCE, is_measured, resident_bytes};
+use tokio::runtime::Runtime;
+
+type Question = ReplyTo<u64>;
+
+const ECHO: EntityKey<Question> = EntityKey::new("Echo");
+/// What a process of this program does that only asks.
+const ASK: &str = "--learn-homes";
+
+struct Echo;
+
+impl Entity for Echo {
+    type Message = Question;
+
+    fn receive(&mut self, reply_to: Question, _: &mut Ctx<'_, Question>) -> Result<(), Failure> {
+        reply_to.reply(1);
+        Ok(())
+    }
+}
+
+fn echoes() -> EntityType<Question> {
+    EntityType::new(ECHO, |_| Ok(Echo)).codec(cbor("bench.question"))
+}
+
+fn settings(shards: u32) -> ShardingSettings {
+    // Every shard is asked for at once.
+    ShardingSettings { number_of_shards: shards, buffer_size: 2_000_000, ..ShardingSettings::default() }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip_while(|argument| argument != ASK).skip(1);
+    let runtime = Runtime::new().expect("a runtime starts");
+    if let (Some(seed), Some(shards)) = (arguments.next(), arguments.next()) {
+        let (seed, shards) = (seed.parse().expect("an address"), shards.parse().expect("a number"));
+        return println!("{}", runtime.block_on(bytes_of_homes(&seed, shards)));
+    }
+    let sizes: &[u32] = if is_measured() { &[10_000, 100_000, 1_000_000] } else { &[1_000] };
+    for &shards in sizes {
+        let (took, memory) = runtime.block_on(allocate(shards));
+        println!("{shards} shards get homes on two nodes, and an entity of each answers: {took:.2} s");
+        println!(
+            "{shards} homes, known to a node that hosts none: {:.2} MiB, {:.0} bytes each",
+            memory / f64::from(1 << 20),
+            memory / f64::from(shards)
+        );
+    }
+}
+
+/// One id in each shard, in the order in which they are found.
+fn one_in_each(region: &Region<Question>, shards: u32) -> Vec<String> {
+    let (mut found, mut ids) = (BTreeSet::new(), Vec::new());
+    for n in 0.. {
+        let id = format!("entity-{n}");
+        if found.insert(region.shard_of(&id).expect("it has one")) {
+            ids.push(id);
+        }
+        if ids.len() == shards as usize {
+            break;
+        }
+    }
+    ids
+}
+
+/// Asks for every shard, so many at a time, and returns once the homes of all are known here.
+async fn learn(region: &Region<Question>, shards: u32, at_once: usize) -> f64 {
+    let ids = one_in_each(region, shards);
+    let begun = Instant::now();
+    for some in ids.chunks(at_once) {
+        let ask = |id: &String| region.entity_ref(id.as_str()).ask(|reply_to| reply_to).timeout(5 * PATIENCE).send();
+        for answer in some.iter().map(ask).collect::<Vec<_>>() {
+            answer.await.expect("every entity answers");
+        }
+    }
+    while region.shard_homes().values().sum::<usize>() < shards as usize {
+        assert!(begun.elapsed() < 5 * PATIENCE, "not all shards have a home: {:?}", region.shard_homes());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    begun.elapsed().as_secs_f64()
+}
+
+/// How long two nodes need to give homes to all shards and to answer from each, and what the homes cost a third node.
+async fn allocate(shards: u32) -> (f64, f64) {
+    let nodes = [Node::start(settings(shards)).await, Node::start(settings(shards)).await];
+    for node in &nodes {
+        node.sharding.init(echoes()).expect("a fresh name");
+    }
+    nodes[0].join(None).await;
+    let seed = nodes[0].address().address().clone();
+    nodes[1].join(Some(&seed)).await;
+    nodes[0].cluster.wait_for(|view| view.members.len() == 2).await.expect("it runs");
+    let took = learn(&nodes[1].sharding.region(ECHO).expect("it was started"), shards, usize::MAX).await;
+    let this = std::env::current_exe().expect("a running program has a path");
+    let output = tokio::task::spawn_blocking(move || {
+        Command::new(&this).args([ASK, &seed.to_string(), &shards.to_string()]).output()
+    });
+    let output = output.await.expect("it waits").expect("this program runs");
+    let memory = String::from_utf8_lossy(&output.stdout).trim().parse();
+    let memory = memory.unwrap_or_else(|_| panic!("no number: {}", String::from_utf8_lossy(&output.stderr)));
+    let [first, second] = nodes;
+    second.end().await;
+    first.end().await;
+    (took, memory)
+}
+
+/// What this process grows by when it learns where all shards are.
+async fn bytes_of_homes(seed: &NodeAddress, shards: u32) -> f64 {
+    let node = Node::start(settings(shards)).await;
+    let region = node.sharding.init_proxy(echoes()).expect("a fresh name");
+    node.join(Some(seed)).await;
+    // What the first shards need is needed once.
+    drop(one_in_each(&region, shards));
+    let warm = region.entity_ref("entity-0").ask(|reply_to| reply_to).timeout(PATIENCE).await;
+    warm.expect("it answers");
+    let before = resident_bytes();
+    learn(&region, shards, 1_000).await;
+    resident_bytes() - before
+}

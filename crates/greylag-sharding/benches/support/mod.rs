@@ -1,0 +1,85 @@
+//! What the benchmarks of this crate have in common.
+
+#![allow(dead_code, unreachable_pub, reason = "each benchmark takes what it needs")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag_cluster::{Cluster, ClusterSettings};
+use greylag_core::{NodeAddress, UniqueAddress};
+use greylag_sharding::{Sharding, ShardingSettings};
+use greylag_transport::{GrpcTransport, Remoting, TransportSettings};
+
+/// Nothing that works takes longer.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether figures are asked for. `cargo test` runs benchmarks too, to see that they work.
+pub fn is_measured() -> bool {
+    std::env::args().any(|arg| arg == "--bench")
+}
+
+/// The median of several runs, with the least and the greatest.
+pub fn report(what: &str, runs: impl IntoIterator<Item = f64>) -> f64 {
+    let mut runs: Vec<_> = runs.into_iter().collect();
+    runs.sort_by(f64::total_cmp);
+    let median = runs[runs.len() / 2];
+    let digits = if median < 10.0 { 2 } else { 0 };
+    let (count, least, most) = (runs.len(), runs[0], runs[runs.len() - 1]);
+    println!("{what}: median {median:.digits$} (of {count}: {least:.digits$} to {most:.digits$})");
+    median
+}
+
+pub fn resident_bytes() -> f64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages: f64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("the second number");
+    pages * 4096.0
+}
+
+/// User and system time of this process.
+pub fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
+    let fields: Vec<&str> = stat.rsplit(')').next().expect("a name in parentheses").split_whitespace().collect();
+    let ticks: f64 = [fields[11], fields[12]].iter().map(|field| field.parse::<f64>().expect("a number")).sum();
+    ticks / 100.0
+}
+
+/// A member with a port of this host, and its sharding.
+pub struct Node {
+    pub transport: Arc<GrpcTransport>,
+    pub cluster: Cluster,
+    pub sharding: Sharding,
+}
+
+impl Node {
+    /// A process that has not joined.
+    pub async fn start(settings: ShardingSettings) -> Self {
+        let transport = GrpcTransport::bind_closed(TransportSettings::test(), Arc::default()).await.expect("it binds");
+        let cluster =
+            Cluster::start_on(transport.control_runtime(), ClusterSettings::default(), transport.clone()).await;
+        let cluster = cluster.expect("valid settings");
+        transport.open();
+        let sharding = Sharding::start(cluster.clone(), None, settings).await.expect("valid settings");
+        Self { transport, cluster, sharding }
+    }
+
+    /// Joins, at itself if there is no other, and is Up when this returns.
+    pub async fn join(&self, seed: Option<&NodeAddress>) {
+        match seed {
+            None => self.cluster.join_self().await.expect("alone"),
+            Some(seed) => self.cluster.join_seed_nodes(vec![seed.clone()]).await.expect("it joins"),
+        }
+        self.cluster.wait_up().await.expect("it comes up");
+    }
+
+    pub fn address(&self) -> &UniqueAddress {
+        self.cluster.self_address()
+    }
+
+    /// Leaves in order, and ends.
+    pub async fn end(self) {
+        let own = self.cluster.self_address().clone();
+        self.cluster.leave(own).ok();
+        self.cluster.wait_for(|_| false).await.ok();
+        self.transport.shutdown().await;
+    }
+}

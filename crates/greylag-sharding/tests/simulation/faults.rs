@@ -1,0 +1,378 @@
+//! What goes wrong in the world.
+
+use std::time::Duration;
+
+use greylag_sharding::coordinator::{self, StoredState};
+use greylag_sharding::ids::RegionId;
+use greylag_sharding::membership::{Members, Phase, Removal};
+use greylag_sharding::region::{self, RegionState};
+use greylag_transport::Lane;
+use rand::RngExt;
+
+use super::{Application, MARGIN, MS, Timer, World};
+
+impl<A: Application> World<A> {
+    pub(super) fn on_fault(&mut self) {
+        if !self.faulty {
+            return;
+        }
+        let living = self.living();
+        let settled: Vec<_> =
+            living.iter().copied().filter(|n| self.nodes[*n].resumes.is_none() && !self.nodes[*n].leaving).collect();
+        let pick = self.net.rng().random_range(0..settled.len().max(1));
+        let Some(&node) = settled.get(pick) else { return self.after(500 * MS, Timer::Fault) };
+        let faults = self.faults;
+        let enough = settled.len() > 2;
+        self.tally.faults += 1;
+        if faults.full_stop && self.chance(0.08) {
+            return self.prepare_to_end();
+        }
+        if faults.stop_shards && self.chance(0.15) {
+            self.stop_shards(node);
+        }
+        match self.net.rng().random_range(0..12) {
+            0 if faults.crash && enough => self.crash(node),
+            1 if faults.pause && enough => self.pause(node),
+            2 | 3 if faults.cut => self.cut_links(node),
+            4 if faults.leave && enough => self.leave(node),
+            5 if faults.failover => self.fail_coordinator(),
+            6 if faults.shard_failure => A::fail_shard(self, node),
+            7 if faults.lost_state && self.chance(0.5) => {
+                self.note(|| "store: everything is lost".into());
+                self.store.state = StoredState::default();
+                self.store.clock_back = 100;
+                self.fail_coordinator();
+            }
+            8 if faults.moved && enough => self.move_name(node),
+            9 if faults.stall => {
+                let lane = self.net.rng().random_range(1..=2);
+                let time = self.random(200, 5000);
+                self.stall_lane(node, lane, time);
+            }
+            11 if faults.slow_control => {
+                let time = self.random(100, 600);
+                self.stall_lane(node, 0, time);
+            }
+            10 if faults.restart => self.stop_region(node),
+            _ => {}
+        }
+        if self.living().len() < 4 && self.chance(0.5) && (faults.crash || faults.leave) {
+            self.add_node();
+        }
+        let next = self.random(200, 1200);
+        self.after(next, Timer::Fault);
+    }
+
+    pub(super) fn crash(&mut self, node: usize) {
+        self.note(|| format!("n{node}: crash"));
+        self.end_process(node);
+        let delay = self.random(500, 1500);
+        let clean = self.chance(0.3);
+        self.after(delay, Timer::Remove { node, clean });
+    }
+
+    pub(super) fn end_process(&mut self, node: usize) {
+        self.net.crash(self.nodes[node].net);
+        let state = &mut self.nodes[node];
+        state.alive = false;
+        state.coordinator = None;
+        state.shards.clear();
+        A::on_end(self, node);
+        for other in self.living() {
+            self.lose_link(other, node);
+        }
+    }
+
+    pub(super) fn lose_link(&mut self, at: usize, peer: usize) {
+        let address = self.nodes[peer].address.clone();
+        for lane in [Lane::CONTROL, Lane::ordinary(0), Lane::ordinary(1)] {
+            self.tell(at, region::Input::LinkLost { node: address.clone(), lane });
+        }
+    }
+
+    /// A process stands still. Longer than others put up with, it is removed meanwhile.
+    pub(super) fn pause(&mut self, node: usize) {
+        let pause = self.random(100, 4000);
+        self.note(|| format!("n{node}: pause {pause:?}"));
+        self.net.pause(self.nodes[node].net, pause);
+        self.nodes[node].resumes = Some(self.net.now() + pause);
+        self.after(pause, Timer::Resume { node });
+        if pause > 2000 * MS {
+            let delay = self.random(1000, 1900);
+            self.after(delay, Timer::Remove { node, clean: false });
+        }
+    }
+
+    pub(super) fn on_resume(&mut self, node: usize) {
+        self.nodes[node].resumes = None;
+        if !self.nodes[node].alive {
+            return;
+        }
+        let removed = !self.views.last().expect("there is one").contains(&self.nodes[node].address);
+        let long = removed || self.chance(0.5);
+        if long {
+            // The first thing a process does after a long pause is to distrust its own view.
+            self.suspect(node);
+            let delay = self.random(50, 400);
+            self.after(delay, if removed { Timer::Downed { node } } else { Timer::Trust { node } });
+        }
+    }
+
+    pub(super) fn suspect(&mut self, node: usize) {
+        self.nodes[node].suspect = true;
+        self.tell(node, region::Input::SelfSuspect);
+        if let Some((incarnation, _)) = &self.nodes[node].coordinator {
+            self.coordinate(node, *incarnation, coordinator::Input::SelfSuspect);
+        }
+    }
+
+    pub(super) fn trust(&mut self, node: usize) {
+        if !self.nodes[node].alive {
+            return;
+        }
+        // Trust rests on hearing from the others, and they may have removed it since.
+        if !self.views.last().is_some_and(|view| view.contains(&self.nodes[node].address)) {
+            return self.downed(node);
+        }
+        self.nodes[node].suspect = false;
+        self.tell(node, region::Input::SelfTrusted);
+        if let Some((incarnation, _)) = &self.nodes[node].coordinator {
+            self.coordinate(node, *incarnation, coordinator::Input::SelfTrusted);
+        }
+    }
+
+    pub(super) fn downed(&mut self, node: usize) {
+        if self.nodes[node].alive {
+            self.note(|| format!("n{node}: downed"));
+            self.tell(node, region::Input::SelfDowned);
+            self.end_process(node);
+        }
+    }
+
+    /// Links of one node break: for a moment, or so long that the node is downed.
+    pub(super) fn cut_links(&mut self, node: usize) {
+        let others: Vec<_> = self.living().into_iter().filter(|n| *n != node).collect();
+        let long = self.chance(0.25) && others.len() > 2;
+        let some = self.net.rng().random_range(1..=others.len().max(1));
+        let cut: Vec<_> = if long { others } else { others.into_iter().take(some).collect() };
+        let duration = if long { Duration::from_secs(60) } else { self.random(5, 900) };
+        self.note(|| format!("n{node}: cut from {cut:?} for {duration:?}"));
+        for peer in cut {
+            let (a, b) = (self.nodes[node].net, self.nodes[peer].net);
+            self.net.cut(a, b);
+            self.net.cut(b, a);
+            self.after(duration, Timer::Mend { a: node, b: peer });
+        }
+        if long {
+            // Both sides come to their decision at about the same time; the margin covers the rest.
+            let down = self.random(900, 1400);
+            let remove = self.random(900, 1400);
+            self.nodes[node].leaving = true;
+            self.after(down, Timer::Downed { node });
+            self.after(remove, Timer::Remove { node, clean: false });
+        }
+    }
+
+    /// A lane from the node to another one stands still, and loses nothing.
+    pub(super) fn stall_lane(&mut self, from: usize, lane: u32, time: Duration) {
+        let others: Vec<_> = self.living().into_iter().filter(|n| *n != from).collect();
+        let Some(&to) = others.get(self.net.rng().random_range(0..others.len().max(1))) else { return };
+        self.note(|| format!("n{from}: lane {lane} to n{to} stands still for {time:?}"));
+        self.stalled.entry((from, to, lane)).or_default();
+        self.after(time, Timer::Flow { from, to, lane });
+    }
+
+    pub(super) fn on_flow(&mut self, from: usize, to: usize, lane: u32) {
+        let (a, b) = (self.nodes[from].net, self.nodes[to].net);
+        for wire in self.stalled.remove(&(from, to, lane)).unwrap_or_default() {
+            if self.nodes[from].alive {
+                self.net.send(a, b, lane, wire);
+            }
+        }
+    }
+
+    /// The region of the node ends at once, and another one begins.
+    pub(super) fn stop_region(&mut self, node: usize) {
+        self.note(|| format!("n{node}: the region stops"));
+        self.tell(node, region::Input::Stop);
+        self.restart_region(node);
+    }
+
+    /// Begins with a new region once nothing of the former one lives any more.
+    pub(super) fn restart_region(&mut self, node: usize) {
+        if !self.nodes[node].alive || self.nodes[node].leaving {
+            return;
+        }
+        if self.nodes[node].region.state() != RegionState::Stopped || self.nodes[node].suspect {
+            return self.after(50 * MS, Timer::Reopen { node });
+        }
+        let RegionId { node: address, incarnation } = self.nodes[node].region.id().clone();
+        let incarnation = if self.sabotage.incarnation { incarnation } else { incarnation + 1 };
+        self.note(|| format!("n{node}: region {incarnation} begins"));
+        let region = self.new_region(node, RegionId { node: address, incarnation }, self.nodes[node].proxy);
+        let state = &mut self.nodes[node];
+        state.region = region;
+        state.routes.clear();
+        state.admitted.clear();
+        let coordinator = state.coordinator.as_ref().map(|(incarnation, _)| *incarnation);
+        let members = self.members_of(node);
+        self.tell(node, region::Input::Membership(members));
+        self.tell(node, region::Input::Coordinator(coordinator));
+    }
+
+    /// A node is cut off for good, and its name leads to a process on another host. Both sides come to their verdict
+    /// later than the margin lasts, as by default settings; or no resolver decides (`none`), and the old process goes on
+    /// until its host is gone and an operator says so. Source: cluster 76, M25, S20 (a).
+    pub(super) fn move_name(&mut self, node: usize) {
+        self.note(|| format!("n{node}: cut off, and its name moves"));
+        for peer in self.living().into_iter().filter(|peer| *peer != node) {
+            let (a, b) = (self.nodes[node].net, self.nodes[peer].net);
+            self.net.cut(a, b);
+            self.net.cut(b, a);
+        }
+        self.nodes[node].leaving = true;
+        self.nodes[node].moved = true;
+        if self.chance(0.5) {
+            let down = self.verdict_after();
+            let remove = self.verdict_after();
+            self.after(down, Timer::Downed { node });
+            self.after(remove, Timer::Remove { node, clean: false });
+        } else {
+            let end = self.margin + self.random(3_000, 5_000);
+            self.after(end, Timer::End { node });
+        }
+        let moves = self.random(0, 1_000);
+        self.after(moves, Timer::Join { old: node });
+    }
+
+    pub(super) fn verdict_after(&mut self) -> Duration {
+        MARGIN + self.random(500, 1_000)
+    }
+
+    /// Source: cluster M25: the new process waits until the old one is removed.
+    pub(super) fn on_join_elsewhere(&mut self, old: usize) {
+        let is_held = self.views.last().is_some_and(|view| view.contains(&self.nodes[old].address));
+        if is_held && self.sabotage.moved_name {
+            self.remove(old, false);
+        } else if is_held {
+            return self.after(100 * MS, Timer::Join { old });
+        }
+        self.add_node_named(Some(old));
+    }
+
+    pub(super) fn mend(&mut self, a: usize, b: usize) {
+        let (na, nb) = (self.nodes[a].net, self.nodes[b].net);
+        self.net.mend(na, nb);
+        self.net.mend(nb, na);
+        if self.nodes[a].alive && self.nodes[b].alive {
+            self.lose_link(a, b);
+            self.lose_link(b, a);
+        }
+    }
+
+    pub(super) fn leave(&mut self, node: usize) {
+        self.note(|| format!("n{node}: leaves"));
+        self.nodes[node].leaving = true;
+        let address = self.nodes[node].address.clone();
+        self.change_view(|members| {
+            if let Some(member) = members.members.get_mut(&address) {
+                member.phase = Phase::Leaving;
+            }
+        });
+        self.tell(node, region::Input::GracefulShutdown);
+        self.after(300 * MS, Timer::Left { node });
+    }
+
+    /// Waits for the region, then hands the coordinator over, then goes.
+    pub(super) fn on_left(&mut self, node: usize) {
+        if !self.nodes[node].alive {
+            return;
+        }
+        if self.nodes[node].region.state() != RegionState::Stopped {
+            return self.after(300 * MS, Timer::Left { node });
+        }
+        if let Some((incarnation, _)) = &self.nodes[node].coordinator {
+            self.coordinate(node, *incarnation, coordinator::Input::Terminate);
+            return self.after(200 * MS, Timer::Left { node });
+        }
+        self.note(|| format!("n{node}: has left"));
+        self.end_process(node);
+        self.after(100 * MS, Timer::Remove { node, clean: true });
+    }
+
+    pub(super) fn remove(&mut self, node: usize, clean: bool) {
+        let address = self.nodes[node].address.clone();
+        if !self.views.last().expect("there is one").contains(&address) {
+            return;
+        }
+        let now = self.now();
+        self.note(|| format!("n{node}: removed, clean={clean}"));
+        self.change_view(|members| {
+            members.members.remove(&address);
+            members.removed.insert(address, Removal { at: now, clean });
+        });
+        // A node removed while it was cut off, or stood still, finds out when it can hear again.
+        let hears = !self.nodes[node].moved && self.nodes[node].resumes.is_none();
+        if self.nodes[node].alive && hears {
+            self.after(300 * MS, Timer::Downed { node });
+        }
+    }
+
+    /// A coordinator fails; or it goes on, and another node begins one beside it, as no singleton would.
+    pub(super) fn fail_coordinator(&mut self) {
+        let usurper = self.living().into_iter().rev().find(|n| self.runs(*n) && self.nodes[*n].coordinator.is_none());
+        if let Some(node) = usurper.filter(|_| self.chance(0.3)) {
+            return self.begin_coordinator(node);
+        }
+        let with: Vec<_> = self.living().into_iter().filter(|n| self.nodes[*n].coordinator.is_some()).collect();
+        if let Some(&node) = with.first() {
+            self.note(|| format!("n{node}: the coordinator fails"));
+            self.nodes[node].coordinator = None;
+            self.tell(node, region::Input::Coordinator(None));
+            let delay = self.random(50, 500);
+            self.after(delay, Timer::StartCoordinator { node });
+        }
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.note(|| "healing".into());
+        self.faulty = false;
+        // Whatever the faults have left, there are nodes that can host.
+        if self.faults.breaks_links() || self.faults.leave {
+            self.add_node();
+            self.add_node();
+        }
+    }
+
+    /// The cluster ends: at once, or some time after its members have been told.
+    fn prepare_to_end(&mut self) {
+        if self.chance(0.5) {
+            return self.full_stop();
+        }
+        self.note(|| "the cluster prepares to end".into());
+        self.change_view(|members| {
+            for member in members.members.values_mut().filter(|member| member.phase == Phase::Up) {
+                member.phase = Phase::Preparing;
+            }
+        });
+        let delay = self.random(100, 1500);
+        self.after(delay, Timer::FullStop);
+    }
+
+    /// Every process ends, and a new cluster begins over what is stored. What is replicated and not durable is gone.
+    pub(super) fn full_stop(&mut self) {
+        self.note(|| "every process ends".into());
+        for node in self.living() {
+            self.end_process(node);
+        }
+        if self.chance(0.5) {
+            self.store.state = StoredState::default();
+        }
+        self.views.push(Members::default());
+        for _ in 0..3 {
+            self.add_node();
+        }
+        let next = self.random(1000, 3000);
+        self.after(next, Timer::Fault);
+    }
+}
