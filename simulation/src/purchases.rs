@@ -14,10 +14,10 @@ use greylag_delivery::sharding_consumer::ShardingConsumerSettings;
 use greylag_delivery::sharding_producer::{Input as ShopInput, ShardingProducerSettings};
 use greylag_delivery::{ControllerRef, DeliverySettings, ProducerStopped, UpstreamMessage};
 use greylag_persistence::{Incarnation, StoreCall};
-use greylag_sharding::coordinator;
 use greylag_sharding::ids::ShardId;
-use greylag_sharding::region::{self, Provenance, RegionState};
-use greylag_sharding::shard::SlotId;
+use greylag_sharding::machine::coordinator;
+use greylag_sharding::machine::region::{self, Provenance, RegionState};
+use greylag_sharding::machine::shard::SlotId;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 

@@ -1,6 +1,6 @@
 //! Regions and coordinators under faults, by the world of `greylag-sharding`'s own tests.
 
-use greylag_sharding::{coordinator, region};
+use greylag_sharding::machine::{coordinator, region};
 
 use crate::{Omission, Outcome, Run, Violation};
 

@@ -29,7 +29,7 @@ use greylag_cluster::AppVersion;
 use greylag_core::NodeAddress;
 
 use crate::ids::{RegionId, ShardId};
-use crate::membership::Phase;
+use crate::machine::membership::Phase;
 
 pub use classical::ClassicalLeastShard;
 pub use consistent_hashing::ConsistentHashing;

@@ -23,7 +23,7 @@ use greylag_core::{DecodeError, Generation, UniqueAddress};
 use crate::error::ReadError;
 use crate::horizon::Horizon;
 use crate::ids::{EntityId, RegionId};
-use crate::message::{Mark, Stamp};
+use crate::machine::message::{Mark, Stamp};
 
 /// Manifest of marks; their codec is the internal one.
 pub(crate) const MARK_MANIFEST: &str = "greylag.sharding.mark";
@@ -207,7 +207,7 @@ mod tests {
     fn beyond() -> Generation {
         Generation::new(Generation::MAX_EPOCH - 1, 1).unwrap()
     }
-    use crate::message::Attempt;
+    use crate::machine::message::Attempt;
     use proptest::prelude::*;
 
     fn generation(seq: u64) -> Generation {

@@ -9,7 +9,7 @@
 
 use greylag_core::Generation;
 
-use crate::message::{Attempt, Epoch};
+use crate::machine::message::{Attempt, Epoch};
 
 /// A hundred years of 365 days, in seconds.
 const AHEAD: u64 = 100 * 365 * 24 * 60 * 60;

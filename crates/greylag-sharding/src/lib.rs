@@ -77,8 +77,8 @@
 //! Delivery is at most once; `greylag-delivery` makes it exactly once in effect.
 //!
 //! # How it is made
-//! Three machines without I/O: [`coordinator`] decides homes, [`region`] routes and buffers,
-//! [`shard`] runs entities. The driver puts tasks, lanes and stores around them. A local message
+//! Three [machines](machine) without I/O: a coordinator decides homes, a region routes and buffers,
+//! a shard runs entities. The driver puts tasks, lanes and stores around them. A local message
 //! passes none of the machines' tasks: the sender reads the published route table and pushes into
 //! the shard's inbox (`routes`, `inbox`), and one task per shard runs the handlers.
 //!
@@ -89,8 +89,6 @@
 //! ```
 
 pub mod allocation;
-pub mod coordinator;
-pub mod daemon;
 mod driver;
 pub mod entity;
 mod entity_ref;
@@ -111,16 +109,13 @@ pub mod ids;
 mod inbox;
 pub mod inspection;
 mod key;
-pub mod membership;
-pub mod message;
+pub mod machine;
 mod parcel;
 pub mod parts;
 pub mod passivation;
-pub mod region;
 pub mod remember;
 mod routes;
 pub mod settings;
-pub mod shard;
 mod start;
 mod timetable;
 pub mod wire;
@@ -140,6 +135,10 @@ pub use extractor::{Extractor, HashV1, JavaHash, Murmur2};
 pub use greylag_persistence::{CannotSuspend, Ctx};
 pub use host::DirectRef;
 pub use key::EntityKey;
+pub use machine::coordinator::{CoordinatorEvent, HandOffPhase};
+pub use machine::daemon::NumberOfProcesses;
+pub use machine::region::{Counters, RegionEvent, RegionState};
+pub use machine::shard::InvalidTransition;
 pub use passivation::Passivation;
 pub use remember::{InMemoryRememberStore, RememberEntitiesStore, RememberError, RememberStore, ShardTerm};
 pub use settings::ShardingSettings;

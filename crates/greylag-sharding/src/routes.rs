@@ -4,7 +4,7 @@
 //! two shards share. Without an open route a message goes through the region's machine, which
 //! buffers it or knows better.
 //!
-//! Publishing is a barrier, as `region::protocol` asks: the cell is written first, then the route
+//! Publishing is a barrier, as `machine::region::protocol` asks: the cell is written first, then the route
 //! left is sealed (a shard's inbox, or the gate of a remote route). A sender that had read the old
 //! route is either in ahead of the seal, and so ahead of the stop marker or flush mark that follows,
 //! or is refused and goes to the machine, which it cannot enter before the flip is over. Entering a

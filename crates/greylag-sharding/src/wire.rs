@@ -15,14 +15,14 @@ use prost::Message;
 use self::inspection::INSPECTION_MANIFEST;
 pub use daemon::{decode_daemon_answer, decode_daemon_record, encode_daemon_answer, encode_daemon_record};
 
-use crate::coordinator::{Meta, StoredHome};
 use crate::error::ReadError;
 use crate::fingerprint::{Fingerprint, Mismatch, StateStoreMode};
 use crate::generated as proto;
 use crate::horizon::Horizon;
 use crate::ids::{RegionId, ShardId};
 use crate::inspection::InspectionMessage;
-use crate::message::{
+use crate::machine::coordinator::{Meta, StoredHome};
+use crate::machine::message::{
     Attempt, Claim, ClaimState, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, PeerMessage,
     RegionMessage, Register, TypeClaim,
 };

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
-use greylag_sharding::coordinator::{Coordinator, CoordinatorConfig, Effect, Input, StateEvent, StoredState};
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::Members;
-use greylag_sharding::message::{CoordinatorId, CoordinatorMessage, RegionMessage, Register, Standing};
+use greylag_sharding::machine::coordinator::{Coordinator, CoordinatorConfig, Effect, Input, StateEvent, StoredState};
+use greylag_sharding::machine::membership::Members;
+use greylag_sharding::machine::message::{CoordinatorId, CoordinatorMessage, RegionMessage, Register, Standing};
 use greylag_sharding::settings::ShardingSettings;
 use machines::{fingerprint, up};
 

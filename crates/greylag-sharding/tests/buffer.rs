@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use greylag_core::DeadLetterReason;
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::region::{Effect, Input, MessageInfo, Region, RegionConfig, RegionEvent, Token};
+use greylag_sharding::machine::region::{Effect, Input, MessageInfo, Region, RegionConfig, RegionEvent, Token};
 use greylag_sharding::settings::{BufferOverflow, ShardingSettings};
 
 struct World {

@@ -15,11 +15,12 @@ use greylag_persistence::Ctx;
 use greylag_sharding::fingerprint::Fingerprint;
 use greylag_sharding::horizon::Horizon;
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::message::{Claim, ClaimState, CoordinatorMessage, FromCoordinator, RegionMessage, Register};
+use greylag_sharding::machine::message::{
+    Claim, ClaimState, CoordinatorMessage, FromCoordinator, RegionMessage, Register,
+};
 use greylag_sharding::parts::Cutter;
-use greylag_sharding::region::RegionState;
 use greylag_sharding::wire::{self, Control};
-use greylag_sharding::{Entity, EntityKey, EntityRef, EntityType, Failure, SendError};
+use greylag_sharding::{Entity, EntityKey, EntityRef, EntityType, Failure, RegionState, SendError};
 use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient, Remoting};
 use nodes::*;
 use serde::{Deserialize, Serialize};

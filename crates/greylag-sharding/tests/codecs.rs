@@ -15,10 +15,9 @@ use greylag_core::{
 };
 use greylag_persistence::{Ctx, DurableState, Effect, EventSourced, StateEffect, StoredCodec, Stores};
 use greylag_sharding::fingerprint::Mismatch;
-use greylag_sharding::region::RegionEvent;
 use greylag_sharding::{
-    AskError, Entity, EntityCtx, EntityKey, EntityRef, EntityType, Event, Failure, InitError, Kind, Region, SendError,
-    Sharding, ShardingSettings,
+    AskError, Entity, EntityCtx, EntityKey, EntityRef, EntityType, Event, Failure, InitError, Kind, Region,
+    RegionEvent, SendError, Sharding, ShardingSettings,
 };
 use greylag_transport::memory::MemoryNetwork;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

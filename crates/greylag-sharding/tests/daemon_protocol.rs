@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use greylag_sharding::daemon::{Answer, DaemonRecord, Effect, Input, Keeper, KeeperConfig, Question};
+use greylag_sharding::machine::daemon::{Answer, DaemonRecord, Effect, Input, Keeper, KeeperConfig, Question};
 use greylag_testkit::deadlines::assert_moved;
 use greylag_testkit::transcript::{self, Case};
 

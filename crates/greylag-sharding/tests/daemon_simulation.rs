@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use greylag_sharding::daemon::{DaemonRecord, Effect, Input, Keeper, KeeperConfig, ProcessId, Question};
+use greylag_sharding::machine::daemon::{DaemonRecord, Effect, Input, Keeper, KeeperConfig, ProcessId, Question};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

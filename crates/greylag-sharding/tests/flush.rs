@@ -9,11 +9,13 @@ use std::time::Instant;
 
 use greylag_core::{Generation, UniqueAddress};
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::Members;
-use greylag_sharding::message::{
+use greylag_sharding::machine::membership::Members;
+use greylag_sharding::machine::message::{
     Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, Mark, RegionMessage,
 };
-use greylag_sharding::region::{Effect, Input, MessageInfo, Provenance, Region, RegionConfig, Returned, Route, Token};
+use greylag_sharding::machine::region::{
+    Effect, Input, MessageInfo, Provenance, Region, RegionConfig, Returned, Route, Token,
+};
 use greylag_sharding::settings::ShardingSettings;
 use machines::{config, up};
 

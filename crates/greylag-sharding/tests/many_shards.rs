@@ -16,16 +16,16 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use greylag_core::{Generation, UniqueAddress};
-use greylag_sharding::coordinator::{
+use greylag_sharding::horizon::Horizon;
+use greylag_sharding::ids::{RegionId, ShardId};
+use greylag_sharding::machine::coordinator::{
     Coordinator, CoordinatorConfig, CoordinatorEvent, Effect as Deed, Input as Told, Meta, StateEvent, StoredHome,
     StoredState,
 };
-use greylag_sharding::horizon::Horizon;
-use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::{Members, Removal};
-use greylag_sharding::message::{CoordinatorId, CoordinatorMessage, FromCoordinator, Home};
+use greylag_sharding::machine::membership::{Members, Removal};
+use greylag_sharding::machine::message::{CoordinatorId, CoordinatorMessage, FromCoordinator, Home};
+use greylag_sharding::machine::region::{Effect, Input, MessageInfo, Region, RegionConfig, Route, Token};
 use greylag_sharding::parts::{Cutter, Joiner, PART_MANIFEST};
-use greylag_sharding::region::{Effect, Input, MessageInfo, Region, RegionConfig, Route, Token};
 use greylag_sharding::settings::ShardingSettings;
 use greylag_sharding::wire::{self, Control};
 use machines::{fingerprint, up};

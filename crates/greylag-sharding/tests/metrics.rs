@@ -7,10 +7,9 @@ use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_codec::json;
 use greylag_core::{DeadLetterReason, Registry, ReplyTo};
 use greylag_persistence::Ctx;
-use greylag_sharding::coordinator::CoordinatorEvent;
 use greylag_sharding::{
-    AskError, Directive, Entity, EntityKey, EntityType, Event, Failure, Region, RegionEvents, Sharding,
-    ShardingSettings, ShardsByState, Supervision,
+    AskError, CoordinatorEvent, Directive, Entity, EntityKey, EntityType, Event, Failure, Region, RegionEvents,
+    Sharding, ShardingSettings, ShardsByState, Supervision,
 };
 use greylag_transport::memory::MemoryNetwork;
 use serde::{Deserialize, Serialize};

@@ -8,9 +8,9 @@ use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_codec::json;
 use greylag_core::{DeadLetterReason, Registry, ReplyTo};
 use greylag_persistence::Ctx;
-use greylag_sharding::region::RegionEvent;
 use greylag_sharding::{
-    AskError, Entity, EntityKey, EntityType, Event, Failure, Region, RegionEvents, Sharding, ShardingSettings,
+    AskError, Entity, EntityKey, EntityType, Event, Failure, Region, RegionEvent, RegionEvents, Sharding,
+    ShardingSettings,
 };
 use greylag_transport::memory::MemoryNetwork;
 

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::{Generation, UniqueAddress};
-use greylag_sharding::coordinator::replay::Replay;
-use greylag_sharding::coordinator::{Coordinator, CoordinatorConfig, Effect, Input, StateEvent, StoredState};
 use greylag_sharding::fingerprint::{Fingerprint, Mismatch, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::{MemberFacts, Members, Phase, Removal};
-use greylag_sharding::message::{
+use greylag_sharding::machine::coordinator::replay::Replay;
+use greylag_sharding::machine::coordinator::{Coordinator, CoordinatorConfig, Effect, Input, StateEvent, StoredState};
+use greylag_sharding::machine::membership::{MemberFacts, Members, Phase, Removal};
+use greylag_sharding::machine::message::{
     Attempt, Claim, ClaimState, CoordinatorId, CoordinatorMessage, Home, RegionMessage, Register, Standing,
 };
 use greylag_sharding::settings::ShardingSettings;

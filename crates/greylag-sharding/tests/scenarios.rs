@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 use greylag_sharding::fingerprint::Fingerprint;
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::{Members, Phase, Removal};
-use greylag_sharding::message::{
+use greylag_sharding::machine::membership::{Members, Phase, Removal};
+use greylag_sharding::machine::message::{
     Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, Mark, PeerMessage, RegionMessage, Stamp,
 };
-use greylag_sharding::region::{
+use greylag_sharding::machine::region::{
     Effect, Input, MessageInfo, Provenance, Region, RegionConfig, RegionEvent, RegionState, Returned, Route, Token,
 };
 use greylag_sharding::settings::ShardingSettings;

@@ -16,11 +16,10 @@ use greylag_core::{DeadLetterReason, ReplyTo};
 use greylag_persistence::Ctx;
 use greylag_sharding::fingerprint::{Mismatch, StateStoreMode};
 use greylag_sharding::ids::{EntityId, ShardId};
-use greylag_sharding::region::{RegionEvent, RegionState};
 use greylag_sharding::settings::CoordinatorSingletonSettings;
 use greylag_sharding::{
-    AskError, Entity, EntityKey, EntityType, Event, Extractor, Failure, HashV1, InitError, Region, SendError,
-    ShardingSettings,
+    AskError, Entity, EntityKey, EntityType, Event, Extractor, Failure, HashV1, InitError, Region, RegionEvent,
+    RegionState, SendError, ShardingSettings,
 };
 use nodes::*;
 use serde::{Deserialize, Serialize};

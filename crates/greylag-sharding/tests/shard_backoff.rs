@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 
 use greylag_core::Generation;
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::Members;
-use greylag_sharding::message::{CoordinatorId, CoordinatorMessage, FromCoordinator, Home};
-use greylag_sharding::region::{Effect, Input, MessageInfo, Provenance, Region, RegionConfig, Returned, Token};
+use greylag_sharding::machine::membership::Members;
+use greylag_sharding::machine::message::{CoordinatorId, CoordinatorMessage, FromCoordinator, Home};
+use greylag_sharding::machine::region::{
+    Effect, Input, MessageInfo, Provenance, Region, RegionConfig, Returned, Token,
+};
 use greylag_sharding::settings::{RememberSettings, ShardingSettings};
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -14,9 +14,9 @@ use greylag_codec::json;
 use greylag_core::{DeadLetterReason, ReplyTo, UniqueAddress};
 use greylag_persistence::Ctx;
 use greylag_sharding::fingerprint::StateStoreMode;
-use greylag_sharding::region::{RegionEvent, RegionState};
 use greylag_sharding::{
-    Entity, EntityKey, EntityType, Event, Failure, Region, RememberStore, SendError, ShardingSettings,
+    Entity, EntityKey, EntityType, Event, Failure, Region, RegionEvent, RegionState, RememberStore, SendError,
+    ShardingSettings,
 };
 use nodes::*;
 use serde::{Deserialize, Serialize};

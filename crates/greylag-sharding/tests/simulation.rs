@@ -18,7 +18,7 @@ mod world;
 
 use std::time::Duration;
 
-use greylag_sharding::{coordinator, region};
+use greylag_sharding::machine::{coordinator, region};
 use letters::Letters;
 use world::{Faults, Sabotage, Tally, World};
 

@@ -16,14 +16,13 @@ use greylag_persistence::{
     FaultyJournal, InMemoryJournal, JournalOp, PersistenceId, ReadRange, Scope, SeqNr, StoreFault, StoredEvent, Stores,
     Timestamp,
 };
-use greylag_sharding::coordinator::replay::{HistoryEvent, Replay};
 use greylag_sharding::fingerprint::StateStoreMode;
 use greylag_sharding::horizon::Horizon;
 use greylag_sharding::ids::ShardId;
-use greylag_sharding::region::RegionState;
+use greylag_sharding::machine::coordinator::replay::{HistoryEvent, Replay};
 use greylag_sharding::settings::StateJournalSettings;
 use greylag_sharding::wire::history;
-use greylag_sharding::{InitError, Sharding, ShardingSettings, remove_internal_sharding_data};
+use greylag_sharding::{InitError, RegionState, Sharding, ShardingSettings, remove_internal_sharding_data};
 use nodes::*;
 
 impl World {

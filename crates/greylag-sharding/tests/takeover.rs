@@ -13,15 +13,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
-use greylag_sharding::coordinator::{
+use greylag_sharding::ids::{RegionId, ShardId};
+use greylag_sharding::machine::coordinator::{
     Coordinator, CoordinatorConfig, CoordinatorState, Effect as Decision, Input as Fact, StateEvent, StoredState,
 };
-use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::Members;
-use greylag_sharding::message::{
+use greylag_sharding::machine::membership::Members;
+use greylag_sharding::machine::message::{
     Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, RegionMessage, Standing,
 };
-use greylag_sharding::region::{Effect, Input, MessageInfo, Region, Route, Token};
+use greylag_sharding::machine::region::{Effect, Input, MessageInfo, Region, Route, Token};
 use greylag_sharding::settings::ShardingSettings;
 use machines::{config, fingerprint, up};
 

@@ -9,9 +9,8 @@ use greylag_codec::json;
 use greylag_core::{Registry, ReplyTo};
 use greylag_persistence::Ctx;
 use greylag_sharding::fingerprint::Mismatch;
-use greylag_sharding::region::RegionEvent;
 use greylag_sharding::{
-    AskError, Entity, EntityKey, EntityType, Event, Failure, Region, RegionEvents, SendError, Sharding,
+    AskError, Entity, EntityKey, EntityType, Event, Failure, Region, RegionEvent, RegionEvents, SendError, Sharding,
     ShardingSettings,
 };
 use greylag_transport::memory::MemoryNetwork;

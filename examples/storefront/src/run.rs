@@ -11,7 +11,7 @@ use greylag::delivery::{
 };
 use greylag::persistence::WriterUuid;
 use greylag::prelude::*;
-use greylag::sharding::{Event, region::RegionEvent};
+use greylag::sharding::{Event, RegionEvent};
 
 use crate::customer::{CustomerMessage, Purchase, Query, customers, purchase_codec};
 use crate::journal::ServedJournal;

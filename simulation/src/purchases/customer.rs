@@ -12,8 +12,8 @@ use greylag_persistence::{
 };
 use greylag_sharding::TimerKey;
 use greylag_sharding::host::Suspension;
-use greylag_sharding::region::Provenance;
-use greylag_sharding::shard::{Outcome as Left, TimerChange};
+use greylag_sharding::machine::region::Provenance;
+use greylag_sharding::machine::shard::{Outcome as Left, TimerChange};
 use greylag_testkit::deadlines::assert_moved;
 
 use super::account::{Account, Command, Confirm, Outcome, Outcomes};

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use greylag_core::Generation;
 use greylag_persistence::{EntityInit, EventSourcedSettings, Incarnation, StoreCall};
 use greylag_sharding::ids::{EntityId, ShardId};
-use greylag_sharding::region::{self, Provenance};
-use greylag_sharding::shard::{Effect, Input, Shard, SlotId, Weigh};
+use greylag_sharding::machine::region::{self, Provenance};
+use greylag_sharding::machine::shard::{Effect, Input, Shard, SlotId, Weigh};
 use greylag_sharding::{FailureCause, Passivation, Supervision};
 use greylag_testkit::deadlines::assert_moved;
 
@@ -214,7 +214,7 @@ impl Market {
                 self.app.live.remove(&(number, node, incarnation));
                 self.note(|| format!("n{node}: customer {number} ends: {why:?}"));
                 if let Some(mut customer) = entity
-                    && why != greylag_sharding::shard::Ended::Killed
+                    && why != greylag_sharding::machine::shard::Ended::Killed
                 {
                     let wishes = customer.end(now);
                     self.reply_upstream(node, shard, incarnation, wishes);
@@ -319,7 +319,7 @@ impl Market {
         shard: &ShardId,
         slot: SlotId,
         mut wishes: Wishes,
-    ) -> greylag_sharding::shard::Outcome<Letter> {
+    ) -> greylag_sharding::machine::shard::Outcome<Letter> {
         let now = self.now();
         let left = std::mem::take(&mut wishes.left);
         let Some(hosted) = self.nodes[node].shards.get(shard) else { return left };

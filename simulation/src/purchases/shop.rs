@@ -8,7 +8,7 @@ use greylag_delivery::producer_link::Frames;
 use greylag_delivery::sharding_producer::{Effect, Input, ShardingProducer};
 use greylag_delivery::{Epoch, ProducerId, ProducerIdentity, SequencedBatch, StreamId};
 use greylag_sharding::ids::ShardId;
-use greylag_sharding::region::{RegionEvent, RegionState, Route};
+use greylag_sharding::machine::region::{RegionEvent, RegionState, Route};
 use greylag_testkit::deadlines::assert_moved;
 use rand::RngExt;
 

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use greylag_core::DeadLetterReason;
 use greylag_sharding::ids::{EntityId, ShardId};
-use greylag_sharding::region::RegionEvent;
-use greylag_sharding::{DirectRef, Event, Region, RegionEvents};
+use greylag_sharding::{DirectRef, Event, Region, RegionEvent, RegionEvents};
 
 use crate::ids::ControllerRef;
 use crate::message::{ProducerStopped, SequencedBatch};

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::allocation::ShardList;
     use crate::allocation::tests::{apply, counts_of, region, shards, view};
-    use crate::membership::Phase;
+    use crate::machine::membership::Phase;
 
     fn limited(limit: usize) -> ConsistentHashing {
         ConsistentHashing::new(ConsistentHashingSettings { rebalance_limit: NonZeroUsize::new(limit) })

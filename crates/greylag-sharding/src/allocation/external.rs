@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use crate::allocation::ShardList;
     use crate::allocation::tests::{apply, region, shards, view};
-    use crate::membership::Phase;
+    use crate::machine::membership::Phase;
 
     fn node(n: usize) -> NodeAddress {
         region(n).node.address().clone()

@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
     use crate::allocation::tests::{apply, counts_of, names, region, view};
-    use crate::membership::Phase;
+    use crate::machine::membership::Phase;
 
     fn moved(strategy: &LeastShard, view: &View) -> Vec<String> {
         names(&strategy.moves(view, &BTreeSet::new()))

@@ -14,10 +14,10 @@ use super::region::AnyRegion;
 use super::remember::Memory;
 use super::shared::Coordination;
 use crate::ids::{RegionId, ShardId};
-use crate::message::{
+use crate::machine::message::{
     Attempt, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, RegionMessage, Standing,
 };
-use crate::region::Input;
+use crate::machine::region::Input;
 
 /// See the module's description.
 pub(crate) struct Alone(Arc<Inner>);

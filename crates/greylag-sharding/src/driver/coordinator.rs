@@ -30,14 +30,14 @@ use super::store::failures::Failures;
 use super::store::{Backend, NotCommitted, StateStore};
 use super::strategy::AllocationStrategy;
 use crate::allocation::View;
-use crate::coordinator::{Coordinator, CoordinatorConfig, CoordinatorEvent, Effect, Input, StopReason};
 use crate::error::ReadError;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{EntityTypeName, RegionId, ShardId};
-use crate::membership::Members;
-use crate::message::{CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage, Standing};
+use crate::machine::coordinator::{Coordinator, CoordinatorConfig, CoordinatorEvent, Effect, Input, StopReason};
+use crate::machine::membership::Members;
+use crate::machine::message::{CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage, Standing};
+use crate::machine::region::answer_without_region;
 use crate::parts::{Joiner, PART_MANIFEST};
-use crate::region::answer_without_region;
 use crate::remember::RememberError;
 use crate::settings::ShardingSettings;
 use crate::wire::{self, Control};
@@ -129,35 +129,35 @@ impl Host {
         now.regions.retain(|region| region.strong_count() > 0);
         // The newest region speaks for the node: it asks what the other members mean by the type.
         if let Some(former) = now.region(None) {
-            former.tell(crate::region::Input::Coordinator(None));
+            former.tell(crate::machine::region::Input::Coordinator(None));
         }
         now.regions.push(Arc::downgrade(region));
         if let Some((incarnation, _)) = now.running {
-            region.tell(crate::region::Input::Coordinator(Some(incarnation)));
+            region.tell(crate::machine::region::Input::Coordinator(Some(incarnation)));
         }
     }
 
     /// What the cluster tells, as the newest region was told it.
-    pub(crate) fn on_cluster(&self, input: &crate::region::Input) {
+    pub(crate) fn on_cluster(&self, input: &crate::machine::region::Input) {
         let mut now = self.lock();
         let stopped = now.regions.len() - 1;
         for region in now.regions[..stopped].iter().filter_map(Weak::upgrade) {
             region.tell(input.clone());
         }
         let input = match input {
-            crate::region::Input::Membership(members) => {
+            crate::machine::region::Input::Membership(members) => {
                 now.members = members.clone();
                 Input::Membership(members.clone())
             }
-            crate::region::Input::SelfSuspect => {
+            crate::machine::region::Input::SelfSuspect => {
                 now.suspect = true;
                 Input::SelfSuspect
             }
-            crate::region::Input::SelfTrusted => {
+            crate::machine::region::Input::SelfTrusted => {
                 now.suspect = false;
                 Input::SelfTrusted
             }
-            crate::region::Input::SelfDowned => Input::SelfDowned,
+            crate::machine::region::Input::SelfDowned => Input::SelfDowned,
             _ => return,
         };
         if let Some((_, running)) = &now.running {
@@ -177,7 +177,7 @@ impl Host {
         }
         now.running = running;
         if let Some(region) = now.region(None) {
-            region.tell(crate::region::Input::Coordinator(incarnation));
+            region.tell(crate::machine::region::Input::Coordinator(incarnation));
         }
     }
 
@@ -400,7 +400,7 @@ impl Host {
     fn tell_region(&self, node: UniqueAddress, message: FromCoordinator, bytes: usize) -> bool {
         let region = self.lock().region(message.to.as_ref());
         if let Some(region) = region {
-            return region.tell_of_peer(crate::region::Input::FromCoordinator { node, message }, bytes);
+            return region.tell_of_peer(crate::machine::region::Input::FromCoordinator { node, message }, bytes);
         }
         self.answer_for_stopped(node, &message);
         true
@@ -536,7 +536,7 @@ impl Receiver for ControlReceiver {
             Ok(Some((Control::FromCoordinator(message), bytes))) => host.tell_region(node, message, bytes),
             Ok(Some((Control::Peer(message), bytes))) => {
                 let region = host.lock().region(None);
-                let input = crate::region::Input::FromPeer { node, message };
+                let input = crate::machine::region::Input::FromPeer { node, message };
                 region.is_none_or(|region| region.tell_of_peer(input, bytes))
             }
             Ok(Some((Control::Inspection(message), _))) => {

@@ -22,12 +22,12 @@ use self::keeping::Keeping;
 use self::store::RecordStore;
 use self::worker::{Latest, Worker};
 use super::sharding::{InitError, Sharding};
-use crate::daemon::{KeeperConfig, ProcessId};
 use crate::entity::{Entity, EntityInit, Failure, Supervision};
 use crate::entity_type::EntityType;
 use crate::extractor::Extractor;
 use crate::ids::{EntityId, EntityTypeName, ShardId, percent_encode};
 use crate::key::EntityKey;
+use crate::machine::daemon::{KeeperConfig, ProcessId};
 use crate::passivation::Passivation;
 use crate::settings::DaemonProcessSettings;
 

@@ -8,12 +8,12 @@ use greylag_transport::SendError;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::coordinator::CoordinatorEvent;
 use crate::entity::{FailureCause, Verdict};
 use crate::host::Fenced;
 use crate::ids::{EntityId, ShardId};
-use crate::region::RegionEvent;
-use crate::shard::InvalidTransition;
+use crate::machine::coordinator::CoordinatorEvent;
+use crate::machine::region::RegionEvent;
+use crate::machine::shard::InvalidTransition;
 
 /// Something that happened to an entity type on this node. Source: sharding §6.5.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
     use crate::allocation::{RegionView, ShardList};
-    use crate::membership::Phase;
+    use crate::machine::membership::Phase;
 
     /// A replicator that never answers, for as long as the strategy waits.
     struct Silent;

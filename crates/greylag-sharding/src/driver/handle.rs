@@ -16,8 +16,8 @@ use super::stopping::StoppingShards;
 use crate::entity_ref::{Answer, AskError, EntityRef, SendError};
 use crate::host::DirectRef;
 use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
+use crate::machine::region::{Counters, Input, RegionState, Request};
 use crate::parcel::Parcel;
-use crate::region::{Counters, Input, RegionState, Request};
 use crate::routes::{Open, RouteCell};
 use crate::start::StartEntityAck;
 

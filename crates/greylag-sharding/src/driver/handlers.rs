@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::watchdog::Probe;
-use crate::shard::SlotId;
+use crate::machine::shard::SlotId;
 
 /// Handlers of a group while they are short.
 const GROUP: usize = 32;

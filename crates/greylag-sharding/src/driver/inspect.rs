@@ -22,8 +22,8 @@ use crate::inspection::{
     ClusterStats, CurrentRegions, ENTITIES_PER_PAGE, EntityLocation, Finding, Inquiry, InspectionMessage, Position,
     RegionEntities, RegionStats,
 };
-use crate::region::{Answer, Request};
-use crate::shard::Census;
+use crate::machine::region::{Answer, Request};
+use crate::machine::shard::Census;
 
 /// Shards that are asked for their entities at a time.
 const SHARDS_AT_A_TIME: usize = 64;

@@ -17,8 +17,8 @@ use super::event::Event;
 use super::shard::Control;
 use crate::ids::{EntityTypeName, ShardId, percent_encode};
 use crate::inbox::Inbox;
+use crate::machine::shard::{LeaseEffect, LeaseInput, ShardLease};
 use crate::settings::ShardLeaseSettings;
-use crate::shard::{LeaseEffect, LeaseInput, ShardLease};
 
 /// Where this node's leases come from.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::mpsc;
 
-use crate::coordinator::Input;
+use crate::machine::coordinator::Input;
 
 /// Messages of regions that may wait.
 const MESSAGES: usize = 65_536;

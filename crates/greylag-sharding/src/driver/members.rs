@@ -7,7 +7,7 @@ use std::time::Instant;
 use greylag_cluster::{MemberStatus, MembershipView};
 use greylag_core::UniqueAddress;
 
-use crate::membership::{MemberFacts, Members, Phase, Removal};
+use crate::machine::membership::{MemberFacts, Members, Phase, Removal};
 
 /// Remembers when each removal was learned of, since margins run from then (cluster P3a).
 #[derive(Default)]

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use greylag_core::DeadLetterReason;
 
 use super::handlers::HandlerCounts;
-use crate::message::ClaimState;
-use crate::region::Counters;
+use crate::machine::message::ClaimState;
+use crate::machine::region::Counters;
 
 /// Counters and gauges of one entity type on one node. Counters run since its region began. Source: sharding §6.5.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

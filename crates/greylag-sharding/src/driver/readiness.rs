@@ -11,7 +11,7 @@ use greylag_cluster::Readiness;
 use super::region::AnyRegion;
 use crate::healthcheck::{HealthCheck, Look};
 use crate::ids::EntityTypeName;
-use crate::region::RegionState;
+use crate::machine::region::RegionState;
 
 /// Looks at all types of a node.
 pub(crate) fn readiness(

@@ -25,10 +25,10 @@ use crate::extractor::Extractor;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{EntityTypeName, RegionId, ShardId};
 use crate::inspection::{EntityLocation, InspectionMessage};
-use crate::region::{Input, Region as Machine, RegionConfig, RegionState, Request};
+use crate::machine::region::{Input, Region as Machine, RegionConfig, RegionState, Request};
+use crate::machine::shard::Census;
 use crate::routes::Open;
 use crate::settings::ShardingSettings;
-use crate::shard::Census;
 use crate::wire::inspection::encode_inspection;
 
 /// A region whose message type is forgotten.

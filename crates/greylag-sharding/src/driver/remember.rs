@@ -27,8 +27,8 @@ pub(crate) use self::starter::StarterTask;
 pub use self::store::{InMemoryRememberStore, RememberEntitiesStore, RememberError, RememberStore, ShardTerm};
 use crate::fingerprint::Fingerprint;
 use crate::ids::{EntityId, EntityTypeName, ShardId};
+use crate::machine::shard::StoreUpdate;
 use crate::settings::ShardingSettings;
-use crate::shard::StoreUpdate;
 
 /// Why a shard could not read what it remembers.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc;
 
-use crate::region::Answer;
+use crate::machine::region::Answer;
 
 /// The answers to one request, the last of them an [`Answer::Ended`].
 pub(crate) type Answers = mpsc::UnboundedReceiver<Answer>;

@@ -40,14 +40,14 @@ use crate::host::{
 };
 use crate::ids::{EntityId, ShardId};
 use crate::inbox::Inbox;
-use crate::parcel::{AskTag, Content, Origin, Parcel};
-use crate::region::Input as RegionInput;
-use crate::remember::RememberError;
-use crate::remember::starter::Input as StarterInput;
-use crate::shard::{
+use crate::machine::region::Input as RegionInput;
+use crate::machine::shard::{
     Beat, Census, Effect, Ended, Fired, Input, Notice, Outcome, Overdue, Repeats, STOP_WARN_AFTER, Shard, SlotId,
     TimerChange, Weigh,
 };
+use crate::parcel::{AskTag, Content, Origin, Parcel};
+use crate::remember::RememberError;
+use crate::remember::starter::Input as StarterInput;
 use crate::start::StartEntityAck;
 
 /// How long a run may take before other tasks get the thread.

@@ -1,7 +1,7 @@
 //! One entity type on one node: the region's machine, its route table, and the hot path around it.
 //!
 //! Senders and decode workers take an open route without a lock. A task that finds no open route locks
-//! the machine, gives it the input and executes its effects in order, as `region::protocol` asks.
+//! the machine, gives it the input and executes its effects in order, as `machine::region::protocol` asks.
 //! Work that an effect must not do under that lock is put aside for the region's task.
 
 use std::any::Any;
@@ -44,17 +44,17 @@ use crate::frame;
 use crate::held::discard;
 use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
 use crate::inbox::{Bound, Inbox, Refused};
-use crate::message::{Mark, PeerMessage, RegionMessage, Stamp, Standing};
-use crate::parcel::{AskTag, Content, FAR, Origin, Parcel};
-use crate::passivation::Passivation;
-use crate::region::{
+use crate::machine::message::{Mark, PeerMessage, RegionMessage, Stamp, Standing};
+use crate::machine::region::{
     Effect, Input, MessageInfo, Provenance, Region as Machine, RegionEvent, RegionState, Request, Returned, Route,
     Token,
 };
+use crate::machine::shard::Census;
+use crate::parcel::{AskTag, Content, FAR, Origin, Parcel};
+use crate::passivation::Passivation;
 use crate::remember::starter::Input as StarterInput;
 use crate::routes::{LocalRoute, Open, RemoteRoute, RouteTable};
 use crate::settings::ShardingSettings;
-use crate::shard::Census;
 use crate::start::{START_MANIFEST, StartEntityAck, put_request};
 
 /// The answer to come of an ask.
@@ -667,7 +667,7 @@ impl<M: Send + 'static> Shared<M> {
         Some(format!("{}: {reason}", self.name))
     }
 
-    pub(crate) fn counters(&self) -> crate::region::Counters {
+    pub(crate) fn counters(&self) -> crate::machine::region::Counters {
         self.lock().machine.counters()
     }
 

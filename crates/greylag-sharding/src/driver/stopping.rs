@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::requests::Answers;
 use crate::ids::ShardId;
-use crate::region::{Answer, RequestEnd};
+use crate::machine::region::{Answer, RequestEnd};
 
 /// Why shards were not stopped, or not known to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

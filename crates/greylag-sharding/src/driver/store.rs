@@ -17,9 +17,9 @@ use greylag_persistence::Stores;
 
 use self::ddata::DdataStore;
 pub(crate) use self::persistence::{PersistenceStore, persistence_id};
-use crate::coordinator::{StateEvent, StoredState};
 use crate::fingerprint::Fingerprint;
 use crate::ids::EntityTypeName;
+use crate::machine::coordinator::{StateEvent, StoredState};
 use crate::settings::ShardingSettings;
 
 /// Reads and writes the state of one incarnation.

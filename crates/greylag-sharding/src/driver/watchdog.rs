@@ -10,8 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::shard::Control;
+use crate::machine::shard::{Look, StuckHandler};
 use crate::settings::{RuntimeSettings, ShardingSettings, StuckShardAction};
-use crate::shard::{Look, StuckHandler};
 
 /// How long beyond its handoff a stuck shard is waited for before it may end the process. Source: sharding §2.10.
 const ABORT_RESERVE: Duration = Duration::from_secs(10);

@@ -15,8 +15,8 @@ use super::shared::{Shared, undelivered};
 use crate::frame;
 use crate::ids::ShardId;
 use crate::inbox::Refused;
+use crate::machine::region::Input;
 use crate::parcel::{AskTag, Content, Parcel};
-use crate::region::Input;
 use crate::routes::Open;
 use crate::start::{START_MANIFEST, read_request};
 

@@ -3,9 +3,9 @@
 use greylag_core::DecodeError;
 use prost::Message;
 
-use crate::daemon::{Answer, DaemonRecord, NumberOfProcesses};
 use crate::error::ReadError;
 use crate::generated as proto;
+use crate::machine::daemon::{Answer, DaemonRecord, NumberOfProcesses};
 
 /// The bytes of a record.
 pub fn encode_daemon_record(record: &DaemonRecord) -> Vec<u8> {

@@ -10,8 +10,6 @@ use super::{
     Fault, Invalid, fingerprint, node, read_epoch, read_fingerprint, read_generation, read_node, read_region,
     read_shard, read_stored_home, read_stored_meta, region, stored_home, stored_meta,
 };
-use crate::coordinator::StoredState;
-use crate::coordinator::replay::HistoryEvent;
 use crate::error::ReadError;
 use crate::generated as proto;
 use crate::generated::history_event::{
@@ -19,7 +17,9 @@ use crate::generated::history_event::{
 };
 use crate::horizon::Horizon;
 use crate::ids::RegionId;
-use crate::message::CoordinatorId;
+use crate::machine::coordinator::StoredState;
+use crate::machine::coordinator::replay::HistoryEvent;
+use crate::machine::message::CoordinatorId;
 
 /// Manifest of an event.
 pub const EVENT_MANIFEST: &str = "greylag.sharding.coordinator.event";
@@ -109,7 +109,7 @@ fn read_event(event: proto::HistoryEvent, horizon: Horizon) -> Result<HistoryEve
 
 /// The stored form of all that the events so far amount to.
 pub fn encode_snapshot(state: &StoredState) -> Vec<u8> {
-    let home = |(shard, home): (&crate::ids::ShardId, &crate::coordinator::StoredHome)| {
+    let home = |(shard, home): (&crate::ids::ShardId, &crate::machine::coordinator::StoredHome)| {
         proto::history_snapshot::ShardHome { shard: shard.to_string(), home: Some(stored_home(home)) }
     };
     proto::HistorySnapshot {
@@ -151,9 +151,9 @@ fn read_snapshot(read: proto::HistorySnapshot, horizon: Horizon) -> Result<Store
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::coordinator::{Meta, StoredHome};
     use crate::fingerprint::{Fingerprint, StateStoreMode};
     use crate::ids::ShardId;
+    use crate::machine::coordinator::{Meta, StoredHome};
 
     fn horizon() -> Horizon {
         Horizon::after(1_000)

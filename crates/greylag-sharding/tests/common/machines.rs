@@ -8,8 +8,8 @@ use std::sync::Arc;
 use greylag_cluster::AppVersion;
 use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
 use greylag_sharding::ids::RegionId;
-use greylag_sharding::membership::{MemberFacts, Phase};
-use greylag_sharding::region::RegionConfig;
+use greylag_sharding::machine::membership::{MemberFacts, Phase};
+use greylag_sharding::machine::region::RegionConfig;
 use greylag_sharding::settings::ShardingSettings;
 use greylag_transport::Lane;
 

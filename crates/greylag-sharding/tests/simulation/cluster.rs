@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use greylag_cluster::AppVersion;
 use greylag_core::UniqueAddress;
-use greylag_sharding::coordinator;
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::{MemberFacts, Members, Phase};
-use greylag_sharding::region::{self, Region, RegionConfig};
+use greylag_sharding::machine::coordinator;
+use greylag_sharding::machine::membership::{MemberFacts, Members, Phase};
+use greylag_sharding::machine::region::{self, Region, RegionConfig};
 use greylag_transport::Lane;
 
 use super::{Application, Node, Timer, World};

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use greylag_sharding::coordinator::{self, StoredState};
 use greylag_sharding::ids::RegionId;
-use greylag_sharding::membership::{Members, Phase, Removal};
-use greylag_sharding::region::{self, RegionState};
+use greylag_sharding::machine::coordinator::{self, StoredState};
+use greylag_sharding::machine::membership::{Members, Phase, Removal};
+use greylag_sharding::machine::region::{self, RegionState};
 use greylag_transport::Lane;
 use rand::RngExt;
 

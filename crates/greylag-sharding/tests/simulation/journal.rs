@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use greylag_sharding::coordinator::replay::{HistoryEvent, Replay};
-use greylag_sharding::coordinator::{StateEvent, StoredState};
 use greylag_sharding::fingerprint::Fingerprint;
 use greylag_sharding::horizon::Horizon;
+use greylag_sharding::machine::coordinator::replay::{HistoryEvent, Replay};
+use greylag_sharding::machine::coordinator::{StateEvent, StoredState};
 use greylag_sharding::wire::history;
 
 /// What is drawn for one append.

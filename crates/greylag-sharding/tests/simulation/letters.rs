@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use greylag_core::{DeadLetterReason, Generation};
 use greylag_sharding::ids::ShardId;
-use greylag_sharding::region::{self, Provenance, RegionState};
+use greylag_sharding::machine::region::{self, Provenance, RegionState};
 use rand::RngExt;
 
 use super::world::{Application, Faults, MS, Sabotage, World};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use greylag_sharding::ids::ShardId;
-use greylag_sharding::region::{self, Answer, Request};
+use greylag_sharding::machine::region::{self, Answer, Request};
 
 use super::{Application, MS, World};
 
@@ -36,7 +36,7 @@ impl<A: Application> World<A> {
         self.tell(node, region::Input::Request { number, request, timeout: TIMEOUT });
     }
 
-    pub(super) fn on_answer(&mut self, node: usize, number: u64, answer: &Answer) {
+    pub(super) fn on_request_answer(&mut self, node: usize, number: u64, answer: &Answer) {
         let incarnation = self.nodes[node].region.id().incarnation;
         let key = (node, incarnation, number);
         let Some((awaited, _)) = self.requests.open.get_mut(&key) else {

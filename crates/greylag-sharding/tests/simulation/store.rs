@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use greylag_sharding::coordinator::{self, Meta, StateEvent, StoredState};
 use greylag_sharding::ids::ShardId;
-use greylag_sharding::message::CoordinatorId;
+use greylag_sharding::machine::coordinator::{self, Meta, StateEvent, StoredState};
+use greylag_sharding::machine::message::CoordinatorId;
 use rand::RngExt;
 
 use super::journal::{Answer, FakeJournal, Fate};

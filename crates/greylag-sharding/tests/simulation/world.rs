@@ -26,12 +26,12 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
-use greylag_sharding::coordinator::{self, Coordinator, CoordinatorConfig, StateEvent, StopReason};
 use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::membership::Members;
-use greylag_sharding::message::{CoordinatorId, FromCoordinator, Mark, PeerMessage, RegionMessage, Stamp};
-use greylag_sharding::region::{
+use greylag_sharding::machine::coordinator::{self, Coordinator, CoordinatorConfig, StateEvent, StopReason};
+use greylag_sharding::machine::membership::Members;
+use greylag_sharding::machine::message::{CoordinatorId, FromCoordinator, Mark, PeerMessage, RegionMessage, Stamp};
+use greylag_sharding::machine::region::{
     self, Effect, MessageInfo, Provenance, Region, RegionEvent, RegionState, Returned, Route, Token,
 };
 use greylag_sharding::remember::RememberStore;
@@ -757,7 +757,7 @@ impl<A: Application> World<A> {
                     self.coordinate(node, incarnation, coordinator::Input::Standing(standing));
                 }
             }
-            Effect::Answer { number, answer } => self.on_answer(node, number, &answer),
+            Effect::Answer { number, answer } => self.on_request_answer(node, number, &answer),
             Effect::Stopped => {}
         }
     }

@@ -6,8 +6,8 @@ use bytes::{Bytes, BytesMut};
 use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest, ReplyTo, TokenCodec};
 use prost::Message;
 
-use crate::daemon::{Answer, Question};
 use crate::generated as proto;
+use crate::machine::daemon::{Answer, Question};
 use crate::wire;
 
 const QUESTION_MANIFEST: &str = "greylag.sharding.daemon.question";

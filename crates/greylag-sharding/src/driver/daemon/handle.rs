@@ -5,7 +5,7 @@ use std::time::Duration;
 use greylag_cluster::{SingletonAskError, SingletonRef};
 
 use super::command::Command;
-use crate::daemon::{Answer, NumberOfProcesses, Question};
+use crate::machine::daemon::{Answer, NumberOfProcesses, Question};
 use crate::settings::ShardingSettings;
 
 /// Why the number of workers was not changed, or is not known.

@@ -10,9 +10,9 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::command::Command;
 use super::store::{Commit, RecordStore};
-use crate::daemon::{Answer, Effect, Input, Keeper, KeeperConfig};
 use crate::driver::Region;
 use crate::ids::ShardId;
+use crate::machine::daemon::{Answer, Effect, Input, Keeper, KeeperConfig};
 
 /// What a keeper needs. `M` is what the workers are sent.
 pub(super) struct Keeping<M> {

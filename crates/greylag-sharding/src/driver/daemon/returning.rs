@@ -3,10 +3,10 @@
 use std::sync::Weak;
 
 use super::worker::Latest;
-use crate::daemon::ProcessId;
 use crate::driver::shared::Shared;
 use crate::driver::{Event, Region, RegionEvents};
 use crate::ids::ShardId;
+use crate::machine::daemon::ProcessId;
 
 /// Follows the shards of a region until that is gone.
 pub(super) async fn start_with_shards<M: Send + 'static>(

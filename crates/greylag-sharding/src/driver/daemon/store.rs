@@ -10,9 +10,9 @@ use std::fmt;
 use greylag_crdt::{LwwRegister, UpdateCx};
 use greylag_ddata::{GetError, Key, ReadLevel, Replicator, WriteLevel};
 
-use crate::daemon::DaemonRecord;
 use crate::error::ReadError;
 use crate::ids::EntityTypeName;
+use crate::machine::daemon::DaemonRecord;
 use crate::settings::ShardingSettings;
 use crate::wire;
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use super::DaemonInit;
 use super::store::RecordStore;
-use crate::daemon::{DaemonRecord, ProcessId};
 use crate::entity::{Entity, EntityInit, Failure, PlainEntity};
 use crate::host::{HostedEntity, ShardCx, Signal};
+use crate::machine::daemon::{DaemonRecord, ProcessId};
 
 /// Bound on messages kept while a worker's revision is checked. Workers have no public reference, so few messages are
 /// expected; the bound keeps a mistake from costing memory.

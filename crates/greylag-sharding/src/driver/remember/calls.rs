@@ -8,7 +8,7 @@ use tokio::task::AbortHandle;
 use super::ShardMemory;
 use crate::driver::shard::Control;
 use crate::inbox::Inbox;
-use crate::shard::StoreUpdate;
+use crate::machine::shard::StoreUpdate;
 
 /// See the module's description. Dropping it gives the calls up.
 pub(crate) struct StoreCalls<M> {

@@ -10,8 +10,8 @@ use futures::FutureExt;
 
 use super::{LoadError, ShardMemory, ShardSet};
 use crate::ids::{EntityId, ShardId};
+use crate::machine::shard::StoreUpdate;
 use crate::remember::{RememberEntitiesStore, RememberError, ShardTerm};
-use crate::shard::StoreUpdate;
 
 /// One shard of it.
 pub(super) struct Shard {

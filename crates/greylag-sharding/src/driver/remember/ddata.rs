@@ -18,9 +18,9 @@ use twox_hash::XxHash3_64;
 
 use super::{LoadError, ShardMemory, ShardSet};
 use crate::ids::{EntityId, EntityTypeName, ShardId, percent_encode};
+use crate::machine::shard::StoreUpdate;
 use crate::remember::{RememberError, ShardTerm};
 use crate::settings::{MajorityPlus, ShardingSettings};
-use crate::shard::StoreUpdate;
 
 /// Sets that the ids of a shard are spread over. Fixed by the major version of the protocol.
 const SETS: u64 = 5;

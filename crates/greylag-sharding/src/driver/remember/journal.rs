@@ -15,9 +15,9 @@ use crate::driver::store::log::{Claimed, Fold, Format, Log, Trouble};
 use crate::driver::store::{NotCommitted, PersistenceStore};
 use crate::fingerprint::Fingerprint;
 use crate::ids::{EntityId, EntityTypeName, ShardId, percent_encode};
+use crate::machine::shard::StoreUpdate;
 use crate::remember::{RememberError, ShardTerm};
 use crate::settings::ShardingSettings;
-use crate::shard::StoreUpdate;
 use crate::wire::remembered::{self, EVENT_MANIFEST, RememberedEvent, SCHEMA_VERSION, SNAPSHOT_MANIFEST};
 
 const FORMAT: Format = Format {

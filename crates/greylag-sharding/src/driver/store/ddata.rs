@@ -19,8 +19,8 @@ use twox_hash::XxHash3_64;
 
 use super::failures::Failures;
 use super::{NotCommitted, StateStore, Unreadable};
-use crate::coordinator::{Meta, StateEvent, StoredHome, StoredState};
 use crate::ids::{EntityTypeName, ShardId};
+use crate::machine::coordinator::{Meta, StateEvent, StoredHome, StoredState};
 use crate::settings::{MajorityPlus, ShardingSettings};
 use crate::wire;
 

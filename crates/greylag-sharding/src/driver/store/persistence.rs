@@ -21,11 +21,11 @@ use tokio::sync::Mutex;
 use super::failures::Failures;
 use super::log::{Claimed, Fold, Format, Log, Trouble};
 use super::{NotCommitted, StateStore, Unreadable};
-use crate::coordinator::replay::{HistoryEvent, Replay};
-use crate::coordinator::{StateEvent, StoredState};
 use crate::driver::node::horizon;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{EntityTypeName, ShardId};
+use crate::machine::coordinator::replay::{HistoryEvent, Replay};
+use crate::machine::coordinator::{StateEvent, StoredState};
 use crate::settings::ShardingSettings;
 use crate::wire::history::{self, EVENT_MANIFEST, SCHEMA_VERSION, SNAPSHOT_MANIFEST};
 

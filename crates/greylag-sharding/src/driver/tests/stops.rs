@@ -3,8 +3,8 @@
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::*;
-use crate::region::Input as RegionInput;
-use crate::shard::STOP_WARN_AFTER;
+use crate::machine::region::Input as RegionInput;
+use crate::machine::shard::STOP_WARN_AFTER;
 
 const DIARIST: EntityKey<Word> = EntityKey::new("Diarist");
 

@@ -9,10 +9,10 @@ use greylag_persistence::{
 };
 
 use super::*;
-use crate::coordinator::{Meta, StoredHome};
 use crate::fingerprint::StateStoreMode;
 use crate::ids::{RegionId, ShardId};
-use crate::message::CoordinatorId;
+use crate::machine::coordinator::{Meta, StoredHome};
+use crate::machine::message::CoordinatorId;
 use crate::settings::StateJournalSettings;
 
 /// The stores of a test: what is below, and the faults around it.

@@ -8,8 +8,8 @@ use greylag_core::{Generation, UniqueAddress};
 use crate::allocation::View;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
-use crate::membership::Members;
-use crate::message::{CoordinatorId, Epoch, FromCoordinator, RegionMessage, Standing};
+use crate::machine::membership::Members;
+use crate::machine::message::{CoordinatorId, Epoch, FromCoordinator, RegionMessage, Standing};
 
 /// The durable record of one shard: a home, or the tombstone of one.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,8 +15,8 @@ use super::protocol::{CoordinatorEvent, Effect, HandOffPhase};
 use super::registry::RegionEntry;
 use super::{Coordinator, CoordinatorState, Sabotage};
 use crate::ids::{RegionId, ShardId};
-use crate::membership::Phase;
-use crate::message::{Attempt, CoordinatorMessage, Epoch};
+use crate::machine::membership::Phase;
+use crate::machine::message::{Attempt, CoordinatorMessage, Epoch};
 use crate::settings::ShardingSettings;
 use crate::timetable::Timetable;
 

@@ -17,7 +17,7 @@ use super::protocol::{Effect, MessageInfo, RegionEvent, Route};
 use super::slot::{Hosting, Next, OldPath, Slot, State, Task};
 use super::{Provenance, Region, RegionState, Sabotage};
 use crate::ids::{RegionId, ShardId};
-use crate::message::{Home, Mark, PeerMessage, Stamp};
+use crate::machine::message::{Home, Mark, PeerMessage, Stamp};
 use crate::settings::HandoffStraggler;
 
 /// Forwarded so often, a message suggests that homes known here are wrong.

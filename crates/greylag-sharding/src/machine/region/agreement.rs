@@ -24,8 +24,8 @@ use greylag_core::UniqueAddress;
 use super::RegionConfig;
 use super::protocol::{Effect, RegionEvent};
 use crate::fingerprint::{Fingerprint, Mismatch};
-use crate::membership::{Members, Phase};
-use crate::message::{PeerMessage, Standing, TypeClaim};
+use crate::machine::membership::{Members, Phase};
+use crate::machine::message::{PeerMessage, Standing, TypeClaim};
 
 /// How often a side that differs is asked again: a rollback can heal it.
 const CONFLICT_RETRY: Duration = Duration::from_secs(30);

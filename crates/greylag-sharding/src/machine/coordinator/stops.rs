@@ -13,7 +13,7 @@ use std::time::Instant;
 use super::protocol::Effect;
 use super::{Coordinator, CoordinatorState};
 use crate::ids::{RegionId, ShardId};
-use crate::message::CoordinatorMessage;
+use crate::machine::message::CoordinatorMessage;
 use crate::timetable::Timetable;
 
 /// Requests that are remembered at a time. One more is ignored; its region says it again.

@@ -9,7 +9,7 @@ use super::buffer::Buffer;
 use super::protocol::Route;
 use crate::entity::Failures;
 use crate::ids::RegionId;
-use crate::message::{Attempt, Home};
+use crate::machine::message::{Attempt, Home};
 
 /// One shard in one region.
 #[derive(Debug)]

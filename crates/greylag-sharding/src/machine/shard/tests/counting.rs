@@ -3,7 +3,7 @@
 use super::World;
 use crate::entity::{Backoff, Directive, Supervision};
 use crate::inspection::EntityCounts;
-use crate::shard::Census;
+use crate::machine::shard::Census;
 
 impl World {
     /// All that there are, and the names of those that live.

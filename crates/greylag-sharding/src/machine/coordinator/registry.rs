@@ -8,7 +8,7 @@ use std::time::Instant;
 use greylag_core::{Generation, UniqueAddress};
 
 use crate::ids::{RegionId, ShardId};
-use crate::message::ClaimState;
+use crate::machine::message::ClaimState;
 
 /// A region as this incarnation knows it.
 #[derive(Debug)]

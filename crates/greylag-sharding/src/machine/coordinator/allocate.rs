@@ -10,8 +10,8 @@ use super::protocol::{CoordinatorEvent, Effect, StateEvent, StopReason, StoredHo
 use super::{Coordinator, CoordinatorState};
 use crate::allocation::{RegionView, View};
 use crate::ids::{RegionId, ShardId};
-use crate::membership::Phase;
-use crate::message::CoordinatorMessage;
+use crate::machine::membership::Phase;
+use crate::machine::message::CoordinatorMessage;
 
 impl Coordinator {
     pub(super) fn on_get_shard_home(&mut self, region: &RegionId, shards: Vec<ShardId>, out: &mut Vec<Effect>) {

@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use super::*;
 use crate::fingerprint::StateStoreMode;
 use crate::ids::RegionId;
-use crate::membership::MemberFacts;
+use crate::machine::membership::MemberFacts;
 use crate::settings::ShardingSettings;
 
 const RETRY: Duration = Duration::from_secs(2);

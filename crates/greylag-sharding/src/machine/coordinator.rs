@@ -47,8 +47,8 @@ use self::stops::Stops;
 use self::tables::Tables;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
-use crate::membership::Members;
-use crate::message::{
+use crate::machine::membership::Members;
+use crate::machine::message::{
     ClaimState, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, RegionMessage, Standing,
 };
 use crate::settings::ShardingSettings;

@@ -13,8 +13,8 @@ use super::protocol::{CoordinatorEvent, Effect, Meta, StateEvent, StopReason, St
 use super::{Coordinator, CoordinatorState, Sabotage};
 use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
-use crate::membership::{Members, Phase};
-use crate::message::{ClaimState, CoordinatorMessage, Epoch, Home, Standing};
+use crate::machine::membership::{Members, Phase};
+use crate::machine::message::{ClaimState, CoordinatorMessage, Epoch, Home, Standing};
 
 impl Coordinator {
     pub(super) fn on_read(

@@ -16,7 +16,7 @@ use super::protocol::{Effect, Route};
 use super::slot::{Acked, Ending, HandOffWait, Slot, State, Task};
 use super::{Region, RegionState, Sabotage};
 use crate::ids::{RegionId, ShardId};
-use crate::message::{Attempt, Home, Mark, RegionMessage};
+use crate::machine::message::{Attempt, Home, Mark, RegionMessage};
 
 impl Region {
     pub(super) fn on_begin_handoff(

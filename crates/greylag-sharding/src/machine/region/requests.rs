@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::protocol::{Answer, Effect, Request, RequestEnd};
 use super::{Region, RegionState};
 use crate::ids::{RegionId, ShardId};
-use crate::message::RegionMessage;
+use crate::machine::message::RegionMessage;
 use crate::parcel::FAR;
 use crate::timetable::Timetable;
 

@@ -11,7 +11,7 @@ use super::placement::Placement;
 use super::protocol::{StateEvent, StoredHome};
 use crate::allocation::ShardList;
 use crate::ids::{RegionId, ShardId};
-use crate::message::Attempt;
+use crate::machine::message::Attempt;
 
 /// A durable home, and the facts about it that this incarnation holds in memory only.
 #[derive(Debug)]

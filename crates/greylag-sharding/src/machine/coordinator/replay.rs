@@ -17,7 +17,7 @@ use greylag_core::Generation;
 use super::protocol::{Meta, StateEvent, StoredHome, StoredState};
 use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
-use crate::message::{CoordinatorId, Epoch};
+use crate::machine::message::{CoordinatorId, Epoch};
 
 /// One event of the history.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,8 +14,8 @@ use super::protocol::{CoordinatorEvent, Effect, StateEvent, StopReason, StoredHo
 use super::registry::RegionEntry;
 use super::{Coordinator, CoordinatorState};
 use crate::ids::{RegionId, ShardId};
-use crate::membership::Phase;
-use crate::message::{Claim, ClaimState, CoordinatorMessage, Epoch, Register, Standing};
+use crate::machine::membership::Phase;
+use crate::machine::message::{Claim, ClaimState, CoordinatorMessage, Epoch, Register, Standing};
 
 impl Coordinator {
     pub(super) fn on_register(&mut self, now: Instant, register: Register, out: &mut Vec<Effect>) {

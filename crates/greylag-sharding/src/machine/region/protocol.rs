@@ -47,8 +47,8 @@ use greylag_transport::Lane;
 
 use crate::fingerprint::Mismatch;
 use crate::ids::{RegionId, ShardId};
-use crate::membership::Members;
-use crate::message::{Epoch, FromCoordinator, Mark, PeerMessage, RegionMessage, Stamp, Standing};
+use crate::machine::membership::Members;
+use crate::machine::message::{Epoch, FromCoordinator, Mark, PeerMessage, RegionMessage, Stamp, Standing};
 
 /// Stands for one message that the driver keeps. Never used twice by a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -44,8 +44,8 @@ use self::requests::Requests;
 use self::slot::{Slot, State};
 use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
-use crate::membership::Members;
-use crate::message::{ClaimState, RegionMessage};
+use crate::machine::membership::Members;
+use crate::machine::message::{ClaimState, RegionMessage};
 use crate::settings::{BufferOverflow, ShardingSettings};
 use crate::timetable::Timetable;
 
@@ -348,7 +348,7 @@ impl Region {
     /// Sends the messages that were collected while the input was handled.
     fn finish(&mut self, now: Instant, out: &mut Vec<Effect>) {
         for (node, routes) in std::mem::take(&mut self.collected.stale) {
-            out.push(Effect::SendPeer { to: node, message: crate::message::PeerMessage::StaleRoute(routes) });
+            out.push(Effect::SendPeer { to: node, message: crate::machine::message::PeerMessage::StaleRoute(routes) });
         }
         let mut shards = std::mem::take(&mut self.collected.asks);
         shards.sort();

@@ -18,8 +18,8 @@ use super::slot::{Ending, State, Task};
 use super::{Region, RegionState, Route};
 use crate::fingerprint::Mismatch;
 use crate::ids::ShardId;
-use crate::membership::{Members, Phase};
-use crate::message::{
+use crate::machine::membership::{Members, Phase};
+use crate::machine::message::{
     Claim, ClaimState, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage, Register, Standing,
 };
 

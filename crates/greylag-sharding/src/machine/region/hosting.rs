@@ -13,7 +13,7 @@ use super::slot::{Ending, Hosting, Slot, State, Task};
 use super::{Region, RegionState, Sabotage};
 use crate::entity::Failures;
 use crate::ids::ShardId;
-use crate::message::{Home, RegionMessage};
+use crate::machine::message::{Home, RegionMessage};
 
 /// Shortest time between two starts of a failed shard that messages wait for.
 const MIN_RESTART: Duration = Duration::from_millis(100);

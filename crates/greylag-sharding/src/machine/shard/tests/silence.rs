@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::World;
 use crate::entity::{Directive, Supervision};
+use crate::machine::shard::Input;
 use crate::passivation::Passivation;
 use crate::settings::PassivationSettings;
-use crate::shard::Input;
 
 const SECOND: Duration = Duration::from_secs(1);
 

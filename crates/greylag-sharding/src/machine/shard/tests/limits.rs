@@ -1,8 +1,8 @@
 //! A shard that keeps so many entities active. Which ones go is the strategy's: see `passivation`.
 
 use super::World;
+use crate::machine::shard::Input;
 use crate::passivation::{FrequencySketch, Passivation};
-use crate::shard::Input;
 
 fn world(passivation: Passivation) -> World {
     World::with(passivation, |_| {})

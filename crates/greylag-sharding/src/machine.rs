@@ -1,0 +1,20 @@
+//! The protocols of sharding as machines: values that take inputs and yield effects, without clock, task or socket.
+//!
+//! Users need none of this. It is here for those who drive the machines themselves: simulations, tests that play one
+//! order of events after the other, and whoever wants to read what a region or a coordinator does.
+//!
+//! | machine | decides |
+//! |---|---|
+//! | [`coordinator::Coordinator`] | where each shard lives, and when it moves |
+//! | [`region::Region`] | where the messages of one node go, and what is hosted there |
+//! | [`shard::Shard`] | which entity of a shard runs next, starts, stops, sleeps |
+//! | [`daemon::Keeper`] | how many daemon processes there are, and that each is running |
+//!
+//! They speak by [`message`]s, and all are told of the cluster by the value [`membership::Members`].
+
+pub mod coordinator;
+pub mod daemon;
+pub mod membership;
+pub mod message;
+pub mod region;
+pub mod shard;
