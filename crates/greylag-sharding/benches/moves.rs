@@ -117,9 +117,7 @@ impl Load {
                     }
                     let begun = Instant::now();
                     entity.ask(|reply_to| reply_to).timeout(PATIENCE).await.expect("an answer, late or not");
-                    let mut longest = longest.lock().expect("no panic under the lock");
-                    *longest = longest.max(begun.elapsed());
-                    drop(longest);
+                    note(&longest, begun.elapsed());
                     tokio::time::sleep(Duration::from_micros(500)).await;
                 }
             })
@@ -139,6 +137,11 @@ impl Load {
             asker.await.expect("every ask is answered");
         }
     }
+}
+
+fn note(longest: &Mutex<Duration>, wait: Duration) {
+    let mut longest = longest.lock().expect("no panic under the lock");
+    *longest = longest.max(wait);
 }
 
 async fn until(what: &str, holds: impl Fn() -> bool) {

@@ -200,7 +200,10 @@ fn main() {
     let runtime = Runtime::new().expect("a runtime starts");
     let pair = runtime.block_on(Pair::start());
     runtime.block_on(async {
-        pair.spread(&pair.sinks, |entity| drop(entity.tell(Bytes::from_static(&[7; PAYLOAD])))).await;
+        pair.spread(&pair.sinks, |entity| {
+            entity.tell(Bytes::from_static(&[7; PAYLOAD])).ok();
+        })
+        .await;
         let wake = |entity: &EntityRef<Question>| {
             drop(entity.ask(|reply_to| Question { filling: Vec::new(), reply_to }).timeout(PATIENCE).send());
         };

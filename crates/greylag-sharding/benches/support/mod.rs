@@ -8,7 +8,7 @@ use std::time::Duration;
 use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_core::{NodeAddress, UniqueAddress};
 use greylag_sharding::{Sharding, ShardingSettings};
-use greylag_transport::{GrpcTransport, Remoting, TransportSettings};
+use greylag_transport::{GrpcTransport, TransportSettings};
 
 /// Nothing that works takes longer.
 pub const PATIENCE: Duration = Duration::from_secs(60);
