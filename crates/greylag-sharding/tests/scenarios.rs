@@ -754,6 +754,21 @@ fn a_sender_hears_of_a_newer_home_from_a_region_without_one() {
     assert_eq!(lab.nodes[P].published, Route::Closed, "P leaves the old route and asks");
 }
 
+/// P's message waited at a region that knew no home, and was passed on with the number of the home that came: too old there,
+/// it still tells that P uses an older one (seed 171 of many shards).
+#[test]
+fn a_sender_hears_of_a_newer_home_from_the_owner_that_dropped_what_another_region_passed_on() {
+    let mut lab = Lab::owned_by_o();
+    lab.hand_off(O, 1, 1, &[]);
+    lab.stopped(O);
+    lab.host(home_after(N, 3, 2));
+    lab.ready(N);
+    lab.frame(P, N, "passed on", 1, 3, false);
+    assert_eq!(lab.dead, [("passed on", DeadLetterReason::RouteStraggler)]);
+    lab.echoes();
+    assert_eq!(lab.nodes[P].published, Route::Closed, "P leaves the old route and asks");
+}
+
 /// What waits at an owner that ends before it serves passes the next owner unseen, so it is seen to here (seed 45061).
 #[test]
 fn scenario_94_what_an_unserved_owner_would_not_take_is_no_leftover() {

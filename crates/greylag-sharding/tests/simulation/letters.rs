@@ -180,7 +180,7 @@ impl Application for Letters {
         let dead: u64 = world.tally.dead.values().sum();
         // A region that a coordinator failover keeps unregistered over two moves sends along a route
         // older than the new owner's predecessor: a gap by the rule of sharding §2.6.
-        let gaps = if world.faults.failover || world.app.has_gap {
+        let gaps = if world.has_failed_over() || world.app.has_gap {
             world.tally.dead.get(&DeadLetterReason::RouteStraggler)
         } else {
             None

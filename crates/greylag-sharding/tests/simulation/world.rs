@@ -659,6 +659,11 @@ impl<A: Application> World<A> {
         }
     }
 
+    /// Whether more than one coordinator has begun: by a fault, or since one had no answer from the journal.
+    pub(crate) fn has_failed_over(&self) -> bool {
+        self.incarnations > 1
+    }
+
     pub(crate) fn fail(&mut self, what: String) {
         self.violation.get_or_insert(what);
     }

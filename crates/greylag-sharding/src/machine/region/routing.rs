@@ -76,8 +76,9 @@ impl Region {
         };
         let generation = hosting.generation;
         if let Err(reason) = self.check_floor(hosting, &waiting) {
-            // It may have come before this region knew of a newer home, so its sender may still use the older one.
-            if waiting.stamped.is_some_and(|stamped| stamped < generation) && !own {
+            // Where it was submitted the older home may still be in use: a region that kept it for want of a home knew no newer
+            // one to tell of.
+            if waiting.first.is_some_and(|first| first < generation) && !own {
                 self.note_stale(waiting.origin.node.clone(), shard, generation);
             }
             return self.drop_waiting(shard, &waiting, reason, out);
