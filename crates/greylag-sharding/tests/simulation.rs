@@ -78,6 +78,22 @@ fn play(seed: u64, mut world: World<Letters>) {
     world.run(world::SAFETY, world::PATIENCE).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
 }
 
+/// sharding 92: all that is stored is lost and the clock is set back behind the first epoch: each node that runs the
+/// coordinator restarts it at most once for that, and epochs are above those of all regions.
+#[test]
+fn scenario_92_a_coordinator_restarts_once_for_what_is_lost() {
+    let (mut losses, mut fenced) = (0, 0);
+    for seed in 0..seeds(200) {
+        let faults = Faults { lost_state: true, late_copies: true, ..Faults::default() };
+        let mut world = World::new(seed, faults, Sabotage::default());
+        let tally = world.run(world::SAFETY, world::PATIENCE).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        let most = tally.fenced.values().copied().max().unwrap_or(0);
+        assert!(most <= tally.losses, "seed {seed}: {:?} restarts after {} losses", tally.fenced, tally.losses);
+        (losses, fenced) = (losses + tally.losses, fenced + most);
+    }
+    assert!(losses > 50 && fenced > 10, "{losses} losses, {fenced} restarts");
+}
+
 /// sharding 96: with 3 to 50 shards, so that decisions about many are under way at once.
 #[test]
 fn promises_hold_with_many_shards() {

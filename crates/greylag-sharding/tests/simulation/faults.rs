@@ -40,7 +40,8 @@ impl<A: Application> World<A> {
             7 if faults.lost_state && self.chance(0.5) => {
                 self.note(|| "store: everything is lost".into());
                 self.store.state = StoredState::default();
-                self.store.clock_back = 100;
+                self.store.clock_back = 5000;
+                self.tally.losses += 1;
                 self.fail_coordinator();
             }
             8 if faults.moved && enough => self.move_name(node),

@@ -332,6 +332,10 @@ pub(crate) struct Tally {
     pub(crate) moved: u64,
     pub(crate) faults: u64,
     pub(crate) steps: u64,
+    /// How often everything that was stored was lost.
+    pub(crate) losses: u64,
+    /// By node: how often its coordinator ended because another epoch is ahead of its own.
+    pub(crate) fenced: BTreeMap<usize, u64>,
     pub(crate) dead: BTreeMap<DeadLetterReason, u64>,
 }
 
@@ -878,6 +882,9 @@ impl<A: Application> World<A> {
                 );
             }
             E::Stop(reason) => {
+                if matches!(reason, StopReason::Fenced { .. }) {
+                    *self.tally.fenced.entry(node).or_default() += 1;
+                }
                 self.nodes[node].coordinator = None;
                 self.tell(node, region::Input::Coordinator(None));
                 if !matches!(reason, StopReason::HandedOver | StopReason::Downed) {
