@@ -184,7 +184,7 @@ fn look_at_the_tick() {
         let with = 1.0 / flood(1, |runtime| runtime.block_on(counters_in_a_cluster(64)).1).1;
         shares.push((with - without) / without * 1e4);
     }
-    report("tells with the look against tells without: hundredths of a percent more time", shares.into_iter());
+    report("tells with the look against tells without: hundredths of a percent more time", shares);
 }
 
 /// The same on a node of a cluster of one, which ticks.

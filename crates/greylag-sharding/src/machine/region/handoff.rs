@@ -12,8 +12,9 @@ use std::time::Instant;
 
 use greylag_core::Generation;
 
-use super::protocol::{Effect, Route};
-use super::slot::{Acked, Ending, HandOffWait, Slot, State, Task};
+use super::place::{Acked, Place};
+use super::protocol::Effect;
+use super::slot::{Ending, HandOffWait, Remote, Served, Slot, Table, Task, Then};
 use super::{Region, RegionState, Sabotage};
 use crate::ids::{RegionId, ShardId};
 use crate::machine::message::{Attempt, Home, Mark, RegionMessage};
@@ -32,15 +33,15 @@ impl Region {
             return;
         }
         let region = self.config.id.clone();
-        let flushed = self.with_slot(shard, |this, slot| {
-            let known = slot.acked.filter(|acked| (acked.generation, acked.attempt) == (generation, attempt));
+        let flushed = self.with_place(shard, |this, place| {
+            let known = place.acked.filter(|acked| (acked.generation, acked.attempt) == (generation, attempt));
             if let Some(acked) = known {
                 return acked.flushed;
             }
-            let flushed = this.give_up_route(now, shard, slot, (generation, attempt, &owner), out);
+            let flushed = this.give_up_route(now, shard, place, (generation, attempt, &owner), out);
             // An order that comes late, behind one of a newer try, leaves what is known of that.
-            if slot.acked.is_none_or(|acked| acked.attempt < attempt) {
-                slot.acked = Some(Acked { generation, attempt, flushed });
+            if place.acked.is_none_or(|acked| acked.attempt < attempt) {
+                place.acked = Some(Acked { generation, attempt, flushed });
             }
             flushed
         });
@@ -54,32 +55,31 @@ impl Region {
         &mut self,
         now: Instant,
         shard: &ShardId,
-        slot: &mut Slot,
+        place: &mut Place,
         (generation, attempt, owner): (Generation, Attempt, &RegionId),
         out: &mut Vec<Effect>,
     ) -> bool {
-        slot.hear(generation);
-        if slot.next.as_ref().is_some_and(|next| next.generation <= generation) {
-            slot.next = None;
-        }
-        match &slot.state {
-            State::Remote { generation: known, .. } if *known > generation => return false,
-            State::Remote { region, generation: known } => {
+        place.hear(generation);
+        place.slot.unplan_if(|next| next.generation <= generation);
+        match &place.slot {
+            Slot::Remote(Remote { generation: known, .. }) if *known > generation => return false,
+            Slot::Remote(Remote { region, generation: known, .. }) => {
                 let flushed = *known == generation && region == owner;
-                self.leave_remote(now, shard, slot, !flushed, out);
+                self.leave_remote(now, shard, place, !flushed, out);
             }
-            State::Hosted(_) => return false,
-            State::NoRoute => {}
+            Slot::LocalStarting(_) | Slot::Local(_) | Slot::Draining(_) => return false,
+            Slot::Unknown | Slot::Resolving(_) | Slot::Buffering(_) => {}
         }
         // A second attempt finds the route closed already; messages sent along it may still be on their way.
-        let path = slot.old_path.as_mut().filter(|path| path.generation == generation && path.region == *owner);
+        let has_next = place.slot.next().is_some();
+        let path = place.slot.old_path_mut().filter(|path| path.generation == generation && path.region == *owner);
         let Some(path) = path else { return false };
         // An order that is late leaves the time of a newer home that is known already: no other home would come to set it.
-        if slot.next.is_none() {
+        if !has_next {
             path.deadline = None;
         }
         path.flushed = Some(attempt);
-        if self.sabotage != Some(Sabotage::FlushMark) {
+        if !self.is_without(Sabotage::FlushMark) {
             let mark = Mark::Flush { generation, attempt, from: self.config.id.clone() };
             out.push(Effect::SendMark { to: owner.clone(), shard: shard.clone(), mark });
         }
@@ -95,147 +95,150 @@ impl Region {
         flush_from: Vec<RegionId>,
         out: &mut Vec<Effect>,
     ) {
-        self.with_slot(shard, |region, slot| match slot.hosting() {
+        self.with_place(shard, |region, place| match place.slot.hosted() {
             None => {
-                if matches!(slot.state, State::Remote { generation: known, .. } if known < generation) {
-                    region.leave_remote(now, shard, slot, true, out);
+                if place.slot.remote().is_some_and(|remote| remote.generation < generation) {
+                    region.leave_remote(now, shard, place, true, out);
                 }
-                if !region.may_own(slot, generation) {
-                    slot.end(generation);
-                    return region.tell_stopped(shard, slot, generation, out);
+                if !region.may_own(place, generation) {
+                    place.end(generation);
+                    return region.tell_stopped(shard, place, generation, out);
                 }
                 // The order to host was lost; others were told all the same, and mark what they have sent here.
                 let (shard_id, own) = (shard.clone(), region.config.id.clone());
                 // What was handled before is not known here, so nothing older than this generation becomes a leftover, which the
                 // next owner would take unseen.
                 let home = Home { previous: Some(generation), ..Home::new(shard_id, own, generation) };
-                region.own(now, slot, &home, Task::Absent(None));
-                region.accept_handoff(now, shard, slot, attempt, &flush_from, out);
+                region.own(now, place, &home, Task::Absent);
+                region.accept_handoff(now, shard, place, attempt, &flush_from, out);
             }
-            Some(hosting) if hosting.generation == generation => {
-                region.accept_handoff(now, shard, slot, attempt, &flush_from, out);
+            Some(hosted) if hosted == generation => {
+                region.accept_handoff(now, shard, place, attempt, &flush_from, out);
             }
-            Some(hosting) if hosting.generation < generation => {
-                slot.end(generation);
-                region.kill(now, shard, slot, Ending::Dropped, out);
+            Some(hosted) if hosted < generation => {
+                place.end(generation);
+                region.kill(now, shard, place, Ending::Dropped, Then::Ask, out);
             }
-            Some(_) => region.tell_stopped(shard, slot, generation, out),
+            Some(_) => region.tell_stopped(shard, place, generation, out),
         });
     }
 
     /// Whether a generation that is not hosted here may be this region's all the same.
-    fn may_own(&self, slot: &Slot, generation: Generation) -> bool {
+    fn may_own(&self, place: &Place, generation: Generation) -> bool {
         let is_running =
             matches!(self.state, RegionState::Unregistered | RegionState::Registered | RegionState::ShuttingDown);
-        is_running && !self.config.proxy && Some(generation) > slot.ended && Some(generation) >= slot.heard
+        is_running && !self.config.proxy && Some(generation) > place.ended && Some(generation) >= place.heard
     }
 
     fn accept_handoff(
         &mut self,
         now: Instant,
         shard: &ShardId,
-        slot: &mut Slot,
+        place: &mut Place,
         attempt: Attempt,
         flush_from: &[RegionId],
         out: &mut Vec<Effect>,
     ) {
         let own = self.config.id.clone();
-        let unmarked = |from: &&RegionId| **from != own && !self.is_marked(&slot.marks, from, attempt);
+        let unmarked = |from: &&RegionId| **from != own && !self.is_marked(&place.marks, from, attempt);
         let alive = |from: &&RegionId| self.members.contains(&from.node);
         let mut waiting_for = flush_from.iter().filter(unmarked).filter(alive).cloned().collect();
-        if self.sabotage == Some(Sabotage::FlushMark) {
+        if self.is_without(Sabotage::FlushMark) {
             waiting_for = Default::default();
         }
-        let open = slot.published != Route::Closed;
-        let Some(hosting) = slot.hosting_mut() else { return };
-        if hosting.ending.is_some() || hosting.handoff.as_ref().is_some_and(|wait| wait.attempt == attempt) {
+        if place.slot.handoff().is_some_and(|wait| wait.attempt == attempt) {
             return;
         }
         // Marks of another attempt never count, so a later attempt starts the wait anew.
         let deadline = Some(now + self.config.settings.flush_timeout);
-        hosting.handoff = Some(HandOffWait { attempt, waiting_for, deadline });
-        let never_opened = !open && !self.suspect && !hosting.is_flushing;
-        if never_opened && matches!(hosting.task, Task::Starting | Task::Ready) {
-            // A shard that has not begun to serve need not begin.
-            hosting.task = Task::Ending;
-            let generation = hosting.generation;
-            out.push(Effect::KillShard { shard: shard.clone(), generation });
-        } else if let Task::Absent(retry_at) = &mut hosting.task {
-            *retry_at = None;
+        let wait = HandOffWait { attempt, waiting_for, deadline };
+        match &mut place.slot {
+            Slot::LocalStarting(starting) => starting.handoff = Some(wait),
+            Slot::Local(local) => local.handoff = Some(wait),
+            _ => return,
         }
-        self.try_drain(now, shard, slot, out);
+        self.give_up_start(shard, place, out);
+        self.try_drain(now, shard, place, out);
+    }
+
+    /// A shard that is handed off and has not begun to serve need not begin, nor start again.
+    fn give_up_start(&self, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
+        let (Some(generation), Some(task)) = (place.slot.hosted(), place.slot.task()) else { return };
+        let has_begun = match &place.slot {
+            Slot::LocalStarting(starting) => starting.served == Served::InPart,
+            Slot::Local(local) => !matches!(local.table, Table::Held),
+            _ => return,
+        };
+        match task {
+            Task::Starting | Task::Ready if !has_begun && !self.suspect => {
+                place.slot.become_waiting(Task::Aborting);
+                out.push(Effect::KillShard { shard: shard.clone(), generation });
+            }
+            Task::Failed(_) => place.slot.become_waiting(Task::Absent),
+            Task::Starting | Task::Ready | Task::Aborting | Task::Absent => {}
+        }
     }
 
     /// Whether a region has marked that it sends no more, for this try at the handoff.
     fn is_marked(&self, marks: &BTreeMap<RegionId, Attempt>, from: &RegionId, attempt: Attempt) -> bool {
-        let any = self.sabotage == Some(Sabotage::Attempt);
+        let any = self.is_without(Sabotage::Attempt);
         marks.get(from).is_some_and(|marked| any || *marked == attempt)
     }
 
     /// Appends the stop marker behind everything delivered, once the marks are in. A shard that does not serve has
     /// nothing delivered: all its buffered messages are leftovers, also those of an awaited former owner.
-    pub(super) fn try_drain(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
-        let marks = std::mem::take(&mut slot.marks);
-        let leftovers_in = slot.hosting().is_some_and(|hosting| self.leftovers_are_in(slot, hosting));
-        self.drain_with(now, shard, slot, &marks, leftovers_in, out);
-        slot.marks = marks;
-    }
-
-    fn drain_with(
-        &mut self,
-        now: Instant,
-        shard: &ShardId,
-        slot: &mut Slot,
-        marks: &BTreeMap<RegionId, Attempt>,
-        leftovers_in: bool,
-        out: &mut Vec<Effect>,
-    ) {
-        let Some(hosting) = slot.hosting_mut().filter(|hosting| hosting.ending.is_none()) else { return };
-        let Some(wait) = &mut hosting.handoff else { return };
+    pub(super) fn try_drain(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
+        let is_leftover_missing = match &place.slot {
+            Slot::LocalStarting(starting) => {
+                starting.leftover_deadline.is_some() && !place.has_leftovers_of(&starting.hosting)
+            }
+            _ => false,
+        };
+        let Place { slot, marks, .. } = place;
+        let Some(wait) = slot.handoff_mut() else { return };
         let attempt = wait.attempt;
         wait.waiting_for.retain(|from| !self.is_marked(marks, from, attempt));
-        if !wait.waiting_for.is_empty() || (hosting.leftover_deadline.is_some() && !leftovers_in) {
-            return;
+        if wait.waiting_for.is_empty() && !is_leftover_missing {
+            self.drain(now, shard, place, out);
         }
-        hosting.leftover_deadline = None;
-        hosting.handoff = None;
-        hosting.ending = Some(Ending::HandOff);
-        let (generation, task) = (hosting.generation, hosting.task);
-        if matches!(task, Task::Ready | Task::Starting) {
-            hosting.task = Task::Ending;
-        }
-        let open = slot.published != Route::Closed;
-        self.publish(shard, slot, Route::Closed, out);
+    }
+
+    fn drain(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
+        let (Some(generation), Some(task)) = (place.slot.hosted(), place.slot.task()) else { return };
+        let was_open = place.slot.is_open();
+        self.close(shard, place, out);
         let shard_id = shard.clone();
         match task {
             Task::Ready => out.push(Effect::StopShard { shard: shard_id, generation }),
             Task::Starting => out.push(Effect::KillShard { shard: shard_id, generation }),
-            Task::Ending | Task::Absent(_) => {}
+            Task::Aborting | Task::Failed(_) | Task::Absent => {}
         }
-        if !open {
-            self.make_leftovers(shard, slot, out);
+        if !was_open {
+            self.make_leftovers(shard, place, out);
         }
-        if matches!(task, Task::Absent(_)) {
-            self.end_hosting(now, shard, slot, Vec::new(), out);
+        place.slot.become_draining(Ending::HandOff, Then::Ask);
+        if matches!(task, Task::Failed(_) | Task::Absent) {
+            self.end_hosting(now, shard, place, Vec::new(), out);
         }
     }
 
     /// Turns what waits for a shard that does not serve into leftovers. The next owner takes leftovers unseen, so what this
     /// shard would not have taken is dropped here.
-    fn make_leftovers(&mut self, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
-        let is_path_open = slot.old_path.is_some();
-        let State::Hosted(hosting) = &mut slot.state else { return };
-        for waiting in slot.buffer.take() {
+    fn make_leftovers(&mut self, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
+        let is_path_open = place.slot.old_path().is_some();
+        let Place { slot, buffer, .. } = place;
+        let Some(hosting) = slot.hosting_mut() else { return };
+        for waiting in buffer.take() {
             if waiting.becomes_leftover(is_path_open)
                 && let Err(reason) = self.check_floor(hosting, &waiting)
             {
-                self.count_out(&waiting.content);
+                self.tally.count_out(&waiting.content);
                 self.drop_waiting(shard, &waiting, reason, out);
             } else {
-                slot.buffer.push_back(waiting);
+                buffer.push_back(waiting);
             }
         }
-        slot.buffer.make_leftovers(hosting.generation, is_path_open);
+        buffer.make_leftovers(hosting.generation, is_path_open);
     }
 
     pub(super) fn on_drop_shard(
@@ -245,21 +248,21 @@ impl Region {
         generation: Generation,
         out: &mut Vec<Effect>,
     ) {
-        self.with_slot(shard, |region, slot| match slot.hosting() {
-            Some(hosting) if hosting.generation <= generation => {
-                slot.end(generation);
-                region.kill(now, shard, slot, Ending::Dropped, out);
+        self.with_place(shard, |region, place| match place.slot.hosted() {
+            Some(hosted) if hosted <= generation => {
+                place.end(generation);
+                region.kill(now, shard, place, Ending::Dropped, Then::Ask, out);
             }
             _ => {
-                slot.end(generation);
-                region.tell_stopped(shard, slot, generation, out);
+                place.end(generation);
+                region.tell_stopped(shard, place, generation, out);
             }
         });
     }
 
-    pub(super) fn tell_stopped(&self, shard: &ShardId, slot: &Slot, generation: Generation, out: &mut Vec<Effect>) {
+    pub(super) fn tell_stopped(&self, shard: &ShardId, place: &Place, generation: Generation, out: &mut Vec<Effect>) {
         let (region, shard) = (self.config.id.clone(), shard.clone());
-        let leftovers = slot.buffer.has_leftovers();
+        let leftovers = place.buffer.has_leftovers();
         self.tell_coordinator(RegionMessage::ShardStopped { region, shard, generation, leftovers }, out);
     }
 }

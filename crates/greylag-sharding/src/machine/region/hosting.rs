@@ -2,14 +2,15 @@
 //!
 //! Source: sharding §2.4, §2.8, §4.12.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 
 use super::buffer::{Content, Rank, Waiting};
-use super::protocol::{Effect, Provenance, RegionEvent, Returned, Route};
-use super::slot::{Ending, Hosting, Slot, State, Task};
+use super::place::Place;
+use super::protocol::{Effect, Provenance, RegionEvent, Returned};
+use super::slot::{Ending, Slot, Task, Then};
 use super::{Region, RegionState, Sabotage};
 use crate::entity::Failures;
 use crate::ids::ShardId;
@@ -28,7 +29,7 @@ impl Region {
         &mut self,
         now: Instant,
         shard: &ShardId,
-        slot: &mut Slot,
+        place: &mut Place,
         home: Home,
         out: &mut Vec<Effect>,
     ) {
@@ -41,93 +42,68 @@ impl Region {
             RegionState::Unregistered | RegionState::Registered | RegionState::ShuttingDown => {}
             RegionState::Refused | RegionState::Stopping | RegionState::Stopped => return,
         }
-        if let Some(hosting) = slot.hosting().filter(|hosting| hosting.generation == generation) {
-            if hosting.ending.is_none() && hosting.handoff.is_none() {
-                self.tell_accepted(shard, generation, hosting.task, out);
+        if place.slot.hosted() == Some(generation) {
+            if let Some(task) = place.slot.task().filter(|_| place.slot.handoff().is_none()) {
+                self.tell_accepted(shard, generation, task, out);
             }
             return;
         }
         // A generation that ended here cannot start again, nor one that others have left behind: saying so
         // makes the coordinator allocate anew, whether this is a late duplicate or a lost state.
-        let checked = self.sabotage != Some(Sabotage::GenerationCheck);
-        if checked && (Some(generation) <= slot.ended || Some(generation) < slot.heard) {
-            slot.end(generation);
-            return self.tell_stopped(shard, slot, generation, out);
+        let checked = !self.is_without(Sabotage::GenerationCheck);
+        if checked && (Some(generation) <= place.ended || Some(generation) < place.heard) {
+            place.end(generation);
+            return self.tell_stopped(shard, place, generation, out);
         }
-        slot.hear(generation);
-        slot.next = None;
-        match &slot.state {
-            State::Hosted(hosting) => {
-                let ending = hosting.ending.is_some();
-                slot.pending_host = Some(home);
-                if !ending {
-                    self.kill(now, shard, slot, Ending::Dropped, out);
-                }
+        place.hear(generation);
+        match &place.slot {
+            Slot::Draining(_) => place.slot.plan_host(home),
+            Slot::LocalStarting(_) | Slot::Local(_) => {
+                self.kill(now, shard, place, Ending::Dropped, Then::Host(home), out);
             }
-            State::Remote { .. } => {
-                self.leave_remote(now, shard, slot, false, out);
-                self.accept(now, shard, slot, &home, out);
+            Slot::Remote(_) => {
+                self.leave_remote(now, shard, place, false, out);
+                self.accept(now, shard, place, &home, out);
             }
-            State::NoRoute => self.accept(now, shard, slot, &home, out),
+            Slot::Unknown | Slot::Resolving(_) | Slot::Buffering(_) => self.accept(now, shard, place, &home, out),
         }
     }
 
     /// Takes the shard and starts it. A region that shuts down does not start it any more, and asks again to be rid of it.
-    fn accept(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, home: &Home, out: &mut Vec<Effect>) {
+    fn accept(&mut self, now: Instant, shard: &ShardId, place: &mut Place, home: &Home, out: &mut Vec<Effect>) {
         let is_leaving = self.state == RegionState::ShuttingDown;
-        let task = if is_leaving { Task::Absent(None) } else { Task::Starting };
-        self.own(now, slot, home, task);
+        let task = if is_leaving { Task::Absent } else { Task::Starting };
+        self.own(now, place, home, task);
         if !is_leaving {
             out.push(Effect::StartShard { shard: shard.clone(), generation: home.generation });
         }
         self.tell_accepted(shard, home.generation, task, out);
-        self.prove_old_path(now, shard, slot, out);
+        self.prove_old_path(now, shard, place, out);
     }
 
     /// Owns the shard until a handoff ends that, also where it is not started: others send here by this home and mark
     /// that they have, so what waits here is to become leftovers, in order.
-    pub(super) fn own(&mut self, now: Instant, slot: &mut Slot, home: &Home, task: Task) {
-        let generation = home.generation;
-        self.clear_flushed(slot, home);
-        slot.pending_host = None;
-        slot.next = None;
-        slot.asking.end();
-        slot.leftover_marks.retain(|(of, _)| *of >= generation);
+    pub(super) fn own(&mut self, now: Instant, place: &mut Place, home: &Home, task: Task) {
+        self.clear_flushed(place, home);
+        place.asking.end();
+        place.leftover_marks.retain(|(of, _)| *of >= home.generation);
         let awaited = home
             .leftovers_from
             .as_ref()
             .is_some_and(|from| *from != self.config.id && self.members.contains(&from.node));
-        let awaited = awaited && self.sabotage != Some(Sabotage::LeftoverMark);
-        slot.state = State::Hosted(Box::new(Hosting {
-            generation,
-            previous: home.previous,
-            leftovers_from: home.leftovers_from.clone(),
-            task,
-            has_served: false,
-            is_flushing: false,
-            leftover_deadline: awaited.then(|| now + self.config.settings.flush_timeout),
-            handoff: None,
-            ending: None,
-            floors: BTreeMap::new(),
-            admitted: BTreeSet::new(),
-            failures: None,
-        }));
+        let awaited = awaited && !self.is_without(Sabotage::LeftoverMark);
+        let leftover_deadline = awaited.then(|| now + self.config.settings.flush_timeout);
+        place.slot.become_starting(home, task, leftover_deadline);
         self.registration.hosted_changed();
     }
 
     /// That the shard is started; or, where it was not, that this region is to be rid of it.
     fn tell_accepted(&self, shard: &ShardId, generation: Generation, task: Task, out: &mut Vec<Effect>) {
         let region = self.config.id.clone();
-        if task == Task::Absent(None) {
+        if task == Task::Absent {
             return self.tell_coordinator(RegionMessage::GracefulShutdownReq { region }, out);
         }
         self.tell_coordinator(RegionMessage::ShardStarted { region, shards: vec![(shard.clone(), generation)] }, out);
-    }
-
-    /// Whether the leftovers that the home spoke of are all here.
-    pub(super) fn leftovers_are_in(&self, slot: &Slot, hosting: &Hosting) -> bool {
-        let mark = |from: &crate::ids::RegionId| slot.leftover_marks.contains(&(hosting.generation, from.clone()));
-        hosting.leftovers_from.as_ref().is_none_or(mark)
     }
 
     pub(super) fn on_initialized(
@@ -137,39 +113,35 @@ impl Region {
         generation: Generation,
         out: &mut Vec<Effect>,
     ) {
-        self.with_slot(shard, |region, slot| {
-            let starting = |hosting: &&mut Hosting| hosting.generation == generation && hosting.task == Task::Starting;
-            if let Some(hosting) = slot.hosting_mut().filter(starting) {
-                hosting.task = Task::Ready;
-                region.try_open(now, shard, slot, out);
+        self.with_place(shard, |region, place| {
+            if let Slot::LocalStarting(starting) = &mut place.slot
+                && starting.hosting.generation == generation
+                && starting.task == Task::Starting
+            {
+                starting.task = Task::Ready;
+                region.try_open(now, shard, place, out);
             }
         });
     }
 
-    /// Ends a hosted shard without stop messages, or hastens an end that is under way.
+    /// Ends a hosted shard without stop messages, or hastens an end that is under way, upon which follows what was to.
     pub(super) fn kill(
         &mut self,
         now: Instant,
         shard: &ShardId,
-        slot: &mut Slot,
+        place: &mut Place,
         ending: Ending,
+        then: Then,
         out: &mut Vec<Effect>,
     ) {
-        let Some(hosting) = slot.hosting_mut() else { return };
-        hosting.ending = Some(ending);
-        hosting.handoff = None;
-        hosting.leftover_deadline = None;
-        let (task, generation) = (hosting.task, hosting.generation);
-        if matches!(task, Task::Starting | Task::Ready) {
-            hosting.task = Task::Ending;
-        }
-        self.publish(shard, slot, Route::Closed, out);
-        match task {
-            // A stop under way is hastened.
-            Task::Starting | Task::Ready | Task::Ending => {
-                out.push(Effect::KillShard { shard: shard.clone(), generation });
-            }
-            Task::Absent(_) => self.end_hosting(now, shard, slot, Vec::new(), out),
+        let Some(generation) = place.slot.hosted() else { return };
+        let is_absent = matches!(place.slot.task(), Some(Task::Failed(_) | Task::Absent));
+        self.close(shard, place, out);
+        place.slot.become_draining(ending, then);
+        if is_absent {
+            self.end_hosting(now, shard, place, Vec::new(), out);
+        } else {
+            out.push(Effect::KillShard { shard: shard.clone(), generation });
         }
     }
 
@@ -181,20 +153,18 @@ impl Region {
         leftovers: Vec<Returned>,
         out: &mut Vec<Effect>,
     ) {
-        self.counters.submitted += leftovers.len() as u64;
-        self.with_slot(shard, |region, slot| {
-            let Some(hosting) = slot.hosting_mut().filter(|hosting| hosting.generation == generation) else {
+        self.tally.counters.submitted += leftovers.len() as u64;
+        self.with_place(shard, |region, place| {
+            if place.slot.hosted() != Some(generation) {
                 return region.drop_returned(shard, leftovers, DeadLetterReason::RegionStopped, out);
-            };
-            if hosting.ending.is_some() {
-                return region.end_hosting(now, shard, slot, leftovers, out);
+            }
+            if matches!(place.slot, Slot::Draining(_)) {
+                return region.end_hosting(now, shard, place, leftovers, out);
             }
             // Its start was aborted; the marks of the handoff are still awaited. Or it stopped unasked.
-            let retry_at = hosting.handoff.is_none().then(|| now + region.config.settings.shard_failure_backoff);
-            hosting.task = Task::Absent(retry_at);
-            region.publish(shard, slot, Route::Closed, out);
-            region.take_back(slot, leftovers, generation, &Rank::Taken { generation });
-            region.try_drain(now, shard, slot, out);
+            let backoff = region.config.settings.shard_failure_backoff;
+            region.lose_task(now + backoff, shard, place, leftovers, out);
+            region.try_drain(now, shard, place, out);
         });
     }
 
@@ -206,15 +176,14 @@ impl Region {
         unprocessed: Vec<Returned>,
         out: &mut Vec<Effect>,
     ) {
-        self.counters.submitted += unprocessed.len() as u64;
-        self.with_slot(shard, |region, slot| {
-            let Some(hosting) = slot.hosting_mut().filter(|hosting| hosting.generation == generation) else {
+        self.tally.counters.submitted += unprocessed.len() as u64;
+        self.with_place(shard, |region, place| {
+            if place.slot.hosted() != Some(generation) {
                 return region.drop_returned(shard, unprocessed, DeadLetterReason::RegionStopped, out);
-            };
-            if hosting.ending.is_some() {
-                return region.end_hosting(now, shard, slot, unprocessed, out);
             }
-            let handed_off = hosting.handoff.is_some();
+            let Some(hosting) = place.slot.hosting_mut() else {
+                return region.end_hosting(now, shard, place, unprocessed, out);
+            };
             let settings = &region.config.settings;
             let backoff = match settings.shard_failure_backoff {
                 // Its store may need the time, whatever waits.
@@ -225,33 +194,49 @@ impl Region {
                 backoff if unprocessed.is_empty() => backoff,
                 backoff => backoff.min(MIN_RESTART),
             };
-            hosting.task = Task::Absent((!handed_off).then(|| now + backoff));
-            region.publish(shard, slot, Route::Closed, out);
-            region.take_back(slot, unprocessed, generation, &Rank::Taken { generation });
-            region.try_drain(now, shard, slot, out);
+            region.lose_task(now + backoff, shard, place, unprocessed, out);
+            region.try_drain(now, shard, place, out);
         });
     }
 
+    /// The task of a shard that does not end is gone. It starts again at that time, unless the shard is handed off.
+    fn lose_task(
+        &mut self,
+        retry_at: Instant,
+        shard: &ShardId,
+        place: &mut Place,
+        returned: Vec<Returned>,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(generation) = place.slot.hosted() else { return };
+        let task = if place.slot.handoff().is_some() { Task::Absent } else { Task::Failed(retry_at) };
+        self.close(shard, place, out);
+        place.slot.become_waiting(task);
+        self.take_back(place, returned, generation, &Rank::Taken { generation });
+    }
+
     /// A failed shard that a message waits for does not sleep out its backoff, unless it remembers its entities.
-    pub(super) fn hasten_restart(&self, now: Instant, slot: &mut Slot) {
+    pub(super) fn hasten_restart(&self, now: Instant, place: &mut Place) {
         if self.config.settings.remember.enabled {
             return;
         }
-        if let Some(Hosting { task: Task::Absent(Some(retry_at)), .. }) = slot.hosting_mut() {
+        if let Slot::LocalStarting(starting) = &mut place.slot
+            && let Task::Failed(retry_at) = &mut starting.task
+        {
             *retry_at = (*retry_at).min(now + MIN_RESTART);
         }
     }
 
     /// Puts the messages that a shard gave back in front of all that wait, in the order given.
-    fn take_back(&mut self, slot: &mut Slot, returned: Vec<Returned>, generation: Generation, rank: &Rank) {
+    fn take_back(&mut self, place: &mut Place, returned: Vec<Returned>, generation: Generation, rank: &Rank) {
         for returned in returned.into_iter().rev() {
             let content = Content::Message(returned.message);
-            self.count_in(&content);
+            self.tally.count_in(&content);
             let (origin, first) = match returned.provenance {
                 Provenance::Own => (self.config.id.clone(), generation),
                 Provenance::Travelled { origin, first } => (origin, first),
             };
-            slot.buffer.push_front(Waiting {
+            place.buffer.push_front(Waiting {
                 content,
                 origin,
                 first: Some(first),
@@ -270,7 +255,7 @@ impl Region {
         reason: DeadLetterReason,
         out: &mut Vec<Effect>,
     ) {
-        self.counters.dead_lettered += returned.len() as u64;
+        self.tally.counters.dead_lettered += returned.len() as u64;
         let dead =
             |returned: Returned| Effect::DeadLetter { shard: shard.clone(), token: returned.message.token, reason };
         out.extend(returned.into_iter().map(dead));
@@ -281,73 +266,98 @@ impl Region {
         &mut self,
         now: Instant,
         shard: &ShardId,
-        slot: &mut Slot,
+        place: &mut Place,
         returned: Vec<Returned>,
         out: &mut Vec<Effect>,
     ) {
-        let State::Hosted(hosting) = std::mem::replace(&mut slot.state, State::NoRoute) else { return };
-        let generation = hosting.generation;
-        self.publish(shard, slot, Route::Closed, out);
-        match hosting.ending {
-            Some(Ending::RegionEnds) => self.drop_returned(shard, returned, self.end_reason, out),
-            Some(Ending::HandOff) => {
-                self.take_back(slot, returned, generation, &Rank::Leftover { ended: generation });
+        let Some((generation, ending, home)) = place.slot.end() else { return };
+        match ending {
+            Ending::RegionEnds => self.drop_returned(shard, returned, self.end_reason, out),
+            Ending::HandOff => {
+                self.take_back(place, returned, generation, &Rank::Leftover { ended: generation });
             }
-            Some(Ending::Dropped) | None => self.take_back(slot, returned, generation, &Rank::Back),
+            Ending::Dropped => self.take_back(place, returned, generation, &Rank::Back),
         }
-        slot.end(generation);
-        slot.leftover_marks.retain(|(of, _)| *of > generation);
-        slot.owes_leftover_mark = slot.buffer.has_leftovers();
+        place.end(generation);
+        place.leftover_marks.retain(|(of, _)| *of > generation);
+        place.owes_leftover_mark = place.buffer.has_leftovers();
         self.registration.hosted_changed();
-        let ended = slot.ended.unwrap_or(generation);
-        self.tell_stopped(shard, slot, ended, out);
+        let ended = place.ended.unwrap_or(generation);
+        self.tell_stopped(shard, place, ended, out);
         if ended != generation {
-            self.tell_stopped(shard, slot, generation, out);
+            self.tell_stopped(shard, place, generation, out);
         }
-        if let Some(home) = slot.pending_host.take().filter(|home| Some(home.generation) > slot.ended) {
-            self.accept(now, shard, slot, &home, out);
+        if let Some(home) = home.filter(|home| Some(home.generation) > place.ended) {
+            self.accept(now, shard, place, &home, out);
         } else {
-            self.prove_old_path(now, shard, slot, out);
-            self.ask_home(now, shard, slot);
+            self.prove_old_path(now, shard, place, out);
+            self.ask_home(now, shard, place);
         }
-        self.try_open(now, shard, slot, out);
+        self.try_open(now, shard, place, out);
     }
 
-    pub(super) fn on_hosting_alarm(&mut self, now: Instant, shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) {
-        let Some(hosting) = slot.hosting_mut() else { return };
-        if hosting.leftover_deadline.is_some_and(|at| at <= now) {
-            hosting.leftover_deadline = None;
-        }
-        if let Some(wait) = &mut hosting.handoff
+    pub(super) fn on_hosting_alarm(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
+        if let Some(wait) = place.slot.handoff_mut()
             && wait.deadline.is_some_and(|at| at <= now)
         {
             // Regions whose marks are late are not waited for: the floor deals with their frames that still come.
             wait.deadline = None;
             wait.waiting_for.clear();
         }
-        if matches!(hosting.task, Task::Absent(Some(at)) if at <= now) {
-            hosting.task = Task::Starting;
-            let generation = hosting.generation;
-            out.push(Effect::StartShard { shard: shard.clone(), generation });
+        if let Slot::LocalStarting(starting) = &mut place.slot {
+            starting.leftover_deadline.take_if(|at| *at <= now);
+            if matches!(starting.task, Task::Failed(at) if at <= now) {
+                starting.task = Task::Starting;
+                let generation = starting.hosting.generation;
+                out.push(Effect::StartShard { shard: shard.clone(), generation });
+            }
         }
-        self.try_drain(now, shard, slot, out);
+        self.try_drain(now, shard, place, out);
     }
 
     pub(super) fn on_hosting_nodes_gone(
         &mut self,
         now: Instant,
         shard: &ShardId,
-        slot: &mut Slot,
+        place: &mut Place,
         gone: &BTreeSet<UniqueAddress>,
         out: &mut Vec<Effect>,
     ) {
-        let Some(hosting) = slot.hosting_mut() else { return };
-        if hosting.leftovers_from.as_ref().is_some_and(|from| gone.contains(&from.node)) {
-            hosting.leftover_deadline = None;
+        if let Slot::LocalStarting(starting) = &mut place.slot
+            && starting.hosting.leftovers_from.as_ref().is_some_and(|from| gone.contains(&from.node))
+        {
+            starting.leftover_deadline = None;
         }
-        if let Some(wait) = &mut hosting.handoff {
+        if let Some(wait) = place.slot.handoff_mut() {
             wait.waiting_for.retain(|region| !gone.contains(&region.node));
         }
-        self.try_drain(now, shard, slot, out);
+        self.try_drain(now, shard, place, out);
+    }
+
+    /// The journal knows a newer owner: the coordinator is asked where the shard lives now.
+    pub(super) fn on_fenced(
+        &mut self,
+        now: Instant,
+        shard: &ShardId,
+        generation: Generation,
+        stored: Option<Generation>,
+        out: &mut Vec<Effect>,
+    ) {
+        self.with_place(shard, |region, place| {
+            if place.slot.hosting().is_none_or(|hosting| hosting.generation != generation) {
+                return;
+            }
+            if stored.is_none_or(|stored| stored <= generation) {
+                return region.collected.asks.push(shard.clone());
+            }
+            // Under this number no owner can claim again. It may be the one that
+            // the coordinator knows: a claim after numbering was lost keeps it through later epochs. So the
+            // shard ends, and the coordinator allocates it anew.
+            if let Some(stored) = stored.filter(|stored| stored.epoch() > region.registration.highest_epoch()) {
+                region.registration.adopt_epoch(stored.epoch());
+                out.push(Effect::Event(RegionEvent::GenerationBehind { stored, own: generation }));
+            }
+            region.kill(now, shard, place, Ending::Dropped, Then::Ask, out);
+        });
     }
 }

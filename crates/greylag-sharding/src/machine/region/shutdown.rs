@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use greylag_core::DeadLetterReason;
 
-use super::protocol::{Effect, Route};
-use super::slot::{Ending, Slot, Task};
+use super::place::Place;
+use super::protocol::Effect;
+use super::slot::{Ending, Served, Slot, Task, Then};
 use super::{Region, RegionState};
 use crate::ids::ShardId;
 
@@ -33,7 +34,7 @@ impl Region {
     }
 
     fn is_idle(&self) -> bool {
-        self.counters.buffered == 0 && self.hosted().next().is_none()
+        self.tally.counters.buffered == 0 && self.hosted().next().is_none()
     }
 
     /// Stops all shards here, since no other region can host: entities get their stop message, and waiting messages
@@ -61,35 +62,37 @@ impl Region {
     fn end_shards(&mut self, now: Instant, reason: DeadLetterReason, kill: bool, out: &mut Vec<Effect>) {
         self.state = RegionState::Stopping;
         self.end_reason = reason;
-        for shard in self.shards_where(|_| true) {
-            self.with_slot(&shard, |region, slot| {
-                slot.next = None;
-                slot.pending_host = None;
-                slot.old_path = None;
-                slot.hand_back = None;
-                region.publish(&shard, slot, Route::Closed, out);
-                region.drop_buffer(&shard, slot, reason, out);
-                if kill || !Self::stop_in_order(&shard, slot, out) {
-                    region.kill(now, &shard, slot, Ending::RegionEnds, out);
+        for shard in self.places.of(|_| true) {
+            self.with_place(&shard, |region, place| {
+                place.slot.forget_left();
+                place.slot.plan(None);
+                region.close(&shard, place, out);
+                region.drop_buffer(&shard, place, reason, out);
+                if kill || !Self::stop_in_order(&shard, place, out) {
+                    region.kill(now, &shard, place, Ending::RegionEnds, Then::Ask, out);
                 }
             });
         }
     }
 
     /// Stops a shard that serves by stop messages, or lets it go on to stop so. False for one that has begun nothing.
-    fn stop_in_order(shard: &ShardId, slot: &mut Slot, out: &mut Vec<Effect>) -> bool {
-        let Some(hosting) = slot.hosting_mut() else { return false };
-        let serves = hosting.task == Task::Ready && hosting.has_served && hosting.ending.is_none();
+    fn stop_in_order(shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) -> bool {
+        let Some(generation) = place.slot.hosted() else { return false };
+        let (serves, ends) = match &place.slot {
+            Slot::Local(_) => (true, false),
+            Slot::LocalStarting(starting) => {
+                let is_ready = starting.task == Task::Ready && starting.served != Served::Never;
+                (is_ready, starting.task == Task::Aborting)
+            }
+            _ => (false, true),
+        };
         if serves {
-            hosting.task = Task::Ending;
-            out.push(Effect::StopShard { shard: shard.clone(), generation: hosting.generation });
+            out.push(Effect::StopShard { shard: shard.clone(), generation });
         }
-        let stops = hosting.task == Task::Ending;
-        if stops {
-            hosting.ending = Some(Ending::RegionEnds);
-            hosting.handoff = None;
+        if serves || ends {
+            place.slot.become_draining(Ending::RegionEnds, Then::Ask);
         }
-        stops
+        serves || ends
     }
 
     /// Ends a region that shuts down once it hosts no shard and buffers no message.
@@ -99,11 +102,10 @@ impl Region {
         }
         self.state = RegionState::Stopped;
         self.agreement.on_stopped();
-        for shard in self.shards_where(|_| true) {
-            self.with_slot(&shard, |region, slot| region.publish(&shard, slot, Route::Closed, out));
+        for shard in self.places.of(|_| true) {
+            self.with_place(&shard, |region, place| region.close(&shard, place, out));
         }
-        self.slots.clear();
-        self.alarms.clear();
+        self.places.clear();
         self.end_requests(out);
         out.push(Effect::Stopped);
         self.try_now(now, out);

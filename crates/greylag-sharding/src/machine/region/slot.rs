@@ -1,170 +1,146 @@
-//! The state of one shard in a region: its route, the path left behind, waiting messages, the hosted shard.
+//! The routing state of one shard in one region: the states of sharding §2.4, each with what it alone has.
+//!
+//! ```text
+//! Unknown -> Resolving -> Remote -> Buffering -> Remote ...
+//!                      -> LocalStarting <-> Local -> Draining -> Resolving ...
+//! ```
+//! A state is left by a transition that consumes it, so that nothing of it outlives it: a route that is open has no path
+//! left behind, a shard that ends has no handoff to wait for, and only a shard that serves admits senders.
+//!
+//! Source: sharding §2.4.
+
+mod transitions;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use greylag_core::{Generation, UniqueAddress};
 
-use super::buffer::Buffer;
-use super::protocol::Route;
 use crate::entity::Failures;
 use crate::ids::RegionId;
 use crate::machine::message::{Attempt, Home};
 
-/// One shard in one region.
-#[derive(Debug)]
-pub(super) struct Slot {
-    /// The largest generation heard of; a home below it is old news.
-    pub(super) heard: Option<Generation>,
-    /// The largest generation of which this region has said `ShardStopped`: none up to it can start here.
-    pub(super) ended: Option<Generation>,
-    pub(super) state: State,
-    /// What the route table holds.
-    pub(super) published: Route,
-    /// Where the last open route led.
-    pub(super) last_home: Option<RegionId>,
-    /// A home elsewhere that may not be opened yet.
-    pub(super) next: Option<Next>,
-    /// A home here that waits for the older incarnation to end.
-    pub(super) pending_host: Option<Home>,
-    /// The route last left, until it is known to be empty.
-    pub(super) old_path: Option<OldPath>,
-    /// The transport may still hold frames for this removed node.
-    pub(super) hand_back: Option<(UniqueAddress, Instant)>,
-    pub(super) buffer: Buffer,
-    /// The driver was asked for another turn of the flush.
-    pub(super) is_turn_asked: bool,
-    pub(super) asking: Asking,
-    /// The ack given to the `BeginHandOff` of the newest try, which a repeat gets again.
-    pub(super) acked: Option<Acked>,
-    /// The largest attempt per sender of a flush mark.
-    pub(super) marks: BTreeMap<RegionId, Attempt>,
-    /// Leftover marks, also those that came before `HostShard`.
-    pub(super) leftover_marks: BTreeSet<(Generation, RegionId)>,
-    /// `ShardStopped` spoke of leftovers: the next owner waits for a mark.
-    pub(super) owes_leftover_mark: bool,
-}
-
-impl Default for Slot {
-    fn default() -> Self {
-        Self {
-            heard: None,
-            ended: None,
-            state: State::NoRoute,
-            published: Route::Closed,
-            last_home: None,
-            next: None,
-            pending_host: None,
-            old_path: None,
-            hand_back: None,
-            buffer: Buffer::default(),
-            is_turn_asked: false,
-            asking: Asking::default(),
-            acked: None,
-            marks: BTreeMap::new(),
-            leftover_marks: BTreeSet::new(),
-            owes_leftover_mark: false,
-        }
-    }
-}
-
-/// The question to the coordinator where the shard lives.
+/// Where messages for one shard go, as far as this region knows.
 #[derive(Debug, Default)]
-pub(super) struct Asking {
-    /// When the coordinator is to be asked again.
-    pub(super) at: Option<Instant>,
-    /// How long the region waited last because the coordinator named a home that nothing reaches any more.
-    wait: Duration,
-}
-
-impl Asking {
-    /// Shortest wait before the coordinator is asked again about a home that nothing reaches.
-    const FIRST_WAIT: Duration = Duration::from_millis(100);
-
-    /// A route opened: nothing is to be asked.
-    pub(super) fn end(&mut self) {
-        *self = Self::default();
-    }
-
-    /// The coordinator named a home that nothing reaches: it will name another one once that home's node is removed.
-    pub(super) fn later(&mut self, now: Instant, most: Duration) {
-        self.wait = (self.wait * 2).max(Self::FIRST_WAIT).min(most);
-        self.at = Some(now + self.wait);
-    }
-}
-
-/// Where the shard is, as far as this region acts on it.
-#[derive(Debug)]
-pub(super) enum State {
-    /// `Unknown`, `Resolving` or `Buffering`: sends wait.
-    NoRoute,
+pub(super) enum Slot {
+    /// Nothing waits, and no home is known.
+    #[default]
+    Unknown,
+    /// Messages wait for a home, or a home that is known waits until it may be opened.
+    Resolving(Resolving),
+    /// Here, but the shard does not serve: it starts, or waits for what has to come first, or for its next start.
+    LocalStarting(Box<LocalStarting>),
+    /// Here, and the shard serves.
+    Local(Box<Local>),
+    /// Here, and the shard ends.
+    Draining(Box<Draining>),
     /// Elsewhere.
-    Remote { region: RegionId, generation: Generation },
-    /// Here: starting, serving or ending.
-    Hosted(Box<Hosting>),
+    Remote(Remote),
+    /// Messages wait because others of this region may still be on the way that was left.
+    Buffering(Buffering),
 }
 
-/// A home elsewhere that waits for the old path.
-#[derive(Debug, Clone)]
-pub(super) struct Next {
-    pub(super) region: RegionId,
-    pub(super) generation: Generation,
-}
-
-/// The route last left: messages of this region may still be on their way along it.
+/// See [`Slot::Resolving`].
 #[derive(Debug)]
-pub(super) struct OldPath {
+pub(super) struct Resolving {
+    /// The home that waits until it may be opened.
+    pub(super) next: Option<Next>,
+}
+
+/// See [`Slot::Buffering`].
+#[derive(Debug)]
+pub(super) struct Buffering {
+    pub(super) left: Left,
+    /// The home that waits until the way that was left is empty.
+    pub(super) next: Option<Next>,
+}
+
+/// See [`Slot::Remote`].
+#[derive(Debug)]
+pub(super) struct Remote {
     pub(super) region: RegionId,
     pub(super) generation: Generation,
-    /// The attempt of the last flush mark sent along it. A route that was opened again after its mark
-    /// has none: a late copy of its home can do that, and then more was sent behind the mark.
-    pub(super) flushed: Option<Attempt>,
-    /// The probe under way; without one, a flush mark was sent and the home that follows should say so.
-    pub(super) probe: Option<u64>,
-    /// Set once the new home is known too: when it is opened without an echo.
-    pub(super) deadline: Option<Instant>,
+    /// Whether the route table has it: not while the buffer is emptied into it, nor while the node is suspect.
+    pub(super) is_open: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Acked {
+/// See [`Slot::LocalStarting`].
+#[derive(Debug)]
+pub(super) struct LocalStarting {
+    pub(super) hosting: Hosting,
+    pub(super) task: Task,
+    pub(super) served: Served,
+    /// The way that this region left before it became the owner.
+    pub(super) left: Option<Left>,
+    /// The former owner's mark is awaited until then.
+    pub(super) leftover_deadline: Option<Instant>,
+    pub(super) handoff: Option<HandOffWait>,
+}
+
+/// See [`Slot::Local`].
+#[derive(Debug)]
+pub(super) struct Local {
+    pub(super) hosting: Hosting,
+    pub(super) table: Table,
+    pub(super) handoff: Option<HandOffWait>,
+}
+
+/// See [`Slot::Draining`].
+#[derive(Debug)]
+pub(super) struct Draining {
     pub(super) generation: Generation,
-    pub(super) attempt: Attempt,
-    pub(super) flushed: bool,
+    pub(super) ending: Ending,
+    /// The way that this region left before it became the owner.
+    pub(super) left: Option<Left>,
+    pub(super) then: Then,
 }
 
-/// A shard hosted here.
+/// What a region knows of a shard that it hosts, from the order to host until the shard ends.
 #[derive(Debug)]
 pub(super) struct Hosting {
     pub(super) generation: Generation,
     pub(super) previous: Option<Generation>,
     pub(super) leftovers_from: Option<RegionId>,
-    pub(super) task: Task,
-    /// The route was `Local` at this generation, so leftovers that come now are too late.
-    pub(super) has_served: bool,
-    /// The buffer is being emptied into the shard, in several turns.
-    pub(super) is_flushing: bool,
-    /// The former owner's mark is awaited until then.
-    pub(super) leftover_deadline: Option<Instant>,
-    pub(super) handoff: Option<HandOffWait>,
-    /// How it ends, once that has begun.
-    pub(super) ending: Option<Ending>,
     /// The largest `first` taken per origin.
     pub(super) floors: BTreeMap<RegionId, Generation>,
-    /// Origins whose frames pass by the machine, since the route was last published.
-    pub(super) admitted: BTreeSet<RegionId>,
     /// How often its task has failed lately, where it remembers its entities.
     pub(super) failures: Option<Failures>,
 }
 
-/// The shard's task in the driver.
+/// The task of a shard that does not serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Task {
     Starting,
     Ready,
-    /// Told to stop or to die; its answer is awaited.
-    Ending,
-    /// Not there; starts again at the instant, if one is given.
-    Absent(Option<Instant>),
+    /// Told to die before it served; its answer is awaited, and what the handoff waits for.
+    Aborting,
+    /// Not there: it failed, and starts again at the instant.
+    Failed(Instant),
+    /// Not there, and not to start at this generation any more.
+    Absent,
+}
+
+/// How far a shard that does not serve now has served before, at this generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Served {
+    Never,
+    /// The flush of the buffer was cut off: the shard has had messages, but its route was not open.
+    InPart,
+    Fully,
+}
+
+/// The entry of the route table for a shard that serves here.
+#[derive(Debug)]
+pub(super) enum Table {
+    /// Closed while the buffer is emptied into the shard, in several turns.
+    Opening,
+    Open {
+        /// Origins whose frames pass by the machine.
+        admitted: BTreeSet<RegionId>,
+    },
+    /// Closed although the shard serves: the node is suspect, or the region was refused.
+    Held,
 }
 
 /// Why a hosted shard ends.
@@ -178,6 +154,48 @@ pub(super) enum Ending {
     RegionEnds,
 }
 
+/// What follows when a shard has ended here.
+#[derive(Debug, Default)]
+pub(super) enum Then {
+    /// The coordinator is asked, if something waits.
+    #[default]
+    Ask,
+    /// A home here, of a larger generation.
+    Host(Home),
+    /// A home elsewhere.
+    Route(Next),
+}
+
+/// A home elsewhere that may not be opened yet.
+#[derive(Debug, Clone)]
+pub(super) struct Next {
+    pub(super) region: RegionId,
+    pub(super) generation: Generation,
+}
+
+/// The way last left, on which messages of this region may still be.
+#[derive(Debug)]
+pub(super) enum Left {
+    /// To an owner that is a member.
+    Path(OldPath),
+    /// To a node that was removed: the transport may still hold frames for it, and is waited for until the instant.
+    HandBack(UniqueAddress, Instant),
+}
+
+/// The route last left, until it is known to be empty.
+#[derive(Debug)]
+pub(super) struct OldPath {
+    pub(super) region: RegionId,
+    pub(super) generation: Generation,
+    /// The attempt of the last flush mark sent along it. A route that was opened again after its mark
+    /// has none: a late copy of its home can do that, and then more was sent behind the mark.
+    pub(super) flushed: Option<Attempt>,
+    /// The probe under way; without one, a flush mark was sent and the home that follows should say so.
+    pub(super) probe: Option<u64>,
+    /// Set once the new home is known too: when it is opened without an echo.
+    pub(super) deadline: Option<Instant>,
+}
+
 /// An accepted `HandOff` whose marks are awaited.
 #[derive(Debug)]
 pub(super) struct HandOffWait {
@@ -187,58 +205,9 @@ pub(super) struct HandOffWait {
     pub(super) deadline: Option<Instant>,
 }
 
-impl Slot {
-    /// There is a home of this generation, or was. An older one that waits to be opened is not opened any more: what waits
-    /// here may be meant for the newer one, and would come back behind what was sent after it.
-    pub(super) fn hear(&mut self, generation: Generation) {
-        self.heard = self.heard.max(Some(generation));
-        self.next.take_if(|next| next.generation < generation);
-    }
-
-    pub(super) fn end(&mut self, generation: Generation) {
-        self.ended = self.ended.max(Some(generation));
-        self.hear(generation);
-    }
-
-    pub(super) fn hosting(&self) -> Option<&Hosting> {
-        match &self.state {
-            State::Hosted(hosting) => Some(hosting),
-            _ => None,
-        }
-    }
-
-    pub(super) fn hosting_mut(&mut self) -> Option<&mut Hosting> {
-        match &mut self.state {
-            State::Hosted(hosting) => Some(hosting),
-            _ => None,
-        }
-    }
-
-    /// Whether the coordinator has to be asked: something waits and no home is in sight.
-    pub(super) fn wants_home(&self) -> bool {
-        if self.buffer.is_empty() || self.next.is_some() || self.pending_host.is_some() {
-            return false;
-        }
-        match &self.state {
-            State::NoRoute => true,
-            State::Remote { .. } => false,
-            // A frame stamped larger waits for an allocation that has not been heard of yet.
-            State::Hosted(hosting) => hosting.ending.is_none() && self.buffer.may_hold_newer(hosting.generation),
-        }
-    }
-
-    /// The earliest instant at which this slot has work to do by itself.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        let old_path = self.old_path.as_ref().and_then(|path| path.deadline);
-        let hand_back = self.hand_back.as_ref().map(|(_, at)| *at);
-        let hosting = self.hosting().and_then(|hosting| {
-            let retry = match hosting.task {
-                Task::Absent(retry_at) => retry_at,
-                _ => None,
-            };
-            let handoff = hosting.handoff.as_ref().and_then(|wait| wait.deadline);
-            [hosting.leftover_deadline, handoff, retry].into_iter().flatten().min()
-        });
-        [self.asking.at, old_path, hand_back, hosting].into_iter().flatten().min()
+impl OldPath {
+    /// A route that is left now: nothing is known of what is still on it.
+    pub(super) fn new(region: RegionId, generation: Generation) -> Self {
+        Self { region, generation, flushed: None, probe: None, deadline: None }
     }
 }

@@ -1,0 +1,165 @@
+//! Opening a route: waiting messages go first, then the table.
+//!
+//! A route is opened in one place. Opening waits until the old path is known to be empty, then empties the buffer into
+//! the new route before other senders can use it.
+//!
+//! Source: sharding §2.4, §2.5, §2.9.
+
+use std::time::Instant;
+
+use greylag_core::{DeadLetterReason, Generation};
+
+use super::buffer::{Content, Waiting};
+use super::place::Place;
+use super::protocol::Effect;
+use super::slot::{Next, Remote, Slot, Task};
+use super::{Region, RegionState};
+use crate::ids::{RegionId, ShardId};
+use crate::machine::message::Mark;
+
+/// Messages that leave one buffer in one turn, under the lock of all shards of the type.
+pub(super) const FLUSH_TURN: usize = 512;
+
+impl Region {
+    /// Opens the route that is known, if nothing stands against it any more.
+    pub(super) fn try_open(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
+        if self.suspect || place.slot.hand_back().is_some() {
+            return;
+        }
+        if matches!(self.state, RegionState::Refused | RegionState::Stopping | RegionState::Stopped) {
+            return;
+        }
+        if place.slot.old_path().is_some() {
+            return self.send_leftovers_ahead(now, shard, place, out);
+        }
+        place.slot.become_remote();
+        match &place.slot {
+            Slot::Remote(remote) if !remote.is_open => self.open_remote(now, shard, place, out),
+            Slot::LocalStarting(starting) => {
+                let awaits_leftovers =
+                    starting.leftover_deadline.is_some() && !place.has_leftovers_of(&starting.hosting);
+                if starting.task == Task::Ready && starting.handoff.is_none() && !awaits_leftovers {
+                    self.open_local(now, shard, place, out);
+                }
+            }
+            Slot::Local(local) if local.handoff.is_none() && !place.slot.is_open() => {
+                self.open_local(now, shard, place, out);
+            }
+            _ => {}
+        }
+    }
+
+    /// Leftovers first, then the mark that says so, then everything else, then the table. Until then the table has no route,
+    /// so what is sent meanwhile waits behind.
+    fn open_remote(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
+        let Slot::Remote(Remote { region, generation, .. }) = &place.slot else { return };
+        let (region, generation) = (region.clone(), *generation);
+        self.send_leftovers(now, shard, place, &region, generation, out);
+        self.flush_remote(now, shard, place, self.trial.flush_turn, out);
+        if !place.buffer.is_empty() {
+            return Self::continue_later(shard, place, out);
+        }
+        place.asking.end();
+        self.publish(shard, place, out);
+    }
+
+    /// Passes the leftovers to a new home that may not be opened yet, since own messages may still be on the old path.
+    /// Leftovers have come from there or never were there, so what is still on it is not to go first. The new home waits
+    /// for them; so may, through it, the probe whose echo this region waits for.
+    fn send_leftovers_ahead(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
+        let Some(Next { region, generation }) = place.slot.next().filter(|_| place.slot.has_no_route()) else { return };
+        let (region, generation) = (region.clone(), *generation);
+        self.send_leftovers(now, shard, place, &region, generation, out);
+    }
+
+    /// Passes all leftovers to the home that follows, and the mark behind them. In one turn, however many: leftovers are
+    /// good for this home alone, and a route left in their midst would strand the rest.
+    fn send_leftovers(
+        &mut self,
+        now: Instant,
+        shard: &ShardId,
+        place: &mut Place,
+        region: &RegionId,
+        generation: Generation,
+        out: &mut Vec<Effect>,
+    ) {
+        while let Some(waiting) = place.buffer.pop_leftover() {
+            self.empty(now, shard, waiting, out, |this, waiting, out| {
+                this.forward(shard, region, generation, waiting, out);
+            });
+        }
+        if std::mem::take(&mut place.owes_leftover_mark) {
+            let mark = Mark::Leftover { generation, from: self.config.id.clone() };
+            out.push(Effect::SendMark { to: region.clone(), shard: shard.clone(), mark });
+        }
+    }
+
+    /// Passes at most so many entries of the buffer to the home elsewhere.
+    pub(super) fn flush_remote(
+        &mut self,
+        now: Instant,
+        shard: &ShardId,
+        place: &mut Place,
+        limit: usize,
+        out: &mut Vec<Effect>,
+    ) {
+        let Slot::Remote(Remote { region, generation, .. }) = &place.slot else { return };
+        let (region, generation) = (region.clone(), *generation);
+        for _ in 0..limit {
+            let Some(waiting) = place.buffer.pop() else { break };
+            self.empty(now, shard, waiting, out, |this, waiting, out| {
+                this.forward(shard, &region, generation, waiting, out);
+            });
+        }
+    }
+
+    /// What waits for this generation first, then the table.
+    fn open_local(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
+        let own = self.config.id.clone();
+        place.owes_leftover_mark = false;
+        // The shard has messages from here on: leftovers that come now are too late, and it is not to be killed unserved.
+        place.slot.become_local();
+        let Some(generation) = place.slot.hosted() else { return };
+        for _ in 0..self.trial.flush_turn {
+            let Some(waiting) = place.buffer.pop_for(generation) else { break };
+            self.empty(now, shard, waiting, out, |this, waiting, out| this.deliver(shard, place, waiting, out));
+        }
+        if place.buffer.has_more() {
+            return Self::continue_later(shard, place, out);
+        }
+        place.buffer.end_flush();
+        if let Some(hosting) = place.slot.hosting_mut() {
+            // Senders push without asking from now on, so anything of this region that left earlier
+            // must be taken for older than what they push.
+            hosting.floors.insert(own, generation);
+        }
+        place.asking.end();
+        self.publish(shard, place, out);
+        self.ask_home(now, shard, place);
+    }
+
+    /// Goes on with the flush when others have had their turn: many messages for one shard hold up no other.
+    fn continue_later(shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
+        if !std::mem::replace(&mut place.is_turn_asked, true) {
+            out.push(Effect::Continue { shard: shard.clone() });
+        }
+    }
+
+    /// Takes one entry out of the buffer's count and passes it on, unless its asker waits no more.
+    fn empty(
+        &mut self,
+        now: Instant,
+        shard: &ShardId,
+        waiting: Waiting,
+        out: &mut Vec<Effect>,
+        pass: impl FnOnce(&mut Self, Waiting, &mut Vec<Effect>),
+    ) {
+        if let Content::Message(message) = waiting.content {
+            self.tally.count_out(&waiting.content);
+            if message.expires_at.is_some_and(|at| at <= now) {
+                return self.drop_waiting(shard, &waiting, DeadLetterReason::Expired, out);
+            }
+        }
+        pass(self, waiting, out);
+    }
+}

@@ -1,0 +1,158 @@
+//! One shard as a region knows it: its [`Slot`], and what holds in every state of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use greylag_core::Generation;
+
+use super::buffer::Buffer;
+use super::slot::{Hosting, Slot};
+use crate::ids::{RegionId, ShardId};
+use crate::machine::message::Attempt;
+use crate::timetable::Timetable;
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    pub(super) slot: Slot,
+    /// The largest generation heard of; a home below it is old news.
+    pub(super) heard: Option<Generation>,
+    /// The largest generation of which this region has said `ShardStopped`: none up to it can start here.
+    pub(super) ended: Option<Generation>,
+    /// Where the last open route led.
+    pub(super) last_home: Option<RegionId>,
+    pub(super) buffer: Buffer,
+    /// The driver was asked for another turn of the flush.
+    pub(super) is_turn_asked: bool,
+    /// `ShardStopped` spoke of leftovers, which are in the buffer: the next owner waits for a mark.
+    pub(super) owes_leftover_mark: bool,
+    pub(super) asking: Asking,
+    /// The ack given to the `BeginHandOff` of the newest try, which a repeat gets again.
+    pub(super) acked: Option<Acked>,
+    /// The largest attempt per sender of a flush mark, also of one that came before its handoff.
+    pub(super) marks: BTreeMap<RegionId, Attempt>,
+    /// Leftover marks, also those that came before `HostShard`.
+    pub(super) leftover_marks: BTreeSet<(Generation, RegionId)>,
+}
+
+/// The question to the coordinator where the shard lives.
+#[derive(Debug, Default)]
+pub(super) struct Asking {
+    /// When the coordinator is to be asked again.
+    pub(super) at: Option<Instant>,
+    /// How long the region waited last because the coordinator named a home that nothing reaches any more.
+    wait: Duration,
+}
+
+impl Asking {
+    /// Shortest wait before the coordinator is asked again about a home that nothing reaches.
+    const FIRST_WAIT: Duration = Duration::from_millis(100);
+
+    /// A route opened: nothing is to be asked.
+    pub(super) fn end(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The coordinator named a home that nothing reaches: it will name another one once that home's node is removed.
+    pub(super) fn later(&mut self, now: Instant, most: Duration) {
+        self.wait = (self.wait * 2).max(Self::FIRST_WAIT).min(most);
+        self.at = Some(now + self.wait);
+    }
+}
+
+/// What was answered to a `BeginHandOff`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Acked {
+    pub(super) generation: Generation,
+    pub(super) attempt: Attempt,
+    pub(super) flushed: bool,
+}
+
+impl Place {
+    /// There is a home of this generation, or was. An older one that waits to be opened is not opened any more: what waits
+    /// here may be meant for the newer one, and would come back behind what was sent after it.
+    pub(super) fn hear(&mut self, generation: Generation) {
+        self.heard = self.heard.max(Some(generation));
+        self.slot.unplan_if(|next| next.generation < generation);
+    }
+
+    /// None up to this generation lives here, or will.
+    pub(super) fn end(&mut self, generation: Generation) {
+        self.ended = self.ended.max(Some(generation));
+        self.hear(generation);
+    }
+
+    /// Whether the coordinator has to be asked: something waits and no home is in sight.
+    pub(super) fn wants_home(&self) -> bool {
+        if self.buffer.is_empty() || self.slot.next().is_some() {
+            return false;
+        }
+        match &self.slot {
+            Slot::Unknown | Slot::Resolving(_) | Slot::Buffering(_) => true,
+            Slot::Remote(_) | Slot::Draining(_) => false,
+            // A frame stamped larger waits for an allocation that has not been heard of yet.
+            Slot::LocalStarting(starting) => self.buffer.may_hold_newer(starting.hosting.generation),
+            Slot::Local(local) => self.buffer.may_hold_newer(local.hosting.generation),
+        }
+    }
+
+    /// Whether the leftovers that the home spoke of are all here.
+    pub(super) fn has_leftovers_of(&self, hosting: &Hosting) -> bool {
+        let mark = |from: &RegionId| self.leftover_marks.contains(&(hosting.generation, from.clone()));
+        hosting.leftovers_from.as_ref().is_none_or(mark)
+    }
+
+    /// The earliest instant at which there is work to do by itself.
+    fn deadline(&self) -> Option<Instant> {
+        self.asking.at.into_iter().chain(self.slot.deadline()).min()
+    }
+}
+
+/// All shards of which the region has heard, and when each has work to do.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    places: BTreeMap<ShardId, Place>,
+    alarms: Timetable<ShardId>,
+}
+
+impl Places {
+    /// Takes one out, so that it can be changed together with the rest of the region.
+    pub(super) fn take(&mut self, shard: &ShardId) -> Place {
+        self.places.remove(shard).unwrap_or_default()
+    }
+
+    /// Puts it back, and keeps its state and its alarm right.
+    pub(super) fn put(&mut self, shard: &ShardId, mut place: Place) {
+        place.slot.settle(!place.buffer.is_empty());
+        self.alarms.change(shard, place.deadline());
+        self.places.insert(shard.clone(), place);
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&ShardId, &Place)> {
+        self.places.iter()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The shards of which it is true.
+    pub(super) fn of(&self, wanted: impl Fn(&Place) -> bool) -> Vec<ShardId> {
+        self.iter().filter(|(_, place)| wanted(place)).map(|(shard, _)| shard.clone()).collect()
+    }
+
+    /// When the first of them has work to do.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.alarms.next()
+    }
+
+    /// Those that have work to do by now.
+    pub(super) fn due(&self, now: Instant) -> Vec<ShardId> {
+        self.alarms.due(now)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.places.clear();
+        self.alarms.clear();
+    }
+}

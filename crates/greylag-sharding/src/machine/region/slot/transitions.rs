@@ -1,0 +1,240 @@
+//! How one state of a shard becomes the next. Each transition consumes the state that it leaves, and is none for the
+//! others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use greylag_core::Generation;
+
+use super::{
+    Buffering, Draining, Ending, Hosting, Left, Local, LocalStarting, Next, Remote, Resolving, Served, Slot, Table,
+    Task, Then,
+};
+use crate::machine::message::Home;
+
+impl LocalStarting {
+    /// A shard taken by the order in `home`, behind the way that this region has left, if it has.
+    pub(in crate::machine::region) fn new(
+        home: &Home,
+        task: Task,
+        left: Option<Left>,
+        leftover_deadline: Option<Instant>,
+    ) -> Self {
+        let hosting = Hosting {
+            generation: home.generation,
+            previous: home.previous,
+            leftovers_from: home.leftovers_from.clone(),
+            floors: BTreeMap::new(),
+            failures: None,
+        };
+        Self { hosting, task, served: Served::Never, left, leftover_deadline, handoff: None }
+    }
+
+    /// Begins to serve: the buffer is emptied into it. Nothing may be awaited any more.
+    fn serve(self) -> Local {
+        Local { hosting: self.hosting, table: Table::Opening, handoff: None }
+    }
+
+    fn drain(self, ending: Ending, then: Then) -> Draining {
+        Draining { generation: self.hosting.generation, ending, left: self.left, then }
+    }
+}
+
+impl Local {
+    /// The task is not there any more, or is about to end although the shard is to go on.
+    fn cease(self, task: Task) -> LocalStarting {
+        let served = if matches!(self.table, Table::Opening) { Served::InPart } else { Served::Fully };
+        let Self { hosting, handoff, .. } = self;
+        LocalStarting { hosting, task, served, left: None, leftover_deadline: None, handoff }
+    }
+
+    fn drain(self, ending: Ending, then: Then) -> Draining {
+        Draining { generation: self.hosting.generation, ending, left: None, then }
+    }
+}
+
+impl Slot {
+    /// No route, but a way that was left, or a home that waits for it.
+    pub(in crate::machine::region) fn without_route(left: Option<Left>, next: Option<Next>) -> Self {
+        match left {
+            Some(left) => Self::Buffering(Buffering { left, next }),
+            None => Self::Resolving(Resolving { next }),
+        }
+    }
+
+    /// `Unknown` and `Resolving` are told apart by whether there is something to resolve.
+    pub(in crate::machine::region) fn settle(&mut self, is_waiting: bool) {
+        match self {
+            Self::Unknown if is_waiting => *self = Self::without_route(None, None),
+            Self::Resolving(Resolving { next: None }) if !is_waiting => *self = Self::Unknown,
+            _ => {}
+        }
+    }
+
+    /// A home elsewhere that is known and stands against nothing becomes the route, which is not open yet.
+    pub(in crate::machine::region) fn become_remote(&mut self) {
+        if let Self::Resolving(Resolving { next }) = self
+            && let Some(Next { region, generation }) = next.take()
+        {
+            *self = Self::Remote(Remote { region, generation, is_open: false });
+        }
+    }
+
+    /// Forgets a route elsewhere; what it led along may have to be waited for.
+    pub(in crate::machine::region) fn leave_remote(&mut self, left: impl FnOnce(Remote) -> Option<Left>) {
+        match std::mem::take(self) {
+            Self::Remote(remote) => *self = Self::without_route(left(remote), None),
+            other => *self = other,
+        }
+    }
+
+    /// This region owns the shard. Whatever was known of homes elsewhere is given up; what was left stays left.
+    pub(in crate::machine::region) fn become_starting(
+        &mut self,
+        home: &Home,
+        task: Task,
+        leftover_deadline: Option<Instant>,
+    ) {
+        let left = match std::mem::take(self) {
+            Self::Buffering(Buffering { left, .. }) => Some(left),
+            _ => None,
+        };
+        *self = Self::LocalStarting(Box::new(LocalStarting::new(home, task, left, leftover_deadline)));
+    }
+
+    /// The shard serves from now on.
+    pub(in crate::machine::region) fn become_local(&mut self) {
+        match std::mem::take(self) {
+            Self::LocalStarting(starting) => *self = Self::Local(Box::new(starting.serve())),
+            Self::Local(mut local) => {
+                local.table = Table::Opening;
+                *self = Self::Local(local);
+            }
+            other => *self = other,
+        }
+    }
+
+    /// The shard's task has another state now, in which it does not serve.
+    pub(in crate::machine::region) fn become_waiting(&mut self, task: Task) {
+        match std::mem::take(self) {
+            Self::Local(local) => *self = Self::LocalStarting(Box::new(local.cease(task))),
+            Self::LocalStarting(mut starting) => {
+                starting.task = task;
+                *self = Self::LocalStarting(starting);
+            }
+            other => *self = other,
+        }
+    }
+
+    /// The shard ends, or its end has another reason now. What follows upon an end under way still does.
+    pub(in crate::machine::region) fn become_draining(&mut self, ending: Ending, then: Then) {
+        match std::mem::take(self) {
+            Self::LocalStarting(starting) => *self = Self::Draining(Box::new(starting.drain(ending, then))),
+            Self::Local(local) => *self = Self::Draining(Box::new(local.drain(ending, then))),
+            Self::Draining(mut draining) => {
+                draining.ending = ending;
+                *self = Self::Draining(draining);
+            }
+            other => *self = other,
+        }
+    }
+
+    /// The shard has ended. A home elsewhere that was to follow waits until it may be opened; one here is returned.
+    pub(in crate::machine::region) fn end(&mut self) -> Option<(Generation, Ending, Option<Home>)> {
+        match std::mem::take(self) {
+            Self::Draining(draining) => {
+                let Draining { generation, ending, left, then } = *draining;
+                let (next, home) = match then {
+                    Then::Ask => (None, None),
+                    Then::Host(home) => (None, Some(home)),
+                    Then::Route(next) => (Some(next), None),
+                };
+                *self = Self::without_route(left, next);
+                Some((generation, ending, home))
+            }
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
+    /// The way that was left is empty, or is not waited for any more.
+    pub(in crate::machine::region) fn forget_left(&mut self) {
+        match std::mem::take(self) {
+            Self::Buffering(Buffering { next, .. }) => *self = Self::without_route(None, next),
+            other => *self = other,
+        }
+        match self {
+            Self::LocalStarting(starting) => starting.left = None,
+            Self::Draining(draining) => draining.left = None,
+            _ => {}
+        }
+    }
+
+    /// Another way is waited for, if any, in place of the old path.
+    pub(in crate::machine::region) fn replace_left(&mut self, left: Option<Left>) {
+        let Some(left) = left else { return self.forget_left() };
+        match self {
+            Self::Buffering(buffering) => buffering.left = left,
+            Self::LocalStarting(starting) => starting.left = Some(left),
+            Self::Draining(draining) => draining.left = Some(left),
+            Self::Unknown | Self::Resolving(_) | Self::Local(_) | Self::Remote(_) => {}
+        }
+    }
+
+    /// A home elsewhere was told, or is forgotten. One that is told while a shard ends here follows upon it.
+    pub(in crate::machine::region) fn plan(&mut self, next: Option<Next>) {
+        match self {
+            Self::Unknown if next.is_some() => *self = Self::without_route(None, next),
+            Self::Resolving(resolving) => resolving.next = next,
+            Self::Buffering(buffering) => buffering.next = next,
+            Self::Draining(draining) => draining.then = next.map_or(Then::Ask, Then::Route),
+            Self::Unknown | Self::LocalStarting(_) | Self::Local(_) | Self::Remote(_) => {}
+        }
+    }
+
+    /// A home here is to follow upon the end that is under way.
+    pub(in crate::machine::region) fn plan_host(&mut self, home: Home) {
+        if let Self::Draining(draining) = self {
+            draining.then = Then::Host(home);
+        }
+    }
+
+    /// No home here follows upon the end that is under way.
+    pub(in crate::machine::region) fn unplan_host(&mut self) {
+        if let Self::Draining(draining) = self
+            && matches!(draining.then, Then::Host(_))
+        {
+            draining.then = Then::Ask;
+        }
+    }
+
+    /// Forgets a home elsewhere that waits, if it is such a one.
+    pub(in crate::machine::region) fn unplan_if(&mut self, is_such: impl Fn(&Next) -> bool) {
+        if self.next().is_some_and(is_such) {
+            self.plan(None);
+        }
+    }
+
+    /// Opens the route table for a route that is known, which is closed.
+    pub(in crate::machine::region) fn open(&mut self) {
+        match self {
+            Self::Remote(remote) => remote.is_open = true,
+            Self::Local(local) => local.table = Table::Open { admitted: BTreeSet::new() },
+            _ => {}
+        }
+    }
+
+    /// Closes the route table; whether it was open.
+    pub(in crate::machine::region) fn close(&mut self) -> bool {
+        match self {
+            Self::Remote(remote) => std::mem::replace(&mut remote.is_open, false),
+            Self::Local(local) if matches!(local.table, Table::Open { .. }) => {
+                local.table = Table::Held;
+                true
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What became of the region's messages, and how full its buffers are together.
+
+use super::buffer::Content;
+use super::protocol::Counters;
+use crate::settings::ShardingSettings;
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) counters: Counters,
+    /// Bytes of what waits.
+    bytes: u64,
+    /// The tenth of the buffer last reported as full.
+    reported: usize,
+}
+
+impl Tally {
+    /// Waits from now on.
+    pub(super) fn count_in(&mut self, content: &Content) {
+        if let Content::Message(message) = content {
+            self.counters.buffered += 1;
+            self.bytes += u64::from(message.size);
+        }
+    }
+
+    /// Waits no more.
+    pub(super) fn count_out(&mut self, content: &Content) {
+        if let Content::Message(message) = content {
+            self.counters.buffered -= 1;
+            self.bytes -= u64::from(message.size);
+        }
+    }
+
+    /// Whether a message of that size is one too many. One that is larger than all of the buffer waits alone.
+    pub(super) fn is_full(&self, size: u64, settings: &ShardingSettings) -> bool {
+        let is_beyond = self.bytes + size > settings.buffer_bytes as u64;
+        self.counters.buffered >= settings.buffer_size as u64 || (is_beyond && self.counters.buffered > 0)
+    }
+
+    /// Per cent of the buffers that are full, if that has grown by a tenth since it was asked for last.
+    pub(super) fn fill_to_report(&mut self, settings: &ShardingSettings) -> Option<u8> {
+        let messages = (self.counters.buffered as usize).saturating_mul(10) / settings.buffer_size;
+        let bytes = (self.bytes as usize).saturating_mul(10) / settings.buffer_bytes;
+        let tenth = messages.max(bytes);
+        let before = std::mem::replace(&mut self.reported, tenth);
+        (tenth > before).then_some((tenth.min(10) * 10) as u8)
+    }
+
+    /// Asserts what holds at every moment, `buffered` messages being in buffers.
+    pub(super) fn check_invariants(&self, buffered: Option<usize>) {
+        let c = &self.counters;
+        assert_eq!(c.submitted, c.delivered + c.forwarded + c.dead_lettered + c.buffered, "no message is lost");
+        if let Some(buffered) = buffered {
+            assert_eq!(buffered as u64, c.buffered, "what is counted as buffered is in a buffer");
+            assert!(c.buffered > 0 || self.bytes == 0, "what is not there takes no room");
+        }
+    }
+}
