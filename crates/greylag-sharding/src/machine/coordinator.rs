@@ -9,13 +9,21 @@
 //! Recovering --read--> commit epoch --(mode ddata: read again)--> Reconciling --inventory complete--> Active
 //! Allocated(O, g) --BeginHandOff, acks--> HandOff --ShardStopped(g)--> Deallocated --> Allocated(N, g')
 //! ```
+//! It owns its parts and carries out what they ask for: `Registry` of regions, `Ledger` of homes, `Decisions` (allocation,
+//! rebalance), `HandOffs` under way, `Orders` that are said again.
+//!
 //! Source: sharding §2.7 to §2.16, §9. Differs: as tagged `[D]` there.
 
 mod allocate;
+mod decisions;
 mod drops;
 mod handoff;
+mod handoffs;
+mod inventory;
 mod ledger;
 mod lifecycle;
+mod orders;
+mod outlook;
 mod placement;
 mod protocol;
 mod reconcile;
@@ -26,33 +34,28 @@ pub mod replay;
 mod requests;
 mod stops;
 mod tables;
+mod term;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greylag_core::{Generation, UniqueAddress};
+use greylag_core::UniqueAddress;
 
-use self::drops::Drops;
-use self::handoff::HandOffs;
+use self::decisions::Decisions;
+use self::handoffs::{Ack, HandOffs};
 use self::ledger::{HomeEntry, Ledger};
+use self::orders::Orders;
+use self::outlook::Outlook;
 pub use self::protocol::{
     CoordinatorEvent, Effect, HandOffPhase, Input, Meta, StateEvent, StopReason, StoredHome, StoredState,
 };
 use self::recorded::Recorded;
 use self::registry::Registry;
-use self::remember::RememberedShards;
-use self::requests::Requests;
 use self::stops::Stops;
-use self::tables::Tables;
+use self::term::Term;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
-use crate::machine::membership::Members;
-use crate::machine::message::{
-    ClaimState, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, RegionMessage, Standing,
-};
+use crate::machine::message::{CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, RegionMessage};
 use crate::settings::ShardingSettings;
-use crate::timetable::Timetable;
 
 /// Homes per frame, so that a table fits a frame of the control lane.
 const HOMES_PER_FRAME: usize = 500;
@@ -112,36 +115,17 @@ pub enum Sabotage {
 pub struct Coordinator {
     config: CoordinatorConfig,
     state: CoordinatorState,
-    epoch: Epoch,
-    seen_epoch: Epoch,
-    fingerprint: Fingerprint,
-    members: Arc<Members>,
-    standing: Standing,
-    suspect: bool,
-    /// Inputs that came while this node could not trust its view.
-    held: Vec<Input>,
+    term: Term,
+    outlook: Outlook,
     registry: Registry,
     ledger: Ledger,
-    /// Decisions that a region's claim made: their allocation needs no `HostShard`.
-    adopting: BTreeMap<ShardId, (Generation, ClaimState)>,
     /// What is durable beside homes, in mode persistence.
     recorded: Recorded,
-    remembered: RememberedShards,
-    next_seq: u64,
-    requests: Requests,
+    decisions: Decisions,
     handoffs: HandOffs,
     stops: Stops,
-    /// `HostShard`s that are not acked, and when they are said again.
-    unstarted: Timetable<ShardId>,
-    drops: Drops,
-    tables: Tables,
-    /// The gate of `min_regions` was passed once (sharding §2.16).
-    initialized: bool,
-    inquire_at: Option<Instant>,
-    /// While the inventory is taken: when the next margin of a removed member is over.
-    margin_at: Option<Instant>,
-    rebalance_at: Option<Instant>,
-    rebalancing: bool,
+    orders: Orders,
+    /// Told to hand over.
     terminating: bool,
     sabotage: Option<Sabotage>,
 }
@@ -152,32 +136,17 @@ impl Coordinator {
     pub fn new(config: CoordinatorConfig, out: &mut Vec<Effect>) -> Self {
         out.push(Effect::Read);
         Self {
-            fingerprint: config.fingerprint.clone(),
+            term: Term::new(config.fingerprint.clone()),
             recorded: Recorded::new(config.settings.state_store_mode),
-            remembered: RememberedShards::new(&config.fingerprint),
+            decisions: Decisions::new(&config.fingerprint),
+            handoffs: HandOffs::new(&config.settings),
             config,
             state: CoordinatorState::Reading,
-            epoch: 0,
-            seen_epoch: 0,
-            members: Arc::default(),
-            standing: Standing::Asking,
-            suspect: false,
-            held: Vec::new(),
+            outlook: Outlook::default(),
             registry: Registry::default(),
             ledger: Ledger::default(),
-            adopting: BTreeMap::new(),
-            next_seq: 1,
-            requests: Requests::default(),
-            handoffs: HandOffs::default(),
             stops: Stops::default(),
-            unstarted: Timetable::default(),
-            drops: Drops::default(),
-            tables: Tables::default(),
-            initialized: false,
-            inquire_at: None,
-            margin_at: None,
-            rebalance_at: None,
-            rebalancing: false,
+            orders: Orders::default(),
             terminating: false,
             sabotage: None,
         }
@@ -194,17 +163,13 @@ impl Coordinator {
         if self.state == CoordinatorState::Stopped {
             return;
         }
-        if self.suspect && !matches!(input, Input::SelfTrusted | Input::Membership(_) | Input::SelfDowned) {
-            // Decides and sends nothing; whatever is repeated by its sender may be dropped.
-            let repeated = matches!(input, Input::FromRegion { .. } | Input::Tick);
-            if !repeated {
-                self.held.push(input);
-            }
-            return;
+        if self.outlook.suspect && !matches!(input, Input::SelfTrusted | Input::Membership(_) | Input::SelfDowned) {
+            // Decides and sends nothing.
+            return self.outlook.hold(input);
         }
-        self.tables.on_input();
+        self.orders.tables.on_input();
         self.dispatch(now, input, out);
-        if self.state != CoordinatorState::Stopped && !self.suspect {
+        if self.state != CoordinatorState::Stopped && !self.outlook.suspect {
             self.pump(now, out);
         }
     }
@@ -217,33 +182,34 @@ impl Coordinator {
             Input::CommitFailed { batch, retryable } => self.on_commit_failed(batch, retryable, out),
             Input::FromRegion { node, message } => self.on_region(now, &node, message, out),
             Input::Membership(members) => self.on_membership(now, members, out),
-            Input::Standing(standing) => self.standing = standing,
+            Input::Standing(standing) => self.outlook.standing = standing,
             Input::RememberedShards(shards) => self.on_remembered(shards, out),
             Input::ShardsRemembered(shards) => self.on_shards_remembered(shards),
             Input::RememberStopped => self.on_remember_stopped(out),
             Input::Allocated { call, homes } => self.on_allocated(call, homes, out),
             Input::Rebalance { shards } => self.on_rebalance(now, shards, out),
-            Input::SelfSuspect => self.suspect = true,
+            Input::SelfSuspect => self.outlook.suspect = true,
             Input::SelfTrusted => {
-                self.suspect = false;
-                for input in std::mem::take(&mut self.held) {
+                for input in self.outlook.trust() {
                     self.handle(now, input, out);
                 }
             }
             Input::SelfDowned => self.stop(StopReason::Downed, out),
             Input::Terminate => self.terminating = true,
-            Input::Continue => self.tables.on_turn(),
+            Input::Continue => self.orders.tables.on_turn(),
             Input::Tick => self.on_tick(now, out),
         }
     }
 
     /// When a `Tick` next has work to do, or `None` if only another input can wake this machine.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let at = [self.drops.next(), self.margin_deadline()].into_iter().flatten().min();
+        let at = [self.orders.drops.next(), self.margin_deadline()].into_iter().flatten().min();
         match self.state {
-            _ if self.suspect => None,
+            _ if self.outlook.suspect => None,
             CoordinatorState::Stopped => None,
-            CoordinatorState::Reconciling => [at, self.inquire_at, self.recorded.next()].into_iter().flatten().min(),
+            CoordinatorState::Reconciling => {
+                [at, self.registry.inquire_at(), self.recorded.next()].into_iter().flatten().min()
+            }
             CoordinatorState::Active => [at, self.work_deadline()].into_iter().flatten().min(),
             _ => at,
         }
@@ -252,7 +218,8 @@ impl Coordinator {
     /// When something that only an active coordinator does is due: a handoff that a predecessor began goes on without a
     /// coordinator that takes stock, and its deadline would keep the timer of that coordinator ready for ever.
     fn work_deadline(&self) -> Option<Instant> {
-        let by_time = [self.rebalance_at, self.unstarted.next(), self.handoffs.next(), self.recorded.next()];
+        let decisions = self.decisions.rebalance_at();
+        let by_time = [decisions, self.orders.unstarted.next(), self.handoffs.next_deadline(), self.recorded.next()];
         by_time.into_iter().chain([self.stops.next()]).flatten().min()
     }
 
@@ -263,7 +230,7 @@ impl Coordinator {
 
     /// Its epoch; 0 before it has chosen one.
     pub fn epoch(&self) -> Epoch {
-        self.epoch
+        self.term.epoch
     }
 
     /// The durable homes.
@@ -283,8 +250,8 @@ impl Coordinator {
             return;
         }
         if let RegionMessage::StaleEpoch { epoch, .. } = message {
-            self.seen_epoch = self.seen_epoch.max(epoch);
-            if self.is_fenced_by(epoch) && self.epoch != 0 {
+            self.term.see(epoch);
+            if self.is_fenced_by(epoch) && self.term.epoch != 0 {
                 self.stop(StopReason::Fenced { by: epoch }, out);
             }
             return;
@@ -314,7 +281,7 @@ impl Coordinator {
             RegionMessage::GetShardHome { shards, .. } => self.on_get_shard_home(&region, shards, out),
             RegionMessage::ShardStarted { shards, .. } => self.on_shard_started(&region, shards),
             RegionMessage::BeginHandOffAck { shard, generation, attempt, flushed, .. } => {
-                self.on_ack(now, &region, &shard, generation, attempt, flushed, out);
+                self.on_ack(now, &region, &shard, Ack { generation, attempt, flushed }, out);
             }
             RegionMessage::ShardStopped { shard, generation, leftovers, .. } => {
                 self.on_shard_stopped(&region, &shard, generation, leftovers);
@@ -332,7 +299,7 @@ impl Coordinator {
     fn send(&self, region: &RegionId, message: CoordinatorMessage, out: &mut Vec<Effect>) {
         let message = FromCoordinator {
             coordinator: self.config.id.clone(),
-            epoch: self.epoch,
+            epoch: self.term.epoch,
             to: Some(region.clone()),
             message,
         };
@@ -342,7 +309,7 @@ impl Coordinator {
     /// To whatever a node has of this type.
     fn send_node(&self, node: &UniqueAddress, message: CoordinatorMessage, out: &mut Vec<Effect>) {
         let coordinator = self.config.id.clone();
-        let message = FromCoordinator { coordinator, epoch: self.epoch, to: None, message };
+        let message = FromCoordinator { coordinator, epoch: self.term.epoch, to: None, message };
         out.push(Effect::Send { to: node.clone(), message });
     }
 
@@ -363,14 +330,14 @@ impl Coordinator {
 
     /// Whether a coordinator of that epoch has taken over.
     fn is_fenced_by(&self, epoch: Epoch) -> bool {
-        epoch > self.epoch && self.sabotage != Some(Sabotage::EpochFence)
+        epoch > self.term.epoch && self.sabotage != Some(Sabotage::EpochFence)
     }
 
     /// Decides about a shard. Nothing is announced before it is durable.
     fn decide(&mut self, shard: &ShardId, home: StoredHome) {
         self.handoffs.end_given_up(shard);
         self.ledger.decide(shard, home);
-        self.requests.look_again(shard);
+        self.decisions.requests.look_again(shard);
         self.stops.look_again(shard);
     }
 
@@ -378,7 +345,7 @@ impl Coordinator {
     fn deallocate(&mut self, shard: &ShardId, leftovers_from: Option<RegionId>) {
         if let Some(home) = self.ledger.decided(shard).filter(|home| !home.deallocated).cloned() {
             self.decide(shard, StoredHome { deallocated: true, leftovers_from, previous: None, ..home });
-            self.unstarted.remove(shard);
+            self.orders.unstarted.remove(shard);
         }
     }
 

@@ -6,6 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use greylag_core::Generation;
 
+use super::handoffs::HandOffs;
+use super::ledger::Ledger;
+use super::orders::Orders;
 use super::protocol::{CoordinatorEvent, Effect, StateEvent, StopReason, StoredHome};
 use super::{Coordinator, CoordinatorState};
 use crate::allocation::{RegionView, View};
@@ -18,7 +21,7 @@ impl Coordinator {
         let (told, open): (Vec<_>, Vec<_>) = shards.into_iter().partition(|shard| self.is_told(shard));
         self.tell_homes(region, &told, CoordinatorMessage::ShardHomes, out);
         for shard in open {
-            self.requests.ask(region, shard);
+            self.decisions.requests.ask(region, shard);
         }
     }
 
@@ -29,15 +32,15 @@ impl Coordinator {
             && (self.state == CoordinatorState::Active || entry.confirmed)
             && !self.ledger.is_pending(shard)
             && !self.handoffs.contains(shard)
-            && self.members.contains(&entry.stored.region.node)
+            && self.outlook.members.contains(&entry.stored.region.node)
     }
 
     /// Answers the regions that wait for homes that may be told now.
     pub(super) fn answer_requests(&mut self, out: &mut Vec<Effect>) {
-        let told: Vec<_> = self.requests.awaited().filter(|shard| self.is_told(shard)).cloned().collect();
+        let told: Vec<_> = self.decisions.requests.awaited().filter(|shard| self.is_told(shard)).cloned().collect();
         let mut answers: BTreeMap<RegionId, Vec<ShardId>> = BTreeMap::new();
         for shard in told {
-            for region in self.requests.answer(&shard) {
+            for region in self.decisions.requests.answer(&shard) {
                 answers.entry(region).or_default().push(shard.clone());
             }
         }
@@ -50,70 +53,63 @@ impl Coordinator {
         for (shard, generation) in shards {
             let home = self.ledger.durable(&shard).map(|entry| &entry.stored);
             if home.is_some_and(|home| home.region == *region && home.generation == generation) {
-                self.unstarted.remove(&shard);
+                self.orders.unstarted.remove(&shard);
             }
         }
     }
 
     /// Whether no entity of the shard lives anywhere, by what is decided: it may be given a home.
     pub(super) fn is_nowhere(&self, shard: &ShardId) -> bool {
-        self.ledger.decided(shard).is_none_or(|home| home.deallocated)
-            && !self.handoffs.contains(shard)
-            && !self.drops.waits_for(shard)
+        is_nowhere(&self.ledger, &self.handoffs, &self.orders, shard)
     }
 
     /// Asks the strategy for everything that is wanted, in one call.
     pub(super) fn call_strategy(&mut self, out: &mut Vec<Effect>) {
-        if self.state != CoordinatorState::Active || !self.requests.is_call_due() {
+        if self.state != CoordinatorState::Active || !self.decisions.requests.is_call_due() {
             return;
         }
-        if !self.initialized && self.hosting_regions().count() < self.config.settings.min_regions {
+        if !self.decisions.is_initialized() && self.hosting_regions().count() < self.config.settings.min_regions {
             return;
         }
         let view = self.allocation_view();
         if view.regions.is_empty() {
             return;
         }
-        let wanted = self.requests.wanted(|shard| self.is_nowhere(shard));
-        self.remember(wanted, out);
-        let mut requests = std::mem::take(&mut self.requests);
-        let call = requests.begin_call(|shard| self.is_nowhere(shard) && self.remembered.allows(shard));
-        self.requests = requests;
-        out.extend(call.map(|(call, shards)| Effect::CallAllocate { call, shards, view }));
+        let Self { decisions, ledger, handoffs, orders, .. } = self;
+        decisions.call(view, |shard| is_nowhere(ledger, handoffs, orders, shard), out);
     }
 
     pub(super) fn on_allocated(&mut self, call: u64, homes: Vec<(ShardId, Option<RegionId>)>, out: &mut Vec<Effect>) {
-        let Some(mut asked) = self.requests.end_call(call) else { return };
+        let Some(mut asked) = self.decisions.requests.end_call(call) else { return };
         let candidates: BTreeSet<_> = self.allocation_view().regions.into_iter().map(|view| view.region).collect();
         for (shard, region) in homes {
             if !asked.remove(&shard) || !self.is_nowhere(&shard) {
                 continue;
             }
             let Some(region) = region.filter(|region| candidates.contains(region)) else {
-                if self.requests.fail(&shard) {
+                if self.decisions.requests.fail(&shard) {
                     out.push(Effect::Event(CoordinatorEvent::AllocationFailed { shard }));
                 }
                 continue;
             };
-            let Ok(generation) = Generation::new(self.epoch, self.next_seq) else {
+            let Some(generation) = self.decisions.next_generation(self.term.epoch) else {
                 return self.stop(StopReason::GenerationsUsedUp, out);
             };
-            self.next_seq += 1;
-            if !std::mem::replace(&mut self.initialized, true) && self.recorded.is_kept() {
+            if self.decisions.initialize() && self.recorded.is_kept() {
                 self.ledger.record(StateEvent::Initialized);
             }
-            self.requests.decided(&shard);
+            self.decisions.requests.decided(&shard);
             let ended = self.ledger.decided(&shard);
             // Without a record there was no home, or it was lost with the state: then nothing that left
             // under an earlier epoch may be taken, since later messages may have been handled.
-            let unknown = || Generation::new(self.epoch, 0).ok();
+            let unknown = || Generation::new(self.term.epoch, 0).ok();
             let previous = ended.map(|home| home.generation).or_else(unknown);
             let leftovers_from = ended.and_then(|home| home.leftovers_from.clone());
             let leftovers_from = leftovers_from.filter(|from| !self.registry.is_gone(from));
             self.decide(&shard, StoredHome { region, generation, deallocated: false, previous, leftovers_from });
         }
         // What the strategy said nothing about is asked again.
-        asked.iter().for_each(|shard| self.requests.look_again(shard));
+        asked.iter().for_each(|shard| self.decisions.requests.look_again(shard));
     }
 
     /// Who can be given a shard: members that stay and are reachable, if there is one such.
@@ -127,7 +123,7 @@ impl Coordinator {
     fn view(&self) -> View {
         let hosting = self.registry.regions().filter(|(_, e)| !e.proxy && !e.refused && !e.shutting_down);
         let regions = hosting.filter_map(|(region, _)| {
-            let member = self.members.members.get(&region.node)?;
+            let member = self.outlook.members.members.get(&region.node)?;
             Some(RegionView {
                 region: region.clone(),
                 shards: self.ledger.shards_of(region),
@@ -136,18 +132,29 @@ impl Coordinator {
                 app_version: member.app_version.clone(),
             })
         });
-        let mut members = self.members.members.values();
+        let mut members = self.outlook.members.members.values();
         let unsettled = members.any(|member| !member.reachable || member.phase == Phase::Joining);
         View { regions: regions.collect(), unsettled }
     }
 
     pub(super) fn call_rebalance(&mut self, out: &mut Vec<Effect>) {
         let view = self.view();
-        if self.members.is_preparing() || self.rebalancing || self.terminating || view.regions.is_empty() {
+        if self.outlook.members.is_preparing()
+            || self.decisions.is_rebalancing()
+            || self.terminating
+            || view.regions.is_empty()
+        {
             return;
         }
-        self.rebalancing = true;
+        self.decisions.set_rebalancing(true);
         let in_progress = self.handoffs.shards().cloned().collect();
         out.push(Effect::CallRebalance { view, in_progress });
     }
+}
+
+/// Whether no entity of the shard lives anywhere, by what is decided.
+fn is_nowhere(ledger: &Ledger, handoffs: &HandOffs, orders: &Orders, shard: &ShardId) -> bool {
+    ledger.decided(shard).is_none_or(|home| home.deallocated)
+        && !handoffs.contains(shard)
+        && !orders.drops.waits_for(shard)
 }

@@ -7,11 +7,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use greylag_core::Generation;
+
 use super::placement::Placement;
 use super::protocol::{StateEvent, StoredHome};
 use crate::allocation::ShardList;
 use crate::ids::{RegionId, ShardId};
-use crate::machine::message::Attempt;
+use crate::machine::message::{Attempt, ClaimState};
 
 /// A durable home, and the facts about it that this incarnation holds in memory only.
 #[derive(Debug)]
@@ -33,6 +35,8 @@ pub(super) struct Ledger {
     in_flight: Option<(u64, Vec<StateEvent>)>,
     batch: u64,
     placement: Placement,
+    /// Decisions that a region's claim made: their allocation needs no `HostShard`.
+    adopting: BTreeMap<ShardId, (Generation, ClaimState)>,
 }
 
 impl Ledger {
@@ -104,6 +108,21 @@ impl Ledger {
         }
         self.pending.insert(shard.clone(), home.clone());
         self.queue.push(StateEvent::Home { shard: shard.clone(), home });
+    }
+
+    /// A decision about the shard is a region's claim, which is adopted.
+    pub(super) fn adopt(&mut self, shard: &ShardId, generation: Generation, state: ClaimState) {
+        self.adopting.insert(shard.clone(), (generation, state));
+    }
+
+    /// How far the region was that claimed this generation, if it was adopted.
+    pub(super) fn adopted(&self, shard: &ShardId, generation: Generation) -> Option<ClaimState> {
+        self.adopting.get(shard).filter(|(adopted, _)| *adopted == generation).map(|(_, state)| *state)
+    }
+
+    /// The adopted claim is durable.
+    pub(super) fn end_adoption(&mut self, shard: &ShardId) {
+        self.adopting.remove(shard);
     }
 
     /// Puts an event that is no home into the next write.

@@ -6,15 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use greylag_core::{Generation, UniqueAddress};
+use greylag_core::UniqueAddress;
 
 use super::ledger::HomeEntry;
-use super::protocol::{CoordinatorEvent, Effect, Meta, StateEvent, StopReason, StoredHome, StoredState};
+use super::protocol::{CoordinatorEvent, Effect, StateEvent, StopReason, StoredHome, StoredState};
 use super::{Coordinator, CoordinatorState, Sabotage};
-use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
-use crate::machine::membership::{Members, Phase};
-use crate::machine::message::{ClaimState, CoordinatorMessage, Epoch, Home, Standing};
+use crate::machine::membership::Members;
+use crate::machine::message::{ClaimState, CoordinatorMessage, Epoch, Home};
 
 impl Coordinator {
     pub(super) fn on_read(
@@ -25,7 +24,7 @@ impl Coordinator {
         seen_epoch: Epoch,
         out: &mut Vec<Effect>,
     ) {
-        self.seen_epoch = self.seen_epoch.max(seen_epoch);
+        self.term.see(seen_epoch);
         match self.state {
             CoordinatorState::Reading => self.choose_epoch(state, wall_secs),
             CoordinatorState::ReadingAgain => self.take_over(now, state, out),
@@ -33,37 +32,20 @@ impl Coordinator {
         }
     }
 
-    /// Chooses an epoch above all that any node is known to have seen; the wall clock is only a floor, for state
-    /// that was lost while journals kept larger generations.
     fn choose_epoch(&mut self, state: StoredState, wall_secs: u64) {
-        let stored = state.meta.as_ref().map_or(0, |meta| meta.epoch);
-        let generations = state.homes.values().map(|home| home.generation.epoch()).max().unwrap_or(0);
-        let known = stored.max(generations).max(self.seen_epoch);
-        self.epoch = (known + 1).max(wall_secs).min(Generation::MAX_EPOCH);
-        if let Some(meta) = &state.meta {
-            // Codecs change over node by node, so the names that count are those of this node and not the first one's.
-            let codec = self.config.fingerprint.codec.clone();
-            self.fingerprint = Fingerprint { codec, ..meta.fingerprint.clone() };
-        }
+        self.term.choose(&state, wall_secs);
         self.state = CoordinatorState::CommittingEpoch;
         let recorded = state.meta.as_ref().map(|meta| &meta.fingerprint);
-        if self.recorded.is_kept() && recorded != Some(&self.fingerprint) {
-            self.ledger.record(StateEvent::FingerprintRecorded(self.fingerprint.clone()));
+        if self.recorded.is_kept() && recorded != Some(&self.term.fingerprint) {
+            self.ledger.record(StateEvent::FingerprintRecorded(self.term.fingerprint.clone()));
         }
-        self.ledger.record(StateEvent::EpochStarted(self.meta()));
+        self.ledger.record(StateEvent::EpochStarted(self.term.meta(&self.config.id)));
         self.recorded.keep(state);
-    }
-
-    fn meta(&self) -> Meta {
-        Meta { epoch: self.epoch, coordinator: self.config.id.clone(), fingerprint: self.fingerprint.clone() }
     }
 
     /// The epoch is durable. Either this read shows what a rival wrote, or the rival's shows ours.
     fn take_over(&mut self, now: Instant, state: StoredState, out: &mut Vec<Effect>) {
-        let rival = state.meta.as_ref().filter(|meta| **meta != self.meta()).map(|meta| meta.epoch);
-        let foreign = state.homes.values().map(|home| home.generation.epoch()).filter(|e| *e >= self.epoch).max();
-        let seen = Some(self.seen_epoch).filter(|seen| *seen >= self.epoch);
-        if let Some(by) = rival.max(foreign).max(seen) {
+        if let Some(by) = self.term.rival(&state, &self.config.id) {
             return self.stop(StopReason::Fenced { by }, out);
         }
         self.take_stock(now, state, out);
@@ -73,7 +55,9 @@ impl Coordinator {
     /// replicated data has to be read again.
     fn on_epoch_durable(&mut self, now: Instant, out: &mut Vec<Effect>) {
         match self.recorded.take() {
-            Some(_) if self.seen_epoch >= self.epoch => self.stop(StopReason::Fenced { by: self.seen_epoch }, out),
+            Some(_) if self.term.seen_rival().is_some() => {
+                self.stop(StopReason::Fenced { by: self.term.seen_epoch }, out);
+            }
             Some(state) => self.take_stock(now, state, out),
             None => {
                 self.state = CoordinatorState::ReadingAgain;
@@ -84,13 +68,15 @@ impl Coordinator {
 
     fn take_stock(&mut self, now: Instant, state: StoredState, out: &mut Vec<Effect>) {
         self.ledger.load(state.homes);
-        if self.remembered.is_in_store() {
+        if self.decisions.remembered.is_in_store() {
             out.push(Effect::ReadRemembered);
         }
         self.recorded.load(state.regions, now + self.config.settings.journal.recovery_timeout);
-        self.initialized |= state.initialized;
+        if state.initialized {
+            self.decisions.initialize();
+        }
         self.state = CoordinatorState::Reconciling;
-        self.inquire_at = Some(now);
+        self.registry.inquire_again_at(Some(now));
         self.note_missing(now);
         self.on_tick(now, out);
     }
@@ -150,7 +136,7 @@ impl Coordinator {
         told: &mut Announcements,
         out: &mut Vec<Effect>,
     ) {
-        let adopted = self.adopting.get(&shard).filter(|(generation, _)| *generation == home.generation).copied();
+        let adopted = self.ledger.adopted(&shard, home.generation);
         let flush = self.handoffs.flush(&shard).filter(|_| !home.deallocated);
         let participants = flush.map(|flush| flush.participants.clone()).unwrap_or_default();
         let flushed = flush.map(|flush| (flush.attempt, flush.flush_from.clone()));
@@ -163,22 +149,22 @@ impl Coordinator {
         }
         self.handoffs.end_flush(&shard);
         let owner = home.region.clone();
-        if let Some((generation, state)) = adopted {
-            self.adopting.remove(&shard);
+        if let Some(state) = adopted {
+            self.ledger.end_adoption(&shard);
             if state == ClaimState::Stopping {
-                self.await_stopped(now, &shard, &owner, generation);
+                self.await_stopped(now, &shard, &owner, home.generation);
                 return;
             }
         } else if !self.registry.contains(&owner) {
             self.deallocate(&shard, None);
             return;
         } else {
-            self.unstarted.set(&shard, now + self.config.settings.shard_start_timeout);
+            self.orders.unstarted.set(&shard, now + self.config.settings.shard_start_timeout);
             told.hosts.entry(owner.clone()).or_default().push(shard.clone());
             let (region, generation) = (owner.clone(), home.generation);
             out.push(Effect::Event(CoordinatorEvent::ShardAllocated { shard: shard.clone(), region, generation }));
         }
-        let waiting = self.requests.answer(&shard);
+        let waiting = self.decisions.requests.answer(&shard);
         for region in participants.into_iter().chain(waiting).collect::<BTreeSet<_>>() {
             if region != owner && self.registry.contains(&region) {
                 told.homes.entry(region).or_default().push(shard.clone());
@@ -213,9 +199,9 @@ impl Coordinator {
     }
 
     pub(super) fn on_membership(&mut self, now: Instant, members: Arc<Members>, out: &mut Vec<Effect>) {
-        self.members = members;
+        self.outlook.members = members;
         self.note_missing(now);
-        if self.members.is_preparing() {
+        if self.outlook.members.is_preparing() {
             self.abandon_unacked(out);
         }
     }
@@ -224,14 +210,14 @@ impl Coordinator {
     fn note_missing(&mut self, now: Instant) {
         let regions = self.registry.regions().map(|(region, _)| region);
         let named = self.ledger.owners().chain(self.recorded.regions()).chain(regions).map(|region| &region.node);
-        let missing: BTreeSet<_> = named.filter(|node| !self.members.contains(node)).cloned().collect();
-        let members = &self.members;
+        let missing: BTreeSet<_> = named.filter(|node| !self.outlook.members.contains(node)).cloned().collect();
+        let members = &self.outlook.members;
         self.registry.note_missing(missing, |node| members.removed.get(node).map_or(now, |removal| removal.at));
     }
 
     /// Whether nothing of a process that is no member can be alive: it left in order, or its margin is over.
-    fn is_over(&self, node: &UniqueAddress, since: Instant, now: Instant) -> bool {
-        let clean = self.members.removed.get(node).is_some_and(|removal| removal.clean);
+    pub(super) fn is_over(&self, node: &UniqueAddress, since: Instant, now: Instant) -> bool {
+        let clean = self.outlook.members.removed.get(node).is_some_and(|removal| removal.clean);
         let unwaited = self.sabotage == Some(Sabotage::Margin);
         clean || unwaited || since + self.config.down_removal_margin <= now
     }
@@ -245,8 +231,7 @@ impl Coordinator {
     }
 
     pub(super) fn margin_deadline(&self) -> Option<Instant> {
-        let missing = self.registry.missing().map(|(_, since)| since + self.config.down_removal_margin).min();
-        [missing, self.margin_at].into_iter().flatten().min()
+        self.registry.margin_deadline(self.config.down_removal_margin)
     }
 
     /// Everything of a process is gone: all regions that it is known to have had.
@@ -265,8 +250,8 @@ impl Coordinator {
         let mut owned = self.ledger.shards_of(region).to_vec();
         owned.sort();
         for shard in owned {
-            if self.handoffs.remove(&shard).is_some_and(|handoff| handoff.is_move()) {
-                self.requests.make_eager(&shard);
+            if self.handoffs.end(&shard) == Some(true) {
+                self.decisions.requests.make_eager(&shard);
             }
             self.lost_home(&shard);
             self.deallocate(&shard, None);
@@ -274,24 +259,26 @@ impl Coordinator {
         if self.recorded.remove(region) {
             self.ledger.record(StateEvent::RegionTerminated(region.clone()));
         }
-        for shard in self.drops.forget(region) {
-            self.requests.look_again(&shard);
+        for shard in self.orders.drops.forget(region) {
+            self.decisions.requests.look_again(&shard);
             self.stops.look_again(&shard);
         }
         self.handoffs.forget(region);
-        self.requests.forget(region);
+        self.decisions.requests.forget(region);
         self.stops.forget(region);
-        self.tables.forget(region);
+        self.orders.tables.forget(region);
     }
 
     fn become_active(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.state = CoordinatorState::Active;
-        self.inquire_at = None;
+        self.registry.inquire_again_at(None);
         self.recorded.refreshed(now);
-        self.initialized |= self.ledger.all_durable().next().is_some();
-        self.rebalance_at = Some(now + self.config.settings.rebalance_interval);
+        if self.ledger.all_durable().next().is_some() {
+            self.decisions.initialize();
+        }
+        self.decisions.schedule_rebalance(now, self.config.settings.rebalance_interval);
         let shards = self.homes().count();
-        out.push(Effect::Event(CoordinatorEvent::Active { epoch: self.epoch, shards }));
+        out.push(Effect::Event(CoordinatorEvent::Active { epoch: self.term.epoch, shards }));
         for region in self.hosting_regions().cloned().collect::<Vec<_>>() {
             self.host_absent(now, &region, out);
         }
@@ -308,10 +295,10 @@ impl Coordinator {
     pub(super) fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let retry = self.config.settings.retry_interval;
         if self.recorded.tick(now) {
-            self.ledger.record(StateEvent::EpochStarted(self.meta()));
+            self.ledger.record(StateEvent::EpochStarted(self.term.meta(&self.config.id)));
         }
-        if self.state == CoordinatorState::Reconciling && self.inquire_at.is_some_and(|at| at <= now) {
-            self.inquire_at = Some(now + retry);
+        if self.state == CoordinatorState::Reconciling && self.registry.inquire_at().is_some_and(|at| at <= now) {
+            self.registry.inquire_again_at(Some(now + retry));
             for node in self.silent_nodes() {
                 self.send_node(&node, CoordinatorMessage::RegionInquiry, out);
             }
@@ -322,20 +309,19 @@ impl Coordinator {
         }
         let mut told = Announcements::default();
         let again = now + self.config.settings.shard_start_timeout;
-        for shard in self.unstarted.due(now) {
+        for shard in self.orders.unstarted.due(now) {
             match self.ledger.durable(&shard) {
                 Some(entry) if !entry.stored.deallocated => {
-                    self.unstarted.set(&shard, again);
+                    self.orders.unstarted.set(&shard, again);
                     told.hosts.entry(entry.stored.region.clone()).or_default().push(shard);
                 }
-                _ => self.unstarted.remove(&shard),
+                _ => self.orders.unstarted.remove(&shard),
             }
         }
         self.announce(told, out);
         self.stops.end_due(now);
         self.tick_handoffs(now, out);
-        if self.rebalance_at.is_some_and(|at| at <= now) {
-            self.rebalance_at = Some(now + self.config.settings.rebalance_interval);
+        if self.decisions.is_rebalance_due(now, self.config.settings.rebalance_interval) {
             self.want_remembered(out);
             self.call_rebalance(out);
         }
@@ -343,70 +329,9 @@ impl Coordinator {
 
     fn repeat_drops(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let retry = self.config.settings.retry_interval;
-        for (shard, region, generation) in self.drops.repeat(now, now + retry) {
+        for (shard, region, generation) in self.orders.drops.repeat(now, now + retry) {
             self.send(&region, CoordinatorMessage::DropShard { shard, generation }, out);
         }
-    }
-
-    /// Members that may host, or may still be hosting, and have not told this incarnation what.
-    pub(super) fn silent_nodes(&self) -> Vec<UniqueAddress> {
-        if self.recorded.is_kept() {
-            return self.unregistered_nodes();
-        }
-        let may_host = self
-            .members
-            .members
-            .iter()
-            .filter(|(_, member)| member.phase != Phase::Joining && member.has_role(&self.config.role));
-        may_host.map(|(node, _)| node).filter(|node| !self.has_spoken(node)).cloned().collect()
-    }
-
-    /// In mode persistence: members that can be reached and host by what is recorded, and have not registered again.
-    fn unregistered_nodes(&self) -> Vec<UniqueAddress> {
-        let can_register = |node: &UniqueAddress| {
-            let member = self.members.members.get(node);
-            member.is_some_and(|member| member.reachable && !matches!(member.phase, Phase::Joining | Phase::Down))
-        };
-        let silent =
-            self.recorded.regions().filter(|region| !self.registry.contains(region)).map(|region| &region.node);
-        silent.filter(|node| can_register(node)).cloned().collect::<BTreeSet<_>>().into_iter().collect()
-    }
-
-    fn has_spoken(&self, node: &UniqueAddress) -> bool {
-        if self.registry.is_without_region(node) {
-            return true;
-        }
-        let dropped = |region: &RegionId| !self.drops.waits_for_region(region);
-        self.registry.regions().any(|(region, entry)| {
-            region.node == *node && !entry.proxy && entry.current && (!entry.refused || dropped(region))
-        })
-    }
-
-    /// Whether all members mean the same by the type: a side that another role's coordinator does not know of could give
-    /// an entity a second home.
-    fn all_agree(&self) -> bool {
-        self.sabotage == Some(Sabotage::Agreement) || self.standing == Standing::Agreed
-    }
-
-    /// Whether every node has spoken or is gone: then a shard that is not known does not run anywhere. A journal knows all
-    /// that do: there it is enough that those have spoken which it names, and their silence ends with its time.
-    fn inventory_is_complete(&mut self, now: Instant) -> bool {
-        if self.sabotage == Some(Sabotage::Inventory) {
-            return true;
-        }
-        if self.recorded.is_kept() {
-            return self.recorded.is_overdue() || self.silent_nodes().is_empty();
-        }
-        let replaced = |node: &UniqueAddress| {
-            let replaces = |region: &RegionId| region.node.address() == node.address() && region.node != *node;
-            self.registry.regions().any(|(region, _)| replaces(region))
-        };
-        let running = self.members.removed.iter().filter(|(node, removal)| {
-            !self.members.contains(node) && !self.is_over(node, removal.at, now) && !replaced(node)
-        });
-        let margin_at = running.map(|(_, removal)| removal.at + self.config.down_removal_margin).min();
-        self.margin_at = margin_at;
-        self.silent_nodes().is_empty() && margin_at.is_none()
     }
 }
 

@@ -20,16 +20,16 @@ use crate::machine::message::{Claim, ClaimState, CoordinatorMessage, Epoch, Regi
 impl Coordinator {
     pub(super) fn on_register(&mut self, now: Instant, register: Register, out: &mut Vec<Effect>) {
         let Register { region, proxy, serial, fingerprint, highest_epoch, hosted } = register;
-        self.seen_epoch = self.seen_epoch.max(highest_epoch);
+        self.term.see(highest_epoch);
         if !matches!(self.state, CoordinatorState::Reconciling | CoordinatorState::Active) {
             return;
         }
         // The region's node has obeyed a newer coordinator, or another one of the same epoch.
-        let foreign = highest_epoch == self.epoch && !self.registry.is_answered(&region.node);
+        let foreign = highest_epoch == self.term.epoch && !self.registry.is_answered(&region.node);
         if self.is_fenced_by(highest_epoch) || foreign {
             return self.stop(StopReason::Fenced { by: highest_epoch }, out);
         }
-        let phase = self.members.members.get(&region.node).map(|member| member.phase);
+        let phase = self.outlook.members.members.get(&region.node).map(|member| member.phase);
         if matches!(phase, None | Some(Phase::Joining | Phase::Down)) || self.registry.is_gone(&region) {
             return;
         }
@@ -43,12 +43,12 @@ impl Coordinator {
         if is_new && !proxy {
             self.end_predecessors(&region);
         }
-        let other_side = match &self.standing {
+        let other_side = match &self.outlook.standing {
             Standing::Refused(mismatch) => Some(mismatch.clone()),
             Standing::Asking | Standing::Agreed => None,
         };
-        let mismatch = other_side.or_else(|| self.fingerprint.mismatch(&fingerprint, proxy));
-        let current = highest_epoch == self.epoch;
+        let mismatch = other_side.or_else(|| self.term.fingerprint.mismatch(&fingerprint, proxy));
+        let current = highest_epoch == self.term.epoch;
         let shutting_down = self.registry.get(&region).is_some_and(|entry| entry.shutting_down);
         let claims: BTreeMap<_, _> =
             hosted.iter().map(|claim| (claim.shard.clone(), (claim.generation, claim.state))).collect();
@@ -112,12 +112,12 @@ impl Coordinator {
                         self.drop_claim(now, &shard, &home.region, home.generation, out);
                     }
                 }
-                self.handoffs.remove(&shard);
+                self.handoffs.end(&shard);
                 if self.recorded.is_kept() {
                     // A history in which a home follows another without an end contradicts itself.
                     self.deallocate(&shard, None);
                 }
-                self.adopting.insert(shard.clone(), (generation, state));
+                self.ledger.adopt(&shard, generation, state);
                 let region = region.clone();
                 let home = StoredHome { region, generation, deallocated: false, previous: None, leftovers_from: None };
                 self.decide(&shard, home);
@@ -129,7 +129,7 @@ impl Coordinator {
         if state == ClaimState::Stopping {
             return self.await_stopped(now, shard, region, generation);
         }
-        self.unstarted.remove(shard);
+        self.orders.unstarted.remove(shard);
         if let Some(entry) = self.ledger.durable_mut(shard)
             && entry.stored.generation == generation
         {
@@ -148,7 +148,7 @@ impl Coordinator {
         out: &mut Vec<Effect>,
     ) {
         let again = now + self.config.settings.retry_interval;
-        self.drops.add(shard, region, generation, again);
+        self.orders.drops.add(shard, region, generation, again);
         self.send(region, CoordinatorMessage::DropShard { shard: shard.clone(), generation }, out);
     }
 
@@ -185,28 +185,28 @@ impl Coordinator {
         let mut absent: Vec<_> = absent.cloned().collect();
         absent.sort();
         let again = now + self.config.settings.shard_start_timeout;
-        absent.iter().for_each(|shard| self.unstarted.set(shard, again));
+        absent.iter().for_each(|shard| self.orders.unstarted.set(shard, again));
         self.tell_homes(region, &absent, CoordinatorMessage::HostShard, out);
     }
 
     /// The whole table, so that the first message to any shard costs no round trip; a long one takes several turns.
     pub(super) fn tell_table(&mut self, region: &RegionId, out: &mut Vec<Effect>) {
-        self.tables.begin(region);
+        self.orders.tables.begin(region);
         self.tell_tables(out);
     }
 
     /// Goes on with the tables, as far as this turn allows.
     pub(super) fn tell_tables(&mut self, out: &mut Vec<Effect>) {
-        while let Some((region, after, count)) = self.tables.next(super::HOMES_PER_FRAME) {
+        while let Some((region, after, count)) = self.orders.tables.next(super::HOMES_PER_FRAME) {
             let part: Vec<_> = self.ledger.durable_after(after.as_ref()).take(count).collect();
             let (looked_at, last) = (part.len(), part.last().map(|(shard, _)| (*shard).clone()));
             let elsewhere =
                 part.into_iter().filter(|(shard, entry)| entry.stored.region != region && self.is_told(shard));
             let known: Vec<_> = elsewhere.map(|(shard, _)| shard.clone()).collect();
             self.tell_homes(&region, &known, CoordinatorMessage::ShardHomes, out);
-            self.tables.looked_at(region, looked_at, last.filter(|_| looked_at == count));
+            self.orders.tables.looked_at(region, looked_at, last.filter(|_| looked_at == count));
         }
-        if self.tables.asks_for_turn() {
+        if self.orders.tables.asks_for_turn() {
             out.push(Effect::Continue);
         }
     }
@@ -214,7 +214,7 @@ impl Coordinator {
     pub(super) fn on_no_region(&mut self, node: &UniqueAddress, epoch: Epoch) {
         let registered = self.registry.regions().any(|(region, entry)| region.node == *node && !entry.proxy);
         // A late answer must not end a region that was started since.
-        if epoch == self.epoch && !registered && self.members.contains(node) {
+        if epoch == self.term.epoch && !registered && self.outlook.members.contains(node) {
             self.registry.note_without_region(node);
             self.terminate_hosting(node);
         }

@@ -3,7 +3,7 @@
 //! Source: sharding §2.3, §2.12, §2.13.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use greylag_core::{Generation, UniqueAddress};
 
@@ -35,6 +35,10 @@ pub(super) struct Registry {
     without_region: BTreeSet<UniqueAddress>,
     /// Nodes that are named by homes or regions but are no members, and since when that is known.
     missing: BTreeMap<UniqueAddress, Instant>,
+    /// While the inventory is taken: when silent nodes are asked again.
+    inquire_at: Option<Instant>,
+    /// While the inventory is taken: when the next margin of a removed member is over.
+    margin_at: Option<Instant>,
 }
 
 impl Registry {
@@ -106,5 +110,26 @@ impl Registry {
     /// The node is missing no longer: everything of it has ended.
     pub(super) fn end_missing(&mut self, node: &UniqueAddress) {
         self.missing.remove(node);
+    }
+
+    /// When silent nodes are asked again what they host.
+    pub(super) fn inquire_at(&self) -> Option<Instant> {
+        self.inquire_at
+    }
+
+    /// Silent nodes are asked at that time, or not any more.
+    pub(super) fn inquire_again_at(&mut self, at: Option<Instant>) {
+        self.inquire_at = at;
+    }
+
+    /// The inventory waits until then for the margin of a removed member, or for none.
+    pub(super) fn wait_for_margin(&mut self, until: Option<Instant>) {
+        self.margin_at = until;
+    }
+
+    /// When the margin of a node that is missing, or of a removed member, is over.
+    pub(super) fn margin_deadline(&self, margin: Duration) -> Option<Instant> {
+        let missing = self.missing.values().map(|since| *since + margin).min();
+        [missing, self.margin_at].into_iter().flatten().min()
     }
 }

@@ -67,35 +67,37 @@ impl RememberedShards {
         self.kept != Kept::InStore || self.known.contains(shard)
     }
 
-    /// Of these, the shards to be added to the store now.
-    fn begin(&mut self, shards: impl IntoIterator<Item = ShardId>) -> Vec<ShardId> {
+    /// Has those of these shards added to the store that are not in it.
+    pub(super) fn add(&mut self, shards: Vec<ShardId>, out: &mut Vec<Effect>) {
         if self.kept != Kept::InStore || !self.is_read {
-            return Vec::new();
+            return;
         }
         let new = |shard: &ShardId| !self.known.contains(shard) && !self.under_way.contains(shard);
         let shards: Vec<_> = shards.into_iter().filter(new).collect();
         self.under_way.extend(shards.iter().cloned());
-        shards
+        if !shards.is_empty() {
+            out.push(Effect::Remember { shards });
+        }
     }
 }
 
 impl Coordinator {
     /// The store has said which shards are remembered.
     pub(super) fn on_remembered(&mut self, shards: BTreeSet<ShardId>, out: &mut Vec<Effect>) {
-        self.remembered.known.extend(shards);
-        self.remembered.is_read = true;
+        self.decisions.remembered.known.extend(shards);
+        self.decisions.remembered.is_read = true;
         // What was asked for before could not be added.
-        let awaited: Vec<_> = self.requests.awaited().cloned().collect();
-        awaited.iter().for_each(|shard| self.requests.look_again(shard));
+        let awaited: Vec<_> = self.decisions.requests.awaited().cloned().collect();
+        awaited.iter().for_each(|shard| self.decisions.requests.look_again(shard));
         self.want_remembered(out);
     }
 
     /// These are durable in the store.
     pub(super) fn on_shards_remembered(&mut self, shards: Vec<ShardId>) {
         for shard in shards {
-            self.remembered.under_way.remove(&shard);
-            self.requests.look_again(&shard);
-            self.remembered.known.insert(shard);
+            self.decisions.remembered.under_way.remove(&shard);
+            self.decisions.requests.look_again(&shard);
+            self.decisions.remembered.known.insert(shard);
         }
     }
 
@@ -106,37 +108,29 @@ impl Coordinator {
 
     /// Homes were read, or one was decided: where they are in a journal they say which shards are remembered.
     pub(super) fn note_homes(&mut self) {
-        if self.remembered.kept == Kept::WithHomes {
-            self.remembered.known = self.ledger.all_durable().map(|(shard, _)| shard.clone()).collect();
+        if self.decisions.remembered.kept == Kept::WithHomes {
+            self.decisions.remembered.known = self.ledger.all_durable().map(|(shard, _)| shard.clone()).collect();
         }
     }
 
     /// Every remembered shard without a home is to have one, and every shard with a home to be remembered, also one that a
     /// region has claimed.
     pub(super) fn want_remembered(&mut self, out: &mut Vec<Effect>) {
-        if !self.remembered.is_on() || self.state != CoordinatorState::Active {
+        if !self.decisions.remembered.is_on() || self.state != CoordinatorState::Active {
             return;
         }
         self.note_homes();
         let homeless = |shard: &&ShardId| self.ledger.decided(shard).is_none_or(|home| home.deallocated);
-        let homeless: Vec<_> = self.remembered.known.iter().filter(homeless).cloned().collect();
-        homeless.iter().for_each(|shard| self.requests.make_eager(shard));
+        let homeless: Vec<_> = self.decisions.remembered.known.iter().filter(homeless).cloned().collect();
+        homeless.iter().for_each(|shard| self.decisions.requests.make_eager(shard));
         let hosted: Vec<_> = self.homes().map(|(shard, _)| shard.clone()).collect();
-        self.remember(hosted, out);
-    }
-
-    /// Has shards added to the store that are not in it.
-    pub(super) fn remember(&mut self, shards: Vec<ShardId>, out: &mut Vec<Effect>) {
-        let shards = self.remembered.begin(shards);
-        if !shards.is_empty() {
-            out.push(Effect::Remember { shards });
-        }
+        self.decisions.remembered.add(hosted, out);
     }
 
     /// A home has ended because its region is gone: a remembered shard has another one without being asked for.
     pub(super) fn lost_home(&mut self, shard: &ShardId) {
-        if self.remembered.is_on() {
-            self.requests.make_eager(shard);
+        if self.decisions.remembered.is_on() {
+            self.decisions.requests.make_eager(shard);
         }
     }
 }

@@ -121,7 +121,7 @@ impl Coordinator {
         if self.state != CoordinatorState::Active || is_refused {
             return;
         }
-        if self.fingerprint.remember_entities {
+        if self.term.fingerprint.remember_entities {
             return self.send(region, CoordinatorMessage::StopShardsRefused { request }, out);
         }
         let end = now + self.config.settings.handoff_timeout;

@@ -1,0 +1,101 @@
+//! Deciding: which shards need a home, the questions to the strategy, the numbers of allocations, the rounds of rebalancing.
+//!
+//! ```text
+//! request, handoff over, remembered --> wanted --CallAllocate--> strategy --> a generation for each home
+//! rebalance_interval --CallRebalance--> strategy --> handoffs
+//! ```
+//! One call of each kind is under way at a time. What follows from an answer is the coordinator's. Source: sharding §2.7,
+//! §2.9, §2.16.
+
+use std::time::{Duration, Instant};
+
+use greylag_core::Generation;
+
+use super::protocol::Effect;
+use super::remember::RememberedShards;
+use super::requests::Requests;
+use crate::allocation::View;
+use crate::fingerprint::Fingerprint;
+use crate::ids::ShardId;
+use crate::machine::message::Epoch;
+
+/// See the module's description.
+#[derive(Debug)]
+pub(super) struct Decisions {
+    pub(super) requests: Requests,
+    pub(super) remembered: RememberedShards,
+    next_seq: u64,
+    /// The gate of `min_regions` was passed once (sharding §2.16).
+    is_initialized: bool,
+    rebalance_at: Option<Instant>,
+    is_rebalancing: bool,
+}
+
+impl Decisions {
+    pub(super) fn new(fingerprint: &Fingerprint) -> Self {
+        Self {
+            requests: Requests::default(),
+            remembered: RememberedShards::new(fingerprint),
+            next_seq: 1,
+            is_initialized: false,
+            rebalance_at: None,
+            is_rebalancing: false,
+        }
+    }
+
+    /// Whether the gate was passed.
+    pub(super) fn is_initialized(&self) -> bool {
+        self.is_initialized
+    }
+
+    /// The gate is passed. Answers whether it was not before.
+    pub(super) fn initialize(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_initialized, true)
+    }
+
+    /// Asks the strategy for everything that is wanted and lives nowhere, in one call; what has to be remembered first is
+    /// added to its store.
+    pub(super) fn call(&mut self, view: View, is_nowhere: impl Fn(&ShardId) -> bool, out: &mut Vec<Effect>) {
+        let wanted = self.requests.wanted(&is_nowhere);
+        self.remembered.add(wanted, out);
+        let remembered = &self.remembered;
+        let call = self.requests.begin_call(|shard| is_nowhere(shard) && remembered.allows(shard));
+        out.extend(call.map(|(call, shards)| Effect::CallAllocate { call, shards, view }));
+    }
+
+    /// The number of the next allocation; `None` if the epoch has none left.
+    pub(super) fn next_generation(&mut self, epoch: Epoch) -> Option<Generation> {
+        let generation = Generation::new(epoch, self.next_seq).ok()?;
+        self.next_seq += 1;
+        Some(generation)
+    }
+
+    /// When the next round of rebalancing begins.
+    pub(super) fn rebalance_at(&self) -> Option<Instant> {
+        self.rebalance_at
+    }
+
+    /// The next round begins after the interval.
+    pub(super) fn schedule_rebalance(&mut self, now: Instant, interval: Duration) {
+        self.rebalance_at = Some(now + interval);
+    }
+
+    /// Whether a round begins now; the next one is scheduled.
+    pub(super) fn is_rebalance_due(&mut self, now: Instant, interval: Duration) -> bool {
+        let is_due = self.rebalance_at.is_some_and(|at| at <= now);
+        if is_due {
+            self.schedule_rebalance(now, interval);
+        }
+        is_due
+    }
+
+    /// Whether the strategy has not answered the last round.
+    pub(super) fn is_rebalancing(&self) -> bool {
+        self.is_rebalancing
+    }
+
+    /// The strategy is asked what to move, or has answered.
+    pub(super) fn set_rebalancing(&mut self, is_rebalancing: bool) {
+        self.is_rebalancing = is_rebalancing;
+    }
+}

@@ -1,0 +1,315 @@
+//! Moving shards: all regions stop sending to one, its owner stops it, and only then may another region get it.
+//!
+//! ```text
+//! begin --> AwaitAcks --all acked, gone, or proxies late--> AwaitStopped --ended--> Flush, for the allocation that follows
+//!               \--handoff_timeout--> Stays: the shard is where it was
+//! ```
+//! A handoff knows the regions that take part in it. Homes, requests and what becomes of the shard are the coordinator's,
+//! which carries the effects out. Source: sharding §2.9, §2.10.
+
+mod handoff;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use greylag_core::Generation;
+
+use self::handoff::{Due, HandOff, Step, Times};
+use super::protocol::{CoordinatorEvent, HandOffPhase};
+use crate::ids::{RegionId, ShardId};
+use crate::machine::message::{Attempt, CoordinatorMessage, Epoch};
+use crate::settings::ShardingSettings;
+use crate::timetable::Timetable;
+
+/// A shard that is to move, and who is told.
+#[derive(Debug)]
+pub(super) struct Move {
+    pub(super) owner: RegionId,
+    pub(super) generation: Generation,
+    /// Every registered region, also proxies: each is told to stop sending.
+    pub(super) participants: BTreeSet<RegionId>,
+    /// Of these, the regions that host. Proxies are not waited for as long.
+    pub(super) hosting: BTreeSet<RegionId>,
+}
+
+/// What a region answers to the order to stop sending.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ack {
+    pub(super) generation: Generation,
+    pub(super) attempt: Attempt,
+    /// A mark follows what the region has sent.
+    pub(super) flushed: bool,
+}
+
+/// What the coordinator is asked to do, in this order.
+#[derive(Debug)]
+pub(super) enum HandOffEffect {
+    /// Say this to a region.
+    Say { to: RegionId, message: CoordinatorMessage },
+    /// Tell subscribers.
+    Event(CoordinatorEvent),
+    /// Not all regions have stopped sending in time: the shard stays, and the regions that took part are told where.
+    Stays { shard: ShardId, owner: RegionId, participants: BTreeSet<RegionId> },
+}
+
+/// The marks that were waited for in a handoff that has ended, and who took part in it.
+#[derive(Debug)]
+pub(super) struct Flush {
+    pub(super) attempt: Attempt,
+    pub(super) flush_from: BTreeSet<RegionId>,
+    pub(super) participants: BTreeSet<RegionId>,
+}
+
+/// The machine: all handoffs under way, and what is kept of those that have ended until the allocation that follows.
+#[derive(Debug)]
+pub(super) struct HandOffs {
+    times: Times,
+    by_shard: BTreeMap<ShardId, HandOff>,
+    due: Timetable<ShardId>,
+    /// Those of which the last awaited region is gone.
+    acked: BTreeSet<ShardId>,
+    flushes: BTreeMap<ShardId, Flush>,
+    /// The last try of a shard that was given up, while the shard stays where it was.
+    given_up: BTreeMap<ShardId, Attempt>,
+    attempts: u64,
+}
+
+impl HandOffs {
+    pub(super) fn new(settings: &ShardingSettings) -> Self {
+        let times = Times {
+            retry: settings.retry_interval,
+            handoff: settings.handoff_timeout,
+            proxy_ack: settings.proxy_ack_timeout,
+        };
+        Self {
+            times,
+            by_shard: BTreeMap::new(),
+            due: Timetable::default(),
+            acked: BTreeSet::new(),
+            flushes: BTreeMap::new(),
+            given_up: BTreeMap::new(),
+            attempts: 0,
+        }
+    }
+
+    /// When a `tick` next has work to do.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.due.next()
+    }
+
+    /// The shard is to move: the regions that may send to it are told to stop.
+    pub(super) fn begin(
+        &mut self,
+        now: Instant,
+        epoch: Epoch,
+        shard: &ShardId,
+        to_move: Move,
+        out: &mut Vec<HandOffEffect>,
+    ) {
+        let Move { owner, generation, participants, hosting } = to_move;
+        let proxy_deadline = Some(now + self.times.proxy_ack);
+        let handoff = HandOff {
+            owner,
+            generation,
+            attempt: self.new_attempt(epoch),
+            flush_from: BTreeSet::new(),
+            step: Step::AwaitAcks { waiting: participants.clone(), hosting, proxy_deadline },
+            participants,
+            resend_at: now,
+            deadline: Some(now + self.times.handoff),
+            is_stop: false,
+        };
+        self.insert(shard, handoff);
+        self.tick(now, shard, out);
+    }
+
+    /// The owner is stopping it already, on the word of a predecessor of this incarnation.
+    pub(super) fn await_stopped(
+        &mut self,
+        now: Instant,
+        epoch: Epoch,
+        shard: &ShardId,
+        owner: &RegionId,
+        generation: Generation,
+    ) {
+        let handoff = HandOff {
+            owner: owner.clone(),
+            generation,
+            attempt: self.new_attempt(epoch),
+            participants: BTreeSet::new(),
+            flush_from: BTreeSet::new(),
+            step: Step::AwaitStopped { timed_out: false },
+            resend_at: now + self.times.retry,
+            deadline: Some(now + self.times.handoff),
+            is_stop: false,
+        };
+        self.insert(shard, handoff);
+    }
+
+    /// A region has stopped sending. The last of them lets the owner stop the shard.
+    pub(super) fn on_ack(
+        &mut self,
+        now: Instant,
+        region: &RegionId,
+        shard: &ShardId,
+        ack: Ack,
+        out: &mut Vec<HandOffEffect>,
+    ) {
+        let is_last = self.update(shard, |handoff| {
+            if handoff.attempt != ack.attempt || handoff.generation != ack.generation {
+                return false;
+            }
+            let Step::AwaitAcks { waiting, .. } = &mut handoff.step else { return false };
+            if waiting.remove(region) && ack.flushed {
+                handoff.flush_from.insert(region.clone());
+            }
+            waiting.is_empty()
+        });
+        if is_last == Some(true) {
+            self.order_stop(now, shard, out);
+        }
+    }
+
+    /// Goes on with handoffs whose last awaited region is gone.
+    pub(super) fn go_on_without_gone(&mut self, now: Instant, out: &mut Vec<HandOffEffect>) {
+        for shard in std::mem::take(&mut self.acked) {
+            self.order_stop(now, &shard, out);
+        }
+    }
+
+    /// The shards for which something is due.
+    pub(super) fn due(&self, now: Instant) -> Vec<ShardId> {
+        self.due.due(now)
+    }
+
+    /// Does what is due for one shard.
+    pub(super) fn tick(&mut self, now: Instant, shard: &ShardId, out: &mut Vec<HandOffEffect>) {
+        let times = self.times;
+        match self.update(shard, |handoff| handoff.tick(now, shard, times, out)) {
+            None | Some(Due::Nothing) => {}
+            Some(Due::OrderStop) => self.order_stop(now, shard, out),
+            Some(Due::GiveUp) => {
+                let (shard, phase) = (shard.clone(), HandOffPhase::AwaitAcks);
+                out.push(HandOffEffect::Event(CoordinatorEvent::HandOffTimedOut { shard: shard.clone(), phase }));
+                self.give_up(&shard, out);
+            }
+        }
+    }
+
+    fn order_stop(&mut self, now: Instant, shard: &ShardId, out: &mut Vec<HandOffEffect>) {
+        let deadline = now + self.times.handoff;
+        self.update(shard, |handoff| {
+            handoff.step = Step::AwaitStopped { timed_out: false };
+            handoff.resend_at = now;
+            handoff.deadline = Some(deadline);
+        });
+        self.tick(now, shard, out);
+    }
+
+    /// Ends a handoff for which not all regions have stopped sending.
+    pub(super) fn give_up(&mut self, shard: &ShardId, out: &mut Vec<HandOffEffect>) {
+        let Some(HandOff { attempt, owner, participants, .. }) = self.remove(shard) else { return };
+        self.given_up.insert(shard.clone(), attempt);
+        out.push(HandOffEffect::Stays { shard: shard.clone(), owner, participants });
+    }
+
+    /// The home that moves has ended. What the next one needs to know of the handoff is kept. Answers whether the shard
+    /// gets another one at once; `None` if it was not moving.
+    pub(super) fn stopped(&mut self, shard: &ShardId) -> Option<bool> {
+        let handoff = self.remove(shard)?;
+        let is_move = !handoff.is_stop;
+        let waited = matches!(handoff.step, Step::AwaitStopped { .. });
+        let flush_from = if waited { handoff.flush_from } else { BTreeSet::new() };
+        let flush = Flush { attempt: handoff.attempt, flush_from, participants: handoff.participants };
+        self.flushes.insert(shard.clone(), flush);
+        Some(is_move)
+    }
+
+    /// The shard does not move any more: its owner is gone, or another one has claimed it. Answers as
+    /// [`HandOffs::stopped`].
+    pub(super) fn end(&mut self, shard: &ShardId) -> Option<bool> {
+        self.remove(shard).map(|handoff| !handoff.is_stop)
+    }
+
+    fn new_attempt(&mut self, epoch: Epoch) -> Attempt {
+        self.attempts += 1;
+        Attempt((epoch << Generation::SEQ_BITS) | self.attempts)
+    }
+
+    /// Whether the shard is moving.
+    pub(super) fn contains(&self, shard: &ShardId) -> bool {
+        self.by_shard.contains_key(shard)
+    }
+
+    /// The shards that are moving.
+    pub(super) fn shards(&self) -> impl Iterator<Item = &ShardId> {
+        self.by_shard.keys()
+    }
+
+    /// A shard that is moving is to stop: no new home is wanted for it.
+    pub(super) fn only_stop(&mut self, shard: &ShardId) {
+        self.update(shard, |handoff| handoff.is_stop = true);
+    }
+
+    fn remove(&mut self, shard: &ShardId) -> Option<HandOff> {
+        self.due.remove(shard);
+        self.acked.remove(shard);
+        self.by_shard.remove(shard)
+    }
+
+    fn insert(&mut self, shard: &ShardId, handoff: HandOff) {
+        self.due.change(shard, handoff.deadline());
+        self.by_shard.insert(shard.clone(), handoff);
+    }
+
+    /// Changes a handoff, and keeps its time right.
+    fn update<R>(&mut self, shard: &ShardId, change: impl FnOnce(&mut HandOff) -> R) -> Option<R> {
+        let handoff = self.by_shard.get_mut(shard)?;
+        let answer = change(handoff);
+        self.due.change(shard, handoff.deadline());
+        Some(answer)
+    }
+
+    /// A region that is gone acks nothing, and sends nothing.
+    pub(super) fn forget(&mut self, region: &RegionId) {
+        for (shard, handoff) in &mut self.by_shard {
+            handoff.forget(region);
+            if handoff.is_acked() {
+                self.acked.insert(shard.clone());
+            }
+        }
+    }
+
+    /// Makes every handoff send its unanswered messages again at once, without waiting for the next repeat.
+    pub(super) fn resend_now(&mut self, now: Instant) {
+        for shard in self.by_shard.keys().cloned().collect::<Vec<_>>() {
+            self.update(&shard, |handoff| handoff.resend_at = now);
+        }
+    }
+
+    /// The shards that wait for regions to stop sending to them.
+    pub(super) fn unacked(&self) -> Vec<ShardId> {
+        let waits = |(_, handoff): &(&ShardId, &HandOff)| matches!(handoff.step, Step::AwaitAcks { .. });
+        self.by_shard.iter().filter(waits).map(|(shard, _)| shard.clone()).collect()
+    }
+
+    /// The last try to hand off the home that the shard has that was given up.
+    pub(super) fn given_up(&self, shard: &ShardId) -> Option<Attempt> {
+        self.given_up.get(shard).copied()
+    }
+
+    /// The home that could not be handed off has ended all the same.
+    pub(super) fn end_given_up(&mut self, shard: &ShardId) {
+        self.given_up.remove(shard);
+    }
+
+    /// What is kept of the handoff that ended before the allocation of the shard.
+    pub(super) fn flush(&self, shard: &ShardId) -> Option<&Flush> {
+        self.flushes.get(shard)
+    }
+
+    /// The allocation that follows is durable.
+    pub(super) fn end_flush(&mut self, shard: &ShardId) {
+        self.flushes.remove(shard);
+    }
+}

@@ -1,0 +1,74 @@
+//! Taking stock: which nodes have told what they host, and whether that is all.
+//!
+//! Source: sharding §2.13; §1.5, point 4.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use greylag_core::UniqueAddress;
+
+use super::{Coordinator, Sabotage};
+use crate::ids::RegionId;
+use crate::machine::membership::Phase;
+use crate::machine::message::Standing;
+
+impl Coordinator {
+    /// Members that may host, or may still be hosting, and have not told this incarnation what.
+    pub(super) fn silent_nodes(&self) -> Vec<UniqueAddress> {
+        if self.recorded.is_kept() {
+            return self.unregistered_nodes();
+        }
+        let members = self.outlook.members.members.iter();
+        let may_host =
+            members.filter(|(_, member)| member.phase != Phase::Joining && member.has_role(&self.config.role));
+        may_host.map(|(node, _)| node).filter(|node| !self.has_spoken(node)).cloned().collect()
+    }
+
+    /// In mode persistence: members that can be reached and host by what is recorded, and have not registered again.
+    fn unregistered_nodes(&self) -> Vec<UniqueAddress> {
+        let can_register = |node: &UniqueAddress| {
+            let member = self.outlook.members.members.get(node);
+            member.is_some_and(|member| member.reachable && !matches!(member.phase, Phase::Joining | Phase::Down))
+        };
+        let silent =
+            self.recorded.regions().filter(|region| !self.registry.contains(region)).map(|region| &region.node);
+        silent.filter(|node| can_register(node)).cloned().collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    fn has_spoken(&self, node: &UniqueAddress) -> bool {
+        if self.registry.is_without_region(node) {
+            return true;
+        }
+        let dropped = |region: &RegionId| !self.orders.drops.waits_for_region(region);
+        self.registry.regions().any(|(region, entry)| {
+            region.node == *node && !entry.proxy && entry.current && (!entry.refused || dropped(region))
+        })
+    }
+
+    /// Whether all members mean the same by the type: a side that another role's coordinator does not know of could give
+    /// an entity a second home.
+    pub(super) fn all_agree(&self) -> bool {
+        self.sabotage == Some(Sabotage::Agreement) || self.outlook.standing == Standing::Agreed
+    }
+
+    /// Whether every node has spoken or is gone: then a shard that is not known does not run anywhere. A journal knows all
+    /// that do: there it is enough that those have spoken which it names, and their silence ends with its time.
+    pub(super) fn inventory_is_complete(&mut self, now: Instant) -> bool {
+        if self.sabotage == Some(Sabotage::Inventory) {
+            return true;
+        }
+        if self.recorded.is_kept() {
+            return self.recorded.is_overdue() || self.silent_nodes().is_empty();
+        }
+        let replaced = |node: &UniqueAddress| {
+            let replaces = |region: &RegionId| region.node.address() == node.address() && region.node != *node;
+            self.registry.regions().any(|(region, _)| replaces(region))
+        };
+        let running = self.outlook.members.removed.iter().filter(|(node, removal)| {
+            !self.outlook.members.contains(node) && !self.is_over(node, removal.at, now) && !replaced(node)
+        });
+        let margin_at = running.map(|(_, removal)| removal.at + self.config.down_removal_margin).min();
+        self.registry.wait_for_margin(margin_at);
+        self.silent_nodes().is_empty() && margin_at.is_none()
+    }
+}

@@ -1,0 +1,39 @@
+//! What the coordinator's node sees of the cluster, and whether it can trust its own view.
+
+use std::sync::Arc;
+
+use super::protocol::Input;
+use crate::machine::membership::Members;
+use crate::machine::message::Standing;
+
+/// See the module's description.
+#[derive(Debug)]
+pub(super) struct Outlook {
+    pub(super) members: Arc<Members>,
+    /// How this node's understanding of the type stands beside that of the other members.
+    pub(super) standing: Standing,
+    pub(super) suspect: bool,
+    /// Inputs that came while this node could not trust its view.
+    pub(super) held: Vec<Input>,
+}
+
+impl Default for Outlook {
+    fn default() -> Self {
+        Self { members: Arc::default(), standing: Standing::Asking, suspect: false, held: Vec::new() }
+    }
+}
+
+impl Outlook {
+    /// Keeps an input until the view is trusted again. What its sender repeats may be dropped.
+    pub(super) fn hold(&mut self, input: Input) {
+        if !matches!(input, Input::FromRegion { .. } | Input::Tick) {
+            self.held.push(input);
+        }
+    }
+
+    /// The view is trusted again: what was kept meanwhile.
+    pub(super) fn trust(&mut self) -> Vec<Input> {
+        self.suspect = false;
+        std::mem::take(&mut self.held)
+    }
+}
