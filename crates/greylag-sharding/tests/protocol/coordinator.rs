@@ -44,17 +44,22 @@ pub(crate) struct CoordinatorWorld {
     effects: Vec<Effect>,
 }
 
+/// `c'` is another process than `c`, at the same address.
 fn address(name: &str) -> UniqueAddress {
-    let uid = name.bytes().next().unwrap_or(b'a') - b'a' + 1;
-    format!("{name}:1#{uid}").parse().expect("an address")
+    let host = name.trim_end_matches('\'');
+    let uid = usize::from(host.bytes().next().unwrap_or(b'a') - b'a') + 1 + ANOTHER * (name.len() - host.len());
+    format!("{host}:1#{uid}").parse().expect("an address")
 }
+
+const ANOTHER: usize = 100;
 
 fn region(name: &str) -> RegionId {
     RegionId { node: address(name), incarnation: 1 }
 }
 
-fn name(address: &UniqueAddress) -> &str {
-    address.address().host()
+fn name(address: &UniqueAddress) -> String {
+    let others = address.uid().get() as usize / ANOTHER;
+    format!("{}{}", address.address().host(), "'".repeat(others))
 }
 
 fn generation(text: &str) -> Generation {

@@ -262,6 +262,10 @@ impl<A: Application> World<A> {
     }
 
     pub(super) fn mend(&mut self, a: usize, b: usize) {
+        // Nothing reaches a node again whose name leads elsewhere.
+        if self.nodes[a].moved || self.nodes[b].moved {
+            return;
+        }
         let (na, nb) = (self.nodes[a].net, self.nodes[b].net);
         self.net.mend(na, nb);
         self.net.mend(nb, na);

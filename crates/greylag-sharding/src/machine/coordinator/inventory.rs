@@ -60,13 +60,12 @@ impl Coordinator {
         if self.recorded.is_kept() {
             return self.recorded.is_overdue() || self.silent_nodes().is_empty();
         }
-        let replaced = |node: &UniqueAddress| {
-            let replaces = |region: &RegionId| region.node.address() == node.address() && region.node != *node;
-            self.registry.regions().any(|(region, _)| replaces(region))
-        };
-        let running = self.outlook.members.removed.iter().filter(|(node, removal)| {
-            !self.outlook.members.contains(node) && !self.is_over(node, removal.at, now) && !replaced(node)
-        });
+        let running = self
+            .outlook
+            .members
+            .removed
+            .iter()
+            .filter(|(node, removal)| !self.outlook.members.contains(node) && !self.is_over(node, removal.at, now));
         let margin_at = running.map(|(_, removal)| removal.at + self.config.down_removal_margin).min();
         self.registry.wait_for_margin(margin_at);
         self.silent_nodes().is_empty() && margin_at.is_none()

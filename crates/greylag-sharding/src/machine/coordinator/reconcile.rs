@@ -82,18 +82,14 @@ impl Coordinator {
         }
     }
 
-    /// A process has one region of a type at a time, and an address one process.
+    /// A process has one region of a type at a time. A process at the address of another one says nothing of that one: the name may
+    /// have moved to another host, and the process that had it still runs until its removal and the margin are over.
     fn end_predecessors(&mut self, region: &RegionId) {
         let registered = self.registry.regions().map(|(region, _)| region);
         let owners = self.ledger.named().chain(self.recorded.regions()).chain(registered);
         let before = owners.filter(|r| r.node == region.node && r.incarnation < region.incarnation);
         for older in before.cloned().collect::<BTreeSet<_>>() {
             self.terminate(&older);
-        }
-        let replaced = |node: &&UniqueAddress| node.address() == region.node.address() && **node != region.node;
-        for node in self.registry.missing().map(|(node, _)| node).filter(replaced).cloned().collect::<Vec<_>>() {
-            self.registry.end_missing(&node);
-            self.terminate_node(&node);
         }
     }
 
