@@ -608,6 +608,11 @@ impl Association {
             || self.quarantined.get(&uid).is_some_and(|entry| entry.harmless)
     }
 
+    /// Whether the process that ran there last has taken leave, and no other has been met since: nothing need listen there.
+    pub fn is_vacated(&self) -> bool {
+        self.peer.is_some_and(|uid| self.has_taken_leave(uid))
+    }
+
     fn on_terminating(&mut self, now: Instant, uid: Uid, out: &mut Vec<Effect>) {
         if self.peer == Some(uid) && self.terminating.is_none_or(|(known, _)| known != uid) && !self.is_dead(uid) {
             self.terminating = Some((uid, now + self.settings.shutdown_flush_timeout));

@@ -65,11 +65,16 @@ impl ClusterCore {
         for peer in &fresh {
             let member = gossip.members.get_mut(peer).expect("filtered by membership above");
             member.dead = true;
+            // A member that leaves confirms its exit to those that may lead, and its port closes before others hear of it,
+            // or even of its last status.
+            let is_expected =
+                how == Proof::Refused && matches!(member.status, MemberStatus::Leaving | MemberStatus::Exiting);
+            let level = if is_expected { LogLevel::Info } else { LogLevel::Warn };
             if member.status != MemberStatus::Exiting {
                 member.status = MemberStatus::Down;
             }
             gossip.reachability.set(&self.node, peer, Status::Terminated);
-            out.push(Effect::Log(LogLevel::Warn, format!("{peer} is dead: {how:?}")));
+            out.push(Effect::Log(level, format!("{peer} is dead: {how:?}")));
             out.push(Effect::Publish(ClusterEvent::ProvenDead { member: peer.clone(), how }));
         }
         self.change(now, gossip, out);

@@ -63,3 +63,19 @@ fn a_process_that_says_so_has_taken_leave() {
         assert_eq!(machine.has_taken_leave(uid(n)), harmless);
     }
 }
+
+/// A closed port is expected where the last process took leave, until another one is met there.
+#[test]
+fn an_address_is_vacated_by_leave_taken_and_taken_by_the_next_process() {
+    for harmless in [true, false] {
+        let mut machine = association();
+        assert!(!machine.is_vacated(), "no process was met there");
+        feed(&mut machine, Input::Hello { uid: uid(1), host_id: None });
+        assert!(!machine.is_vacated());
+        let reason = QuarantineReason::RemovedFromMembership;
+        feed(&mut machine, Input::Quarantine { uid: uid(1), reason, harmless });
+        assert_eq!(machine.is_vacated(), harmless);
+        feed(&mut machine, Input::Hello { uid: uid(2), host_id: None });
+        assert!(!machine.is_vacated());
+    }
+}

@@ -5,6 +5,7 @@ use greylag_transport::QuarantineReason;
 use super::*;
 use crate::app_version::AppVersion;
 use crate::core::{Command, Input};
+use crate::event::Proof;
 use crate::gossip::Gossip;
 use crate::member::Member;
 use crate::reachability::Status;
@@ -264,6 +265,28 @@ fn what_a_proof_changes_and_who_proves_nothing() {
         let terminated = core.gossip().reachability.status(&node('a'), &node('b')) == Status::Terminated;
         let told = out.iter().any(|effect| matches!(published(effect), Some(ClusterEvent::ProvenDead { .. })));
         assert_eq!((terminated, told), (expected.1, expected.1));
+    }
+}
+
+/// A member that left in order and closed its port before this node heard of its exit is no cause for alarm; any other death
+/// is.
+#[test]
+fn the_closed_port_of_a_member_that_leaves_is_no_warning() {
+    use MemberStatus::{Exiting, Leaving, Up};
+    for (of_b, how, expected) in [
+        (Exiting, Proof::Refused, LogLevel::Info),
+        (Exiting, Proof::Witnessed, LogLevel::Warn),
+        (Leaving, Proof::Refused, LogLevel::Info),
+        (Up, Proof::Refused, LogLevel::Warn),
+    ] {
+        let (mut core, now) = core_with(Up, of_b);
+        let mut out = Vec::new();
+        core.prove_dead(now, &[node('b')], how, &mut out);
+        let level = out.iter().find_map(|effect| match effect {
+            Effect::Log(level, text) if text.contains("is dead") => Some(*level),
+            _ => None,
+        });
+        assert_eq!(level, Some(expected), "{of_b}, {how:?}");
     }
 }
 

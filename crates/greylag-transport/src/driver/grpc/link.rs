@@ -126,7 +126,9 @@ fn failed(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, failure:
     let hint = if has_expired { "; this node's certificate has expired" } else { "" };
     // Messages wait for the peer as long as this; beyond that they are lost.
     let patience = shared.settings.handshake_timeout;
-    if lock(&peer.complaints).failed(Instant::now(), failure.may_pass(), patience) {
+    // A node that left in order closed its port; seeds are asked for other clusters (cluster M25) also when they are gone.
+    let is_expected = failure == DialFailure::Refused && peer.is_vacated();
+    if !is_expected && lock(&peer.complaints).failed(Instant::now(), failure.may_pass(), patience) {
         tracing::warn!(peer = %peer.address, %lane, error = %failure, "a dial failed{hint}; it is repeated, and further failures are logged at debug");
     } else {
         tracing::debug!(peer = %peer.address, %lane, error = %failure, "a dial failed{hint}");

@@ -458,6 +458,11 @@ impl Peer {
         self.machine.lock().expect(NO_PANIC).has_taken_leave(uid)
     }
 
+    /// Whether the process that ran there last has taken leave.
+    pub(super) fn is_vacated(&self) -> bool {
+        self.machine.lock().expect(NO_PANIC).is_vacated()
+    }
+
     fn incarnation(&self, uid: Uid) -> UniqueAddress {
         UniqueAddress::new(self.address.clone(), uid)
     }
