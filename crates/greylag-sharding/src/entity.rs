@@ -25,7 +25,7 @@ pub use failure::{Decider, Directive, Failure, FailureCause, Supervision, Verdic
 pub use greylag_core::TimerKey;
 pub(crate) use plain::PlainEntity;
 
-use crate::driver::Node;
+use crate::driver::{Node, Sharding};
 pub use crate::host::Signal;
 use crate::ids::{EntityId, EntityTypeName, ShardId};
 
@@ -84,6 +84,12 @@ impl EntityInit {
     /// [`InvalidPersistenceId`] if the two are too long together, or one of them contains a `|`.
     pub fn persistence_id(&self) -> Result<PersistenceId, InvalidPersistenceId> {
         PersistenceId::of(self.entity_type.as_str(), self.id.as_str())
+    }
+
+    /// The sharding of the entity's node, by which a factory finds other entities; handlers have [`EntityCtx`]. `None` once
+    /// the node has ended.
+    pub fn sharding(&self) -> Option<Sharding> {
+        self.node.sharding()
     }
 
     /// The stores that this node's sharding was started with.

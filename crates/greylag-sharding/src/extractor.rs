@@ -8,6 +8,7 @@
 
 use std::num::NonZeroU32;
 
+use greylag_core::DeadLetterReason;
 use twox_hash::XxHash3_64;
 
 use crate::ids::{EntityId, ShardId};
@@ -15,19 +16,50 @@ use crate::ids::{EntityId, ShardId};
 /// Places entities: which shard an id belongs to.
 ///
 /// The answer may depend on the id's bytes alone; every node of a cluster must give the same one,
-/// which the coordinator checks by [`Extractor::identity`] when a region registers.
+/// which the coordinator checks by [`Extractor::identity`] when a region registers. A shard takes no message for an entity
+/// that an extractor of the program's own places elsewhere: it is the dead letter `WrongShard`.
+///
+/// Shards are numbered, where [`Extractor::number_of_shards`] says how many there are, or named freely. Every name that was
+/// ever met takes some memory on every node, and a type has at most a million of them.
+///
+/// ```
+/// use greylag_core::DeadLetterReason;
+/// use greylag_sharding::Extractor;
+/// use greylag_sharding::ids::{EntityId, ShardId};
+///
+/// /// All that belongs to a tenant lives on one node: ids are as `tenant/thing`.
+/// struct ByTenant;
+///
+/// impl Extractor for ByTenant {
+///     fn shard_id(&self, id: &EntityId) -> Result<ShardId, DeadLetterReason> {
+///         ShardId::new(id.as_str().split('/').next().unwrap_or_default())
+///     }
+///
+///     fn identity(&self) -> (&'static str, u32) {
+///         ("by-tenant", 1)
+///     }
+/// }
+/// # let id = EntityId::new("acme/7").unwrap();
+/// # assert_eq!(ByTenant.shard_id(&id), ShardId::new("acme"));
+/// ```
+///
+/// Source: sharding §1.3, §8.
 pub trait Extractor: Send + Sync + 'static {
     /// The shard of an entity.
-    fn shard_id(&self, id: &EntityId) -> ShardId;
+    ///
+    /// # Errors
+    /// The reason that a message for this entity is dropped with: [`DeadLetterReason::InvalidShardId`], as
+    /// [`ShardId::new`] says it.
+    fn shard_id(&self, id: &EntityId) -> Result<ShardId, DeadLetterReason>;
 
     /// The shard's number, for extractors whose shards are the numbers below
-    /// [`Extractor::number_of_shards`]. Must agree with [`Extractor::shard_id`].
+    /// [`Extractor::number_of_shards`]. Must agree with [`Extractor::shard_id`]. `None`: the message is dropped as
+    /// `InvalidShardId`.
     fn shard_index(&self, id: &EntityId) -> Option<u32> {
-        let _ = id;
-        None
+        self.shard_id(id).ok()?.index()
     }
 
-    /// How many shards there are, if they are numbered from 0.
+    /// How many shards there are, if they are numbered from 0. Default: they are named freely.
     fn number_of_shards(&self) -> Option<NonZeroU32> {
         None
     }
@@ -74,8 +106,8 @@ impl JavaHash {
 macro_rules! numbered {
     ($($extractor:ident $name:literal),*) => {$(
         impl Extractor for $extractor {
-            fn shard_id(&self, id: &EntityId) -> ShardId {
-                ShardId::from_index(self.hash(id.as_str()))
+            fn shard_id(&self, id: &EntityId) -> Result<ShardId, DeadLetterReason> {
+                Ok(ShardId::from_index(self.hash(id.as_str())))
             }
             fn shard_index(&self, id: &EntityId) -> Option<u32> {
                 Some(self.hash(id.as_str()))
@@ -90,6 +122,11 @@ macro_rules! numbered {
     )*};
 }
 numbered!(HashV1 "hash-v1", Murmur2 "murmur2", JavaHash "java-hash");
+
+/// Whether an extractor is one of those above, which are known to give one answer for one id, always.
+pub(crate) fn is_built_in(extractor: &dyn Extractor) -> bool {
+    ["hash-v1", "murmur2", "java-hash"].contains(&extractor.identity().0)
+}
 
 /// Murmur2 in its 32-bit form, with the seed that the partitioner uses.
 fn murmur2(bytes: &[u8]) -> u32 {
@@ -147,7 +184,7 @@ mod tests {
         ] {
             let id = EntityId::new(id).unwrap();
             assert_eq!(HashV1(shards(1000)).shard_index(&id), Some(shard), "{id}");
-            assert_eq!(HashV1(shards(1000)).shard_id(&id), ShardId::from_index(shard), "{id}");
+            assert_eq!(HashV1(shards(1000)).shard_id(&id), Ok(ShardId::from_index(shard)), "{id}");
         }
         assert_eq!(HashV1(shards(12)).hash("counter-1"), 5);
     }

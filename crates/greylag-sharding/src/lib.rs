@@ -121,10 +121,10 @@ mod timetable;
 pub mod wire;
 
 pub use driver::{
-    AllocationStrategy, DaemonError, DaemonInit, DaemonProcess, DaemonProcesses, Event, ExternalAllocation,
-    ExternalShards, ExternalShardsError, HandlerCounts, InitError, Inspector, NotStarted, Region, RegionEvents,
-    RegionMetrics, RemovalError, Removed, Sharding, ShardsByState, StopShardsError, StoppingShards, StrategySetup,
-    remove_internal_sharding_data, remove_remembered_entities,
+    AllocationStrategy, CoordinatorMetrics, DaemonError, DaemonInit, DaemonProcess, DaemonProcesses, Event,
+    ExternalAllocation, ExternalShards, ExternalShardsError, HandlerCounts, Histogram, InitError, Inspector,
+    NotStarted, PassivationCounts, Region, RegionEvents, RegionMetrics, RemovalError, Removed, Sharding, ShardsByState,
+    StopShardsError, StoppingShards, StrategySetup, Writes, remove_internal_sharding_data, remove_remembered_entities,
 };
 pub use entity::{
     Backoff, Directive, Entity, EntityCtx, EntityInit, Failure, FailureCause, Signal, Supervision, TimerKey, Verdict,

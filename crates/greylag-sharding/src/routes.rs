@@ -14,7 +14,7 @@
 //! Source: sharding §2.4, §10.
 
 use std::num::NonZeroU32;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use greylag_core::Generation;
@@ -113,25 +113,62 @@ impl<T> RouteCell<T> {
     }
 }
 
+/// Cells of a table that grows, at its begin.
+const FIRST_CELLS: u32 = 64;
+
 /// See the module's description. `T` is the item of a shard's inbox.
 pub(crate) struct RouteTable<T> {
+    /// All there are where shards are numbered.
     cells: Box<[RouteCell<T>]>,
+    /// What follows in a table that grows: each piece has twice the cells of the one before. Cells never move, so that readers
+    /// need no lock.
+    more: Box<[OnceLock<Box<[RouteCell<T>]>>]>,
+}
+
+fn cells<T>(count: u32) -> Box<[RouteCell<T>]> {
+    (0..count).map(|_| RouteCell(ArcSwapOption::empty())).collect()
+}
+
+/// Where a number past the first cells stands: the piece, and the place in it.
+fn place(shard: u32) -> Option<(usize, usize)> {
+    let beyond = shard / FIRST_CELLS;
+    let piece = beyond.checked_ilog2()?;
+    Some((piece as usize, (shard - (FIRST_CELLS << piece)) as usize))
 }
 
 impl<T> RouteTable<T> {
-    /// A table without routes.
-    pub(crate) fn new(number_of_shards: NonZeroU32) -> Self {
-        Self { cells: (0..number_of_shards.get()).map(|_| RouteCell(ArcSwapOption::empty())).collect() }
+    /// A table without routes, for so many shards or, without a number, for more and more.
+    pub(crate) fn new(number_of_shards: Option<NonZeroU32>) -> Self {
+        match number_of_shards {
+            Some(count) => Self { cells: cells(count.get()), more: Box::default() },
+            None => {
+                let more = (0..place(u32::MAX).map_or(0, |(piece, _)| piece + 1)).map(|_| OnceLock::new());
+                Self { cells: cells(FIRST_CELLS), more: more.collect() }
+            }
+        }
     }
 
     /// The route of a shard; `None` for a number past the table's end.
     pub(crate) fn cell(&self, shard: u32) -> Option<&RouteCell<T>> {
-        self.cells.get(usize::try_from(shard).ok()?)
+        if let Some(cell) = self.cells.get(shard as usize) {
+            return Some(cell);
+        }
+        let (piece, at) = place(shard)?;
+        self.more.get(piece)?.get()?.get(at)
+    }
+
+    /// A table that grows has a cell for this number from now on.
+    pub(crate) fn grow(&self, shard: u32) {
+        if let Some((piece, _)) = place(shard)
+            && let Some(more) = self.more.get(piece)
+        {
+            more.get_or_init(|| cells(FIRST_CELLS << piece));
+        }
     }
 
     /// All cells in shard order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &RouteCell<T>> {
-        self.cells.iter()
+        self.cells.iter().chain(self.more.iter().filter_map(OnceLock::get).flatten())
     }
 }
 
@@ -150,7 +187,7 @@ mod tests {
 
     #[test]
     fn leaving_a_local_route_refuses_whoever_still_holds_it() {
-        let table = RouteTable::new(NonZeroU32::MIN);
+        let table = RouteTable::new(Some(NonZeroU32::MIN));
         let cell = table.cell(0).unwrap();
         let inbox = Arc::new(Inbox::new(Bound { items: 9, bytes: 100 }));
         cell.publish(Some(Open::Local(LocalRoute::new(generation(1), inbox.clone()))));
@@ -163,7 +200,7 @@ mod tests {
 
     #[test]
     fn leaving_a_remote_route_refuses_whoever_still_holds_it() {
-        let table = RouteTable::<()>::new(NonZeroU32::MIN);
+        let table = RouteTable::<()>::new(Some(NonZeroU32::MIN));
         let cell = table.cell(0).unwrap();
         cell.publish(Some(Open::Remote(RemoteRoute::new(region(), generation(1)))));
         let held = cell.load();
@@ -171,6 +208,26 @@ mod tests {
         assert_eq!(remote.enter(|| 1), Some(1));
         cell.publish(Some(Open::Remote(RemoteRoute::new(region(), generation(2)))));
         assert_eq!(remote.enter(|| 1), None);
+    }
+
+    #[test]
+    fn a_table_of_numbered_shards_ends_and_one_of_names_grows_where_it_is_told_to() {
+        let numbered = RouteTable::<()>::new(NonZeroU32::new(100));
+        numbered.grow(100);
+        assert!(numbered.cell(99).is_some() && numbered.cell(100).is_none());
+        let growing = RouteTable::<()>::new(None);
+        assert_eq!(growing.iter().count(), 64);
+        for shard in [63, 64, 127, 128, 255, 256, 1_000_000] {
+            assert_eq!(growing.cell(shard).is_some(), shard < 64, "{shard}");
+        }
+        for shard in [64, 200, 1_000_000] {
+            growing.grow(shard);
+            growing.cell(shard).unwrap().publish(Some(Open::Remote(RemoteRoute::new(region(), generation(1)))));
+        }
+        assert!(growing.cell(127).is_some() && growing.cell(128).is_some() && growing.cell(256).is_none());
+        let open = |shard: u32| growing.cell(shard).is_some_and(RouteCell::is_open);
+        assert_eq!((0..2_000_000).filter(|shard| open(*shard)).collect::<Vec<_>>(), [64, 200, 1_000_000]);
+        assert_eq!(growing.iter().filter(|cell| cell.is_open()).count(), 3);
     }
 
     #[test]

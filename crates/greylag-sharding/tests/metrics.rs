@@ -8,8 +8,9 @@ use greylag_codec::json;
 use greylag_core::{DeadLetterReason, Registry, ReplyTo};
 use greylag_persistence::Ctx;
 use greylag_sharding::{
-    AskError, CoordinatorEvent, Directive, Entity, EntityKey, EntityType, Event, Failure, Region, RegionEvents,
-    Sharding, ShardingSettings, ShardsByState, Supervision,
+    AskError, CoordinatorEvent, CoordinatorMetrics, Directive, Entity, EntityKey, EntityType, Event, Failure,
+    InMemoryRememberStore, Passivation, Region, RegionEvents, RegionMetrics, RememberStore, Sharding, ShardingSettings,
+    ShardsByState, Supervision,
 };
 use greylag_transport::memory::MemoryNetwork;
 use serde::{Deserialize, Serialize};
@@ -37,17 +38,24 @@ impl Entity for Echo {
     }
 }
 
-async fn node(uid: u64) -> (Cluster, Sharding, Region<Command>, RegionEvents) {
-    let remoting = MemoryNetwork::new().node(format!("a:1#{uid}").parse().unwrap(), Arc::new(Registry::new()));
-    let cluster = Cluster::start(ClusterSettings::test(), remoting).await.unwrap();
-    let settings = ShardingSettings { number_of_shards: 6, ask_timeout: PATIENCE, ..ShardingSettings::test() };
-    let sharding = Sharding::start(cluster.clone(), None, settings).await.unwrap();
-    // "broken" cannot start; what fails otherwise takes its shard along.
+/// "broken" cannot start; what fails otherwise takes its shard along.
+fn echoes() -> EntityType<Command> {
     let made = EntityType::new(ECHO, |init| match init.id.as_str() {
         "broken" => Err(Failure::new("it cannot start")),
         _ => Ok(Echo),
     });
-    let echoes = made.codec(json("echo")).supervision(Supervision::always(Directive::Escalate));
+    made.codec(json("echo")).supervision(Supervision::always(Directive::Escalate))
+}
+
+async fn node(uid: u64) -> (Cluster, Sharding, Region<Command>, RegionEvents) {
+    node_of(uid, echoes()).await
+}
+
+async fn node_of(uid: u64, echoes: EntityType<Command>) -> (Cluster, Sharding, Region<Command>, RegionEvents) {
+    let remoting = MemoryNetwork::new().node(format!("a:1#{uid}").parse().unwrap(), Arc::new(Registry::new()));
+    let cluster = Cluster::start(ClusterSettings::test(), remoting).await.unwrap();
+    let settings = ShardingSettings { number_of_shards: 6, ask_timeout: PATIENCE, ..ShardingSettings::test() };
+    let sharding = Sharding::start(cluster.clone(), None, settings).await.unwrap();
     let region = sharding.init(echoes).unwrap();
     let events = region.subscribe();
     cluster.join_seed_nodes(vec!["a:1".parse().unwrap()]).await.unwrap();
@@ -125,4 +133,83 @@ async fn dropped_messages_are_told_one_by_one_and_counted_by_reason() {
     let reasons = [(DeadLetterReason::EntityStartFailed, 1), (DeadLetterReason::RegionStopped, 1)];
     assert_eq!(counted.dead_letters, reasons.into());
     assert_eq!((counted.dropped(), counted.handlers.failed), (2, 1), "{counted:?}");
+}
+
+/// Waits until the numbers are so: shards tell them after each turn.
+async fn until(region: &Region<Command>, what: &str, holds: impl Fn(&RegionMetrics) -> bool) -> RegionMetrics {
+    let waiting = async {
+        loop {
+            let metrics = region.metrics();
+            if holds(&metrics) {
+                return metrics;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let late = |_| panic!("{what}: {:?}", region.metrics());
+    tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(late)
+}
+
+/// Handlers, entities in memory, and what had to leave it.
+#[tokio::test]
+async fn entities_and_the_times_of_their_handlers_are_counted() {
+    let idle = Passivation::idle_after(Duration::from_secs(2));
+    let (_cluster, _sharding, region, _events) = node_of(6503, echoes().passivation(idle)).await;
+    for _ in 0..2 {
+        for id in 0..50 {
+            ask(&region, &id.to_string()).await.unwrap();
+        }
+    }
+    let used = until(&region, "all live", |metrics| metrics.entities == 50).await;
+    assert_eq!((used.passivation.hits, used.passivation.misses, used.passivation.evicted), (50, 50, 0));
+    assert_eq!(used.passivation.hit_rate(), Some(0.5));
+    // A start has two handlers: the factory, and the entity's own.
+    let handled =
+        until(&region, "all are measured", |metrics| metrics.handler_times.count() >= 200).await.handler_times;
+    assert!(handled.mean() <= handled.quantile(1.0) && handled.total() > Duration::ZERO, "{handled:?}");
+    assert_eq!(handled.buckets().map(|(_, count)| count).sum::<u64>(), handled.count());
+
+    let gone = until(&region, "all are idle", |metrics| metrics.entities == 0).await;
+    assert_eq!((gone.passivation.evicted, gone.buffer_percent), (50, 0));
+    region.stop().await;
+    assert_eq!(region.metrics().passivation.misses, 50, "what was counted stays");
+}
+
+/// What the coordinator on this node did: commits, choices of homes, handoffs.
+#[tokio::test]
+async fn the_coordinator_counts_its_commits_and_measures_its_handoffs() {
+    let (cluster, _sharding, region, _events) = node(6504).await;
+    for id in 0..50 {
+        ask(&region, &id.to_string()).await.unwrap();
+    }
+    let begun = region.metrics().coordinator;
+    assert_eq!((begun.is_here, begun.regions, begun.recovery_repairs), (true, 1, 0));
+    assert!(begun.commits.items >= 7, "an epoch, and six homes: {begun:?}");
+    assert!(begun.commits.mean_batch().is_some_and(|mean| mean >= 1.0) && begun.allocations.count() > 0, "{begun:?}");
+    let handoffs =
+        |of: &CoordinatorMetrics| [of.handoff_acks, of.handoff_stops, of.handoff_homes].map(|times| times.count());
+    assert_eq!(handoffs(&begun), [0, 0, 0]);
+
+    region.stop_shards([region.shard_of("1").unwrap()]).all().await.unwrap();
+    ask(&region, "1").await.unwrap();
+    let moved =
+        until(&region, "a handoff ended", |metrics| handoffs(&metrics.coordinator) == [1, 1, 1]).await.coordinator;
+    assert!(moved.commits.items >= begun.commits.items + 2, "a tombstone, and the next home: {moved:?}");
+
+    cluster.shutdown().await;
+    let gone = until(&region, "it has left", |metrics| !metrics.coordinator.is_here).await.coordinator;
+    assert_eq!((gone.regions, handoffs(&gone)), (0, [1, 1, 1]), "what was counted stays");
+}
+
+/// Remembered entities: writes, and the ids in them.
+#[tokio::test]
+async fn writes_of_remembered_entities_are_measured() {
+    let store = RememberStore::custom(InMemoryRememberStore::new());
+    let (_cluster, _sharding, region, _events) = node_of(6505, echoes().remember_entities(store)).await;
+    for id in 0..50 {
+        ask(&region, &id.to_string()).await.unwrap();
+    }
+    let remembered = region.metrics().remembered;
+    assert_eq!(remembered.items, 50, "{remembered:?}");
+    assert!((1..=50).contains(&remembered.times.count()));
 }

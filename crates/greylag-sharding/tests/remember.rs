@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_codec::json;
-use greylag_core::{Registry, ReplyTo, UniqueAddress};
+use greylag_core::{DeadLetterReason, Registry, ReplyTo, UniqueAddress};
 use greylag_ddata::MemoryStore;
 use greylag_persistence::{Ctx, Stores};
 use greylag_sharding::fingerprint::StateStoreMode;
@@ -272,8 +272,8 @@ struct LastFigure {
 }
 
 impl Extractor for LastFigure {
-    fn shard_id(&self, id: &EntityId) -> ShardId {
-        ShardId::from_index(self.shard_index(id).unwrap())
+    fn shard_id(&self, id: &EntityId) -> Result<ShardId, DeadLetterReason> {
+        Ok(ShardId::from_index(self.shard_index(id).unwrap()))
     }
 
     fn shard_index(&self, id: &EntityId) -> Option<u32> {
@@ -567,8 +567,8 @@ async fn scenario_73_a_constant_rate_is_kept_over_all_shards() {
 struct ByRest;
 
 impl Extractor for ByRest {
-    fn shard_id(&self, id: &EntityId) -> ShardId {
-        ShardId::from_index(self.shard_index(id).unwrap())
+    fn shard_id(&self, id: &EntityId) -> Result<ShardId, DeadLetterReason> {
+        Ok(ShardId::from_index(self.shard_index(id).unwrap()))
     }
 
     fn shard_index(&self, id: &EntityId) -> Option<u32> {

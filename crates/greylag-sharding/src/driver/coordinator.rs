@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use greylag_cluster::{Cluster, Singleton, StopToken};
 use greylag_core::{DeadLetterReason, UniqueAddress};
@@ -18,7 +18,9 @@ use greylag_transport::{AskError, AskHeader, Inbound, Receiver, Remoting};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
+use super::clock;
 use super::control::{ControlLane, control_path};
+use super::coordinated::{Coordinated, CoordinatorMetrics, HandoffWatch};
 use super::dispatchers::on_runtime;
 use super::event::Event;
 use super::inspect;
@@ -58,6 +60,7 @@ pub(crate) struct Host {
     /// The largest epoch that a `Register` or `StaleEpoch` has named here, with a coordinator or without.
     seen_epoch: AtomicU64,
     incarnations: AtomicU64,
+    coordinated: Arc<Coordinated>,
     now: Mutex<Now>,
 }
 
@@ -107,6 +110,7 @@ impl Host {
             settings,
             seen_epoch: AtomicU64::new(0),
             incarnations: AtomicU64::new(0),
+            coordinated: Arc::default(),
             now: Mutex::new(Now { members, suspect: false, running: None, regions: vec![Arc::downgrade(region)] }),
             name,
         });
@@ -184,7 +188,7 @@ impl Host {
     /// The store of a new incarnation.
     fn open_store(&self) -> Arc<dyn StateStore> {
         let backend = self.backend.as_ref().expect("the singleton runs only where the role is, and there the store is");
-        backend.open(&self.name, &self.fingerprint, &self.settings)
+        backend.open(&self.name, &self.fingerprint, &self.settings, &self.coordinated)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Now> {
@@ -207,7 +211,7 @@ impl Host {
     async fn run(self: Arc<Self>, instance: u64, mut stop: StopToken) {
         let mut backoff = self.settings.coordinator_failure_backoff;
         while !stop.is_stopped() {
-            let began = Instant::now();
+            let began = clock::now();
             let reason = self.incarnation(instance, &mut stop).await;
             self.run_here(None);
             tracing::info!(entity_type = %self.name, ?reason, "coordinator stopped");
@@ -219,7 +223,7 @@ impl Host {
                 | StopReason::Unreadable
                 | StopReason::RememberStoreStopped => {}
             }
-            if began.elapsed() > backoff * 10 {
+            if clock::now().saturating_duration_since(began) > backoff * 10 {
                 backoff = self.settings.coordinator_failure_backoff;
             }
             // Jitter, so that rivals do not restart in step.
@@ -252,10 +256,11 @@ impl Host {
         let mut machine = Coordinator::new(config, &mut effects);
         self.strategy.start();
         self.run_here(Some((incarnation, sender.clone())));
-        let mut work = JoinSet::new();
+        let (mut work, mut handoffs) = (JoinSet::new(), HandoffWatch::default());
         let mut told_to_stop = false;
         loop {
             for effect in std::mem::take(&mut effects) {
+                handoffs.on_effect(clock::now(), &effect, &self.coordinated);
                 if let Effect::ReadRemembered | Effect::Remember { .. } = effect {
                     self.remember(effect, shards.as_ref(), &sender, &mut work);
                 } else if let Some(reason) = self.execute(effect, &store, &sender, &mut work) {
@@ -278,7 +283,12 @@ impl Host {
                 Some(input) = inbox.next() => input,
                 Some(_) = work.join_next(), if !work.is_empty() => continue,
             };
-            machine.handle(Instant::now(), input, &mut effects);
+            let may_change_regions =
+                !matches!(input, Input::FromRegion { message: RegionMessage::GetShardHome { .. }, .. });
+            machine.handle(clock::now(), input, &mut effects);
+            if may_change_regions {
+                self.coordinated.has_regions(machine.hosting_regions().count());
+            }
         }
     }
 
@@ -296,17 +306,21 @@ impl Host {
                 inbox.tell(host.read(&*store).await);
             })),
             Effect::Commit { batch, events } => drop(work.spawn(async move {
+                let (began, count) = (clock::now(), events.len());
                 let answer = match store.commit(events).await {
                     Ok(()) => Input::Committed { batch },
                     Err(failed) => Input::CommitFailed { batch, retryable: failed == NotCommitted::NotStored },
                 };
+                host.coordinated.commits.record(clock::now().saturating_duration_since(began), count);
                 inbox.tell(answer);
             })),
             // Executed by the caller.
             Effect::ReadRemembered | Effect::Remember { .. } => {}
             Effect::Send { to, message } => self.send(to, message, &inbox, work),
             Effect::CallAllocate { call, shards, view } => drop(work.spawn(async move {
+                let began = clock::now();
                 let homes = host.allocate(shards, view).await;
+                host.coordinated.allocations.record(clock::now().saturating_duration_since(began), 1);
                 inbox.tell(Input::Allocated { call, homes });
             })),
             Effect::CallRebalance { view, in_progress } => drop(work.spawn(async move {
@@ -492,6 +506,10 @@ impl Coordination for Host {
         {
             running.tell(Input::Standing(standing));
         }
+    }
+
+    fn metrics(&self) -> Option<CoordinatorMetrics> {
+        Some(self.coordinated.metrics(self.lock().running.is_some()))
     }
 }
 

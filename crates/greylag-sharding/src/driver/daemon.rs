@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greylag_cluster::{Singleton, SingletonSettings};
+use greylag_core::DeadLetterReason;
 
 use self::command::{Command, CommandCodec};
 pub use self::handle::{DaemonError, DaemonProcesses};
@@ -248,8 +249,8 @@ impl ByIndex {
 }
 
 impl Extractor for ByIndex {
-    fn shard_id(&self, id: &EntityId) -> ShardId {
-        ShardId::from_index(self.index(id).unwrap_or_default())
+    fn shard_id(&self, id: &EntityId) -> Result<ShardId, DeadLetterReason> {
+        self.index(id).map(ShardId::from_index).ok_or(DeadLetterReason::InvalidShardId)
     }
 
     fn shard_index(&self, id: &EntityId) -> Option<u32> {

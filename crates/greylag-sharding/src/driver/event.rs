@@ -67,6 +67,14 @@ pub enum Event {
         /// What the journal knows.
         fenced: Fenced,
     },
+    /// A message reached a shard for an entity that the extractor places elsewhere; it was dropped as `WrongShard`. One id must
+    /// have one shard, always and on every node. Source: sharding §8.
+    EntityMisplaced {
+        /// The shard that got the message.
+        shard: ShardId,
+        /// The entity that it was for.
+        entity: EntityId,
+    },
     /// An entity has been suspended for `suspend_warn_after`; it is told once for each suspension.
     /// Source: sharding §4.3.
     EntitySuspended {

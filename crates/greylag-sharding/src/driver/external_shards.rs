@@ -123,7 +123,8 @@ impl ExternalShards {
         desired: &DesiredLocations,
     ) -> Result<(String, String), ExternalShardsError> {
         let number_of_shards = desired.number_of_shards;
-        if shard.index().is_some_and(|index| index < number_of_shards) {
+        // Of shards that are named freely any may come to be.
+        if number_of_shards == 0 || shard.index().is_some_and(|index| index < number_of_shards) {
             return Ok((shard.to_string(), node.to_string()));
         }
         Err(ExternalShardsError::NoSuchShard { entity_type: self.name.clone(), shard, number_of_shards })

@@ -108,12 +108,12 @@ impl<M: Send + 'static> Region<M> {
     /// The shard of an entity; `None` if it is no entity id.
     pub fn shard_of(&self, id: &str) -> Option<ShardId> {
         let (_, shard) = self.0.target(id).ok()?;
-        self.0.shard(shard).cloned()
+        self.0.shard(shard)
     }
 
     /// Whether messages for the shard have a route from here now. Source: sharding §2.4.
     pub fn is_routed(&self, shard: &ShardId) -> bool {
-        shard.index().and_then(|index| self.0.routes.cell(index)).is_some_and(RouteCell::is_open)
+        self.0.cell(shard).is_some_and(RouteCell::is_open)
     }
 
     /// Which node hosts how many shards, as far as this node has routes.
@@ -132,8 +132,7 @@ impl<M: Send + 'static> Region<M> {
 
     /// Where a shard is, as far as this node has a route.
     pub fn shard_home(&self, shard: &ShardId) -> Option<UniqueAddress> {
-        let cell = self.0.routes.cell(shard.index()?)?;
-        match cell.load().as_deref()? {
+        match self.0.cell(shard)?.load().as_deref()? {
             Open::Local(_) => Some(self.0.id.node.clone()),
             Open::Remote(remote) => Some(remote.region.node.clone()),
         }

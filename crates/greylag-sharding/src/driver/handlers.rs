@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::histogram::{Histogram, Recorder};
 use super::watchdog::Probe;
 use crate::machine::shard::SlotId;
 
@@ -22,12 +23,17 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Counts of one type on one node.
 #[derive(Debug, Default)]
 pub(crate) struct Handled {
+    times: Recorder,
     slow: AtomicU64,
     pub(super) failed: AtomicU64,
     pub(super) late: AtomicU64,
 }
 
 impl Handled {
+    pub(crate) fn times(&self) -> Histogram {
+        self.times.histogram()
+    }
+
     pub(crate) fn counts(&self) -> HandlerCounts {
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
         HandlerCounts { slow: count(&self.slow), failed: count(&self.failed), late: count(&self.late) }
@@ -123,6 +129,7 @@ impl Handlers {
             return None;
         }
         let mean = took / u32::try_from(handlers).unwrap_or(u32::MAX);
+        self.handled.times.record(mean, handlers);
         self.group_size = if mean >= LONG { 1 } else { GROUP };
         if took < self.threshold {
             return None;
@@ -182,5 +189,7 @@ mod tests {
         handlers.begin(at(90));
         assert!(!handlers.is_open() && handlers.look(at(95)).is_none(), "time without handlers is nobody's");
         assert_eq!(handled.counts().slow, 2);
+        let times = handled.times();
+        assert_eq!((times.count(), times.total()), (21, Duration::from_millis(40)), "each handler is in the histogram");
     }
 }

@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use futures::future::{BoxFuture, FutureExt, OptionFuture};
 use greylag_cluster::{ClusterSettings, GuardedLease, LeaseError, LeaseOutcome, LeaseSettings, Leases, OnLost};
@@ -13,6 +12,7 @@ use greylag_core::UniqueAddress;
 use tokio::runtime::Handle;
 use tokio::sync::broadcast;
 
+use super::clock;
 use super::event::Event;
 use super::shard::Control;
 use crate::ids::{EntityTypeName, ShardId, percent_encode};
@@ -215,7 +215,7 @@ impl LeaseInUse {
 
     fn tell(&mut self, input: LeaseInput) -> Vec<LeaseEffect> {
         let mut out = Vec::new();
-        self.machine.handle(Instant::now(), input, &mut out);
+        self.machine.handle(clock::now(), input, &mut out);
         out
     }
 

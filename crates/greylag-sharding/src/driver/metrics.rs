@@ -3,14 +3,20 @@
 //! Source: sharding §6.5 (metrics).
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use greylag_core::DeadLetterReason;
 
+use super::coordinated::CoordinatorMetrics;
 use super::handlers::HandlerCounts;
+use super::histogram::{Histogram, Writes};
+#[cfg(doc)]
+use super::inspect::Inspector;
 use crate::machine::message::ClaimState;
 use crate::machine::region::Counters;
+use crate::machine::shard::Uses;
 
 /// Counters and gauges of one entity type on one node. Counters run since its region began. Source: sharding §6.5.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,15 +26,101 @@ pub struct RegionMetrics {
     pub homes: usize,
     /// The shards hosted here.
     pub shards: ShardsByState,
+    /// Entities that live on this node or have messages waiting. By state: [`Inspector::region_stats`].
+    pub entities: u64,
     /// What became of the messages that passed through the region's machine, and how many it buffers now. What took the
     /// direct way, from a sender to a shard's inbox or to a lane, is not among them.
     pub messages: Counters,
     /// Messages dropped on this node, by reason.
     pub dead_letters: BTreeMap<DeadLetterReason, u64>,
+    /// How much of `buffer_size` is taken by messages that wait in the region, from 0 to 100.
+    pub buffer_percent: u8,
     /// Messages that wait in the inboxes of the shards hosted here.
     pub inbox_depth: usize,
     /// What handlers did.
     pub handlers: HandlerCounts,
+    /// How long handlers took. Short ones are measured together, and each stands here with their mean.
+    pub handler_times: Histogram,
+    /// How often entities were found in memory, and how often they had to leave it.
+    pub passivation: PassivationCounts,
+    /// Writes to the store of remembered entities.
+    pub remembered: Writes,
+    /// Shards of which other nodes were told that their route is out of date.
+    pub stale_routes: u64,
+    /// What the type's coordinator did on this node; all zero where it never ran.
+    pub coordinator: CoordinatorMetrics,
+}
+
+/// What automatic passivation did on this node. Source: sharding §4.10, §6.5.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PassivationCounts {
+    /// Messages that found their entity in memory, of those that count as activity.
+    pub hits: u64,
+    /// Messages that had to start their entity.
+    pub misses: u64,
+    /// Entities that were asked to stop because they were idle, or too many.
+    pub evicted: u64,
+}
+
+impl PassivationCounts {
+    /// Which part of the messages found their entity in memory, from 0.0 to 1.0; `None` before the first.
+    pub fn hit_rate(&self) -> Option<f64> {
+        let all = self.hits.saturating_add(self.misses);
+        (all > 0).then(|| self.hits as f64 / all as f64)
+    }
+}
+
+/// [`PassivationCounts`] and the number of entities of all shards of a region.
+#[derive(Debug, Default)]
+pub(crate) struct EntityTally {
+    entities: AtomicU64,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    evicted: AtomicU64,
+}
+
+impl EntityTally {
+    pub(crate) fn entities(&self) -> u64 {
+        self.entities.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn passivation(&self) -> PassivationCounts {
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        PassivationCounts { hits: count(&self.hits), misses: count(&self.misses), evicted: count(&self.evicted) }
+    }
+}
+
+/// One shard's part of an [`EntityTally`], as far as it was told. What lived in the shard is taken back with this.
+pub(crate) struct Tallied {
+    tally: Arc<EntityTally>,
+    entities: u64,
+    uses: Uses,
+}
+
+impl Tallied {
+    pub(crate) fn new(tally: Arc<EntityTally>) -> Self {
+        Self { tally, entities: 0, uses: Uses::default() }
+    }
+
+    /// The shard has so many entities, and this is how they were used since it began.
+    pub(crate) fn tell(&mut self, entities: usize, uses: Uses) {
+        let (tally, entities) = (&self.tally, entities as u64);
+        if entities != self.entities {
+            tally.entities.fetch_add(entities.wrapping_sub(self.entities), Ordering::Relaxed);
+        }
+        if uses != self.uses {
+            tally.hits.fetch_add(uses.hits - self.uses.hits, Ordering::Relaxed);
+            tally.misses.fetch_add(uses.misses - self.uses.misses, Ordering::Relaxed);
+            tally.evicted.fetch_add(uses.evicted - self.uses.evicted, Ordering::Relaxed);
+        }
+        (self.entities, self.uses) = (entities, uses);
+    }
+}
+
+impl Drop for Tallied {
+    fn drop(&mut self) {
+        self.tell(0, self.uses);
+    }
 }
 
 impl RegionMetrics {
@@ -104,6 +196,21 @@ impl DeadLetters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shards_tell_differences_and_take_their_entities_back() {
+        let tally = Arc::<EntityTally>::default();
+        let (mut one, mut other) = (Tallied::new(tally.clone()), Tallied::new(tally.clone()));
+        one.tell(5, Uses { hits: 7, misses: 5, evicted: 0 });
+        other.tell(2, Uses { hits: 1, misses: 2, evicted: 0 });
+        one.tell(3, Uses { hits: 9, misses: 6, evicted: 3 });
+        assert_eq!(tally.entities(), 5);
+        let counts = PassivationCounts { hits: 10, misses: 8, evicted: 3 };
+        assert_eq!((tally.passivation(), counts.hit_rate()), (counts, Some(10.0 / 18.0)));
+        drop(one);
+        assert_eq!((tally.entities(), tally.passivation()), (2, counts), "what was counted stays");
+        assert_eq!(PassivationCounts::default().hit_rate(), None);
+    }
 
     #[test]
     fn all_are_counted_and_a_hundred_in_a_second_are_told() {

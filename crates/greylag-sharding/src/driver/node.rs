@@ -13,6 +13,7 @@ use super::blocking::BlockingPool;
 use super::dispatchers::Dispatchers;
 use super::lease::NodeLeases;
 use super::sharding::{Sharding, SharedSharding};
+use super::watchable::Watchables;
 use super::watchdog::Watchdog;
 use crate::horizon::Horizon;
 use crate::settings::ShardingSettings;
@@ -30,6 +31,7 @@ pub(crate) struct Node {
     pub(crate) dispatchers: Dispatchers,
     pub(crate) blocking: BlockingPool,
     pub(crate) watchdog: Watchdog,
+    pub(crate) watchables: Watchables,
     /// Of the entity indices, so that ids aimed at one place of one table cost nothing elsewhere.
     pub(crate) hash_seed: u64,
     pub(crate) recoveries: RecoveryPermits,
@@ -63,6 +65,7 @@ impl Node {
             dispatchers: Dispatchers::new(runtime.clone(), settings.runtime.guardian_name.clone()),
             blocking: BlockingPool::new(settings.runtime.blocking_pool, runtime.clone()),
             watchdog: Watchdog::default(),
+            watchables: Watchables::default(),
             runtime,
             hash_seed: rand::random(),
             recoveries: RecoveryPermits::new(settings.max_concurrent_recoveries).warn_after(settings.permit_wait_warn),

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use greylag_cluster::Readiness;
 
+use super::clock;
 use super::region::AnyRegion;
 use crate::healthcheck::{HealthCheck, Look};
 use crate::ids::EntityTypeName;
@@ -24,7 +24,7 @@ pub(crate) fn readiness(
         let region = regions.get(name)?;
         Some(Look { registered: region.state() == RegionState::Registered, answered: region.has_answered() })
     };
-    not_ready.extend(check.check(Instant::now(), is_up, look));
+    not_ready.extend(check.check(clock::now(), is_up, look));
     for region in check.names().iter().filter_map(|name| regions.get(name.as_str())) {
         region.ask_whether_it_works();
     }

@@ -6,12 +6,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use greylag_core::{DeadLetterReason, UniqueAddress};
 use greylag_transport::{Envelope, Recipient};
 use tokio::sync::oneshot;
 
+use super::clock;
 use super::dispatchers::Threads;
 use super::event::Event;
 use super::handle::Region;
@@ -149,7 +150,7 @@ impl<M: Send + 'static> AnyRegion for Region<M> {
 
     fn locate(&self, id: &str) -> Result<EntityLocation, DeadLetterReason> {
         let (_, index) = self.0.target(id)?;
-        let shard = self.0.shard(index).ok_or(DeadLetterReason::InvalidShardId)?.clone();
+        let shard = self.0.shard(index).ok_or(DeadLetterReason::InvalidShardId)?;
         let region = self.0.routes.cell(index).and_then(|cell| match cell.load().as_deref()? {
             Open::Local(_) => Some(self.0.id.clone()),
             Open::Remote(remote) => Some(remote.region.clone()),
@@ -195,7 +196,7 @@ pub(crate) fn open<M: Send + 'static>(
         }),
         fingerprint,
     };
-    let machine = Machine::new(config, Instant::now());
+    let machine = Machine::new(config, clock::now());
     let shared = Arc::new(Shared::new(name, machine, digest, entity_type, extractor, settings, node, threads));
     data.connect(&shared);
     direct.connect(&shared);
@@ -208,7 +209,7 @@ pub(crate) fn open<M: Send + 'static>(
 /// another region takes over.
 pub(crate) async fn run<M: Send + 'static>(shared: Arc<Shared<M>>, _listed: Arc<dyn AnyRegion>) {
     let mut batch = VecDeque::new();
-    let mut timer = pin!(tokio::time::sleep_until(Instant::now().into()));
+    let mut timer = pin!(tokio::time::sleep_until(clock::now().into()));
     loop {
         let deadline = shared.deadline();
         if let Some(deadline) = deadline {
@@ -239,7 +240,7 @@ pub(crate) async fn run<M: Send + 'static>(shared: Arc<Shared<M>>, _listed: Arc<
                 Deferred::Rearm => {}
             }
         }
-        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+        if deadline.is_some_and(|deadline| deadline <= clock::now()) {
             shared.input(Input::Tick);
         }
         if shared.retired.load(Ordering::Relaxed) && shared.has_ended() {

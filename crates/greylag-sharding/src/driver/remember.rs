@@ -109,10 +109,10 @@ impl Memory {
             Kept::Ddata { entities, .. } => {
                 let replicator = entities.clone().expect("shards run where the type is hosted");
                 let shard = ddata::DdataShard::new(&term, replicator, &self.settings);
-                Arc::new(shard.expect("numbered shards have short names"))
+                Arc::new(shard.expect("checked before a shard is known"))
             }
             Kept::Journal(stores) => {
-                let id = journal::shard_persistence_id(&self.name, shard).expect("numbered shards have short names");
+                let id = journal::shard_persistence_id(&self.name, shard).expect("checked before a shard is known");
                 Arc::new(journal::JournalShard::new(&term, id, stores, &self.settings))
             }
             Kept::Custom(store) => Arc::new(custom::Shard { store: store.clone(), term }),

@@ -24,12 +24,15 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use super::blocking::Wanted;
+use super::clock;
 use super::event::Event;
 use super::handlers::Handlers;
 use super::lease::LeaseInUse;
+use super::metrics::Tallied;
 use super::node::Node;
 use super::remember::{LoadError, StoreCalls};
 use super::shared::Shared;
+use super::watchable::Addressed;
 use super::watchdog::Probe;
 use super::wire;
 use crate::entity::{EntityInit, Failure, FailureCause, TimerKey};
@@ -146,6 +149,10 @@ pub(crate) struct ShardTask<M: Send + 'static> {
     /// Work of entities, to be cancelled with their incarnation.
     works: BTreeMap<SlotId, Vec<Begun>>,
     handlers: Handlers,
+    tallied: Tallied,
+    addressed: Addressed,
+    /// It was said in the log that the extractor changes its mind.
+    misplaced_is_said: bool,
     spare: Vec<Effect<BoxedEntity<M>, Letter<M>>>,
     now: Instant,
     held: bool,
@@ -225,10 +232,10 @@ impl<M: Send + 'static> ShardTask<M> {
         control: Arc<Inbox<Control<M>>>,
         probe: &Arc<Probe>,
     ) -> Self {
-        let now = Instant::now();
+        let now = clock::now();
         let threshold = shared.settings.runtime.slow_handler_threshold;
         let handlers = Handlers::new(probe.clone(), threshold, shared.handled.clone(), now);
-        let serial = shared.node.next_shard_serial();
+        let (serial, tally) = (shared.node.next_shard_serial(), shared.tally.clone());
         let supervision = shared.entity_type.common.supervision.clone();
         let passivation = shared.limit.passivation();
         let mut shard =
@@ -236,11 +243,13 @@ impl<M: Send + 'static> ShardTask<M> {
         let (entity_type, node) = (shared.name.clone(), shared.node.clone());
         let lease = shared.leases.as_ref().map(|leases| leases.of(&id, &shared.events));
         let store = shared.remember.get().map(|remember| {
-            StoreCalls::new(remember.memory.shard(&id, generation), control.clone(), node.runtime.clone())
+            let (memory, writes) = (remember.memory.shard(&id, generation), shared.remember_writes.clone());
+            StoreCalls::new(memory, control.clone(), node.runtime.clone(), writes)
         });
         if store.is_some() {
             shard = shard.remember();
         }
+        let addressed = Addressed::new(node.clone());
         let scope = Arc::new(CtxScope { entity_type, shard: id, generation, node });
         Self {
             shared,
@@ -252,6 +261,9 @@ impl<M: Send + 'static> ShardTask<M> {
             repeats: Repeats::default(),
             works: BTreeMap::new(),
             handlers,
+            tallied: Tallied::new(tally),
+            addressed,
+            misplaced_is_said: false,
             spare: Vec::new(),
             now,
             held: false,
@@ -275,7 +287,7 @@ impl<M: Send + 'static> ShardTask<M> {
             discard(self);
             return shared.shard_ended(&id, generation, Vec::new(), false);
         }
-        self.now = Instant::now();
+        self.now = clock::now();
         self.input(Input::Begin);
         // Out of the reach of a panic: what was taken and not delivered goes back to the region.
         let mut batch = VecDeque::new();
@@ -334,7 +346,7 @@ impl<M: Send + 'static> ShardTask<M> {
             if slept && self.awake && self.end.lease.as_ref().is_some_and(|lease| !lease.is_certainly_held()) {
                 controls.push_front(Control::LeaseLost("the lease ended while this process slept".to_owned()));
             }
-            self.now = Instant::now();
+            self.now = clock::now();
             self.shard.observe(self.now);
             if self.may_run() && !self.postponed.is_empty() {
                 self.catch_up(batch);
@@ -348,6 +360,7 @@ impl<M: Send + 'static> ShardTask<M> {
                     self.input(Input::Tick);
                 }
             }
+            self.tallied.tell(self.shard.entity_count(), self.shard.uses());
             if self.end.leftovers.is_some() {
                 self.postponed.extend(controls);
                 return;
@@ -420,7 +433,7 @@ impl<M: Send + 'static> ShardTask<M> {
 
     /// Looks at the clock, and whether the handlers before that were slow.
     fn look(&mut self) {
-        self.now = Instant::now();
+        self.now = clock::now();
         let Some(slow) = self.handlers.look(self.now).filter(|slow| slow.is_said) else { return };
         let (entity_type, shard, took) = (&self.shared.name, &self.scope.shard, slow.took);
         let id = slow.slot.and_then(|slot| Some(self.shard.identity(slot)?.0.as_str()));
@@ -431,6 +444,9 @@ impl<M: Send + 'static> ShardTask<M> {
         if parcel.ask.as_ref().is_some_and(|ask| ask.deadline <= self.now) {
             // The asker does not wait any more, and the message is known to be a question.
             return self.shared.dead_letter(parcel, DeadLetterReason::Expired);
+        }
+        if self.shared.is_misplaced(&parcel.id, &self.scope.shard) {
+            return self.drop_misplaced(parcel);
         }
         let parcel = match wire::read(&self.shared, parcel) {
             Ok(parcel) => parcel,
@@ -447,6 +463,20 @@ impl<M: Send + 'static> ShardTask<M> {
             Content::Bytes { .. } => return,
         };
         self.input(Input::Deliver { id, payload, activity });
+    }
+
+    /// A message for an entity that belongs to another shard: the extractor has changed its mind, or is another one where the
+    /// message comes from. To take it could have the entity live twice. Source: sharding §8.
+    fn drop_misplaced(&mut self, parcel: Parcel<M>) {
+        let (entity, shard) = (parcel.id.clone(), self.scope.shard.clone());
+        if !std::mem::replace(&mut self.misplaced_is_said, true) {
+            tracing::error!(
+                entity_type = %self.shared.name, %shard, %entity,
+                "the extractor places an entity elsewhere now: one id must have one shard, always and on every node"
+            );
+        }
+        self.shared.events.send(Event::EntityMisplaced { shard, entity }).ok();
+        self.shared.dead_letter(parcel, DeadLetterReason::WrongShard);
     }
 
     /// Whether a message counts as activity; one on which the type's own word panics does.
@@ -583,6 +613,7 @@ impl<M: Send + 'static> ShardTask<M> {
             Effect::Restart { slot } => {
                 self.cancel(slot);
                 let payloads = self.signal_slot(slot, Signal::PreRestart);
+                self.addressed.end(slot);
                 if !payloads.is_empty() {
                     self.input(Input::GivenBack { slot, payloads });
                 }
@@ -599,10 +630,11 @@ impl<M: Send + 'static> ShardTask<M> {
                 self.cancel(slot);
                 if let Some(mut entity) = entity {
                     if why != Ended::Killed {
-                        self.signal(&mut entity, &id, incarnation, Signal::PostStop);
+                        self.signal(slot, &mut entity, &id, incarnation);
                     }
                     discard(entity);
                 }
+                self.addressed.end(slot);
                 if why == Ended::Forced {
                     tracing::warn!(entity_type = %self.shared.name, %id, "entity did not stop in time");
                 }
@@ -790,6 +822,10 @@ impl<M: Send + 'static> ShardTask<M> {
         self.handlers.enter(slot);
         let ended = catch_unwind(AssertUnwindSafe(|| run(entity, &mut cx)));
         self.handlers.leave();
+        // A handler that failed may have asked for its address, too; what it asked for is given up.
+        if self.requests.direct || !matches!(ended, Ok(Ok(()))) {
+            self.addressed.note(slot, incarnation);
+        }
         match ended {
             Ok(Ok(())) => Ok(()),
             Ok(Err(failure)) => Err(failure.into_cause()),
@@ -864,10 +900,13 @@ impl<M: Send + 'static> ShardTask<M> {
         give_back.into_iter().map(Letter::given_back).collect()
     }
 
-    fn signal(&mut self, entity: &mut BoxedEntity<M>, id: &EntityId, incarnation: u64, signal: Signal) {
+    fn signal(&mut self, slot: SlotId, entity: &mut BoxedEntity<M>, id: &EntityId, incarnation: u64) {
         let mut cx = ShardCx::new(&self.scope, id, incarnation, self.now, &mut self.requests);
         // The incarnation ends in any case, so no supervisor is left that could judge a failure here.
-        let _ = catch_unwind(AssertUnwindSafe(|| entity.on_signal(signal, &mut cx)));
+        let _ = catch_unwind(AssertUnwindSafe(|| entity.on_signal(Signal::PostStop, &mut cx)));
+        if self.requests.direct {
+            self.addressed.note(slot, incarnation);
+        }
         std::mem::take(&mut self.requests).discard();
     }
 

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use greylag_cluster::{AppVersion, Cluster, ClusterEvent, ClusterEvents, MemberStatus, Phase, Readiness, RunningHere};
 use greylag_core::{DeadLetterReason, Generation};
@@ -14,6 +15,7 @@ use greylag_transport::{Envelope, Remoting, TransportEvent, TransportListener};
 use tokio::runtime::Handle;
 
 use super::alone::Alone;
+use super::clock;
 use super::coordinator;
 use super::daemon::handle::DaemonProcesses;
 use super::desired::DesiredLocations;
@@ -151,12 +153,6 @@ pub enum InitError {
         /// Why.
         reason: String,
     },
-    /// The extractor names its shards freely; only numbered shards can be routed yet.
-    #[error("the extractor of entity type {name} does not number its shards")]
-    UnnumberedShards {
-        /// The name.
-        name: EntityTypeName,
-    },
 }
 
 greylag_core::debug_is_sentence!(InitError);
@@ -262,7 +258,7 @@ impl Sharding {
             &settings,
         );
         let mut state = State::default();
-        state.members = state.tracker.members(&cluster.view(), Instant::now());
+        state.members = state.tracker.members(&cluster.view(), clock::now());
         // Settings that must be the same on all nodes that host entities (cluster M25a).
         cluster.register_join_key("sharding.number_of_shards", settings.number_of_shards);
         cluster.register_join_key("sharding.state_store_mode", format!("{:?}", settings.state_store_mode));
@@ -536,12 +532,12 @@ impl Inner {
         let number_of_shards = settings.number_of_shards.try_into().expect("checked when sharding started");
         let extractor: Arc<dyn Extractor> =
             common.extractor.clone().unwrap_or_else(|| Arc::new(HashV1(number_of_shards)));
-        let count = extractor.number_of_shards().ok_or_else(|| InitError::UnnumberedShards { name: name.clone() })?;
+        let number_of_shards = extractor.number_of_shards().map_or(0, NonZeroU32::get);
         let strategy = common.allocation.clone().unwrap_or_else(|| default_strategy(&settings));
         let coordinators = settings.coordinator_singleton.role_for(&role).to_owned();
         if self.can_coordinate(&coordinators) {
-            let desired = || self.keep_desired_locations(&name, &coordinators, count.get());
-            let setup = StrategySetup { name: &name, number_of_shards: count.get(), desired: &desired };
+            let desired = || self.keep_desired_locations(&name, &coordinators, number_of_shards);
+            let setup = StrategySetup { name: &name, number_of_shards, desired: &desired };
             let refused = |AllocationFailed(reason)| InitError::Strategy { name: name.clone(), reason };
             strategy.set_up(&setup).map_err(refused)?;
         }
@@ -568,7 +564,7 @@ impl Inner {
             protocol_major: Fingerprint::PROTOCOL_MAJOR,
             type_name: name.to_string(),
             extractor: (extractor.identity().0.to_owned(), extractor.identity().1),
-            number_of_shards: count.get(),
+            number_of_shards,
             remember_entities: settings.remember.enabled,
             remember_entities_store: settings.remember.store.name().to_owned(),
             state_store_mode: settings.state_store_mode,
@@ -876,7 +872,7 @@ impl Inner {
                 let Some(cluster) = &self.cluster else { return };
                 let view = cluster.view();
                 let mut state = self.lock();
-                let members = state.tracker.members(&view, Instant::now());
+                let members = state.tracker.members(&view, clock::now());
                 if members == state.members {
                     return;
                 }

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -24,22 +24,26 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{broadcast, oneshot, watch};
 
 use super::answering::Answering;
+use super::clock;
 use super::control::ControlLane;
+use super::coordinated::CoordinatorMetrics;
 use super::dispatchers::Threads;
 use super::event::Event;
 use super::handlers::Handled;
+use super::histogram::WriteRecorder;
 use super::inquiries::Inquiries;
 use super::lease::ShardLeases;
 use super::limit::EntityLimit;
-use super::metrics::{DeadLetters, RegionMetrics};
+use super::metrics::{DeadLetters, EntityTally, RegionMetrics};
 use super::node::Node;
 use super::remember::Memory;
 use super::requests::{Answers, Requests};
 use super::shard::{Control, ShardTask};
+use super::shard_names::ShardNames;
 use super::watchdog::Probe;
 use crate::entity_ref::{AskError, SendError};
 use crate::entity_type::Described;
-use crate::extractor::Extractor;
+use crate::extractor::{Extractor, is_built_in};
 use crate::frame;
 use crate::held::discard;
 use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
@@ -53,7 +57,7 @@ use crate::machine::shard::Census;
 use crate::parcel::{AskTag, Content, FAR, Origin, Parcel};
 use crate::passivation::Passivation;
 use crate::remember::starter::Input as StarterInput;
-use crate::routes::{LocalRoute, Open, RemoteRoute, RouteTable};
+use crate::routes::{LocalRoute, Open, RemoteRoute, RouteCell, RouteTable};
 use crate::settings::ShardingSettings;
 use crate::start::{START_MANIFEST, StartEntityAck, put_request};
 
@@ -86,6 +90,10 @@ pub(crate) trait Coordination: Send + Sync {
     fn tell(&self, node: UniqueAddress, message: RegionMessage);
     /// How the type stands beside what other members mean by it, for one incarnation of the coordinator.
     fn stand(&self, incarnation: Option<u64>, standing: Standing);
+    /// What coordinators of the type did here; `None` if nothing is counted.
+    fn metrics(&self) -> Option<CoordinatorMetrics> {
+        None
+    }
 }
 
 /// Bound of the messages of members that wait for a region's task. Their senders repeat a message that is not answered, so
@@ -104,6 +112,9 @@ pub(crate) struct Shared<M> {
     /// Of the shards' tasks.
     pub(crate) threads: Threads,
     pub(crate) handled: Arc<Handled>,
+    pub(crate) tally: Arc<EntityTally>,
+    pub(crate) remember_writes: Arc<WriteRecorder>,
+    stale_routes: AtomicU64,
     dead_letters: DeadLetters,
     /// `None`: shards of the type hold none.
     pub(crate) leases: Option<Arc<ShardLeases>>,
@@ -122,7 +133,9 @@ pub(crate) struct Shared<M> {
     control_lane: ControlLane,
     /// Another region of the type takes over on this node.
     pub(crate) retired: AtomicBool,
-    shards: Box<[ShardId]>,
+    shards: ShardNames,
+    /// The extractor is the program's own, and each message is compared with what it says when the shard takes it.
+    checks_shards: bool,
     data_path: Arc<str>,
     direct_path: Arc<str>,
     guarded: Mutex<Guarded<M>>,
@@ -207,7 +220,7 @@ impl<M: Send + 'static> Shared<M> {
         node: Arc<Node>,
         threads: Threads,
     ) -> Self {
-        let count = extractor.number_of_shards().expect("checked by init");
+        let count = extractor.number_of_shards();
         let chosen = entity_type.common.passivation.clone().unwrap_or_else(|| settings.passivation.chosen());
         // What is remembered stays until it asks to go.
         let passivation = if settings.remember.enabled { Passivation::none() } else { chosen };
@@ -219,7 +232,8 @@ impl<M: Send + 'static> Shared<M> {
             digest,
             entity_type,
             routes: RouteTable::new(count),
-            shards: (0..count.get()).map(ShardId::from_index).collect(),
+            shards: ShardNames::new(count),
+            checks_shards: !is_built_in(&*extractor),
             data_path: data_path(&name).into(),
             direct_path: direct_path(&name).into(),
             control_lane: ControlLane::new(name.clone(), node.remoting.clone()),
@@ -231,6 +245,9 @@ impl<M: Send + 'static> Shared<M> {
             leases,
             threads,
             handled: Arc::default(),
+            tally: Arc::default(),
+            remember_writes: Arc::default(),
+            stale_routes: AtomicU64::new(0),
             dead_letters: DeadLetters::default(),
             node,
             events: broadcast::channel(4096).0,
@@ -292,9 +309,10 @@ impl<M: Send + 'static> Shared<M> {
                     hops: 0,
                     leftover: false,
                 };
+                let recipient = self.recipient(&self.known_shard(shard));
                 let sent = remote.enter(|| {
                     let parcel = parcel.take().expect("entered once");
-                    self.put_on_lane(&remote.region, shard, stamp, parcel)
+                    self.put_on_lane(&remote.region, recipient, stamp, parcel)
                 });
                 match sent {
                     Some(Ok(())) => return Ok(()),
@@ -335,7 +353,7 @@ impl<M: Send + 'static> Shared<M> {
     }
 
     fn send_through_machine(self: &Arc<Self>, shard: u32, parcel: Parcel<M>) -> Result<(), SendError> {
-        let shard = self.shards[shard as usize].clone();
+        let shard = self.known_shard(shard);
         let parcel = self.named(parcel);
         let refused = self.with_machine(|guarded| {
             let message = guarded.keep(parcel);
@@ -402,7 +420,7 @@ impl<M: Send + 'static> Shared<M> {
             return Err(AskError::InvalidTimeout);
         }
         let ask = self.remoting().open_ask(timeout);
-        let now = Instant::now();
+        let now = clock::now();
         let tag = AskTag::own(ask.address.ask_id, now.checked_add(timeout).unwrap_or(now + FAR));
         let message = message(ReplyTo::new(ask.address.clone(), self.remoting().reply_port()));
         self.send(shard, Parcel::local(id, message, Some(Box::new(tag))))?;
@@ -413,7 +431,7 @@ impl<M: Send + 'static> Shared<M> {
     pub(crate) fn begin_start(self: &Arc<Self>, id: impl Into<Arc<str>>, timeout: Duration) -> Result<Asked, AskError> {
         let (id, shard) = self.target(id).map_err(SendError::from)?;
         let ask = self.remoting().open_ask(timeout);
-        let now = Instant::now();
+        let now = clock::now();
         let tag = AskTag::own(ask.address.ask_id, now.checked_add(timeout).unwrap_or(now + FAR));
         let reply_to = ReplyTo::<StartEntityAck>::new(ask.address.clone(), self.remoting().reply_port());
         self.send(shard, Parcel::start(id, reply_to, Box::new(tag)))?;
@@ -447,22 +465,31 @@ impl<M: Send + 'static> Shared<M> {
     pub(crate) fn report_dead_letter(&self, reason: DeadLetterReason, id: &EntityId, message: Manifest) {
         let recipient = format!("{}/{id}", self.data_path);
         self.remoting().dead_letter(reason, &recipient, &message);
-        if self.dead_letters.count(Instant::now(), reason) {
-            let shard = self.extractor.shard_index(id).and_then(|index| self.shard(index)).cloned();
+        if self.dead_letters.count(clock::now(), reason) {
+            let shard = self.place(id).ok();
             self.events.send(Event::DeadLetter { reason, shard, entity: id.clone(), message }).ok();
         }
     }
 
     /// What was counted so far, and how much there is now.
     pub(crate) fn metrics(&self) -> RegionMetrics {
+        let coordinator = self.coordination.get().and_then(|coordination| coordination.metrics()).unwrap_or_default();
         let guarded = self.lock();
+        let messages = guarded.machine.counters();
         RegionMetrics {
             homes: self.routes.iter().filter(|cell| cell.is_open()).count(),
             shards: guarded.machine.hosted_states().collect(),
-            messages: guarded.machine.counters(),
+            entities: self.tally.entities(),
+            messages,
             dead_letters: self.dead_letters.counts(),
+            buffer_percent: percent(messages.buffered, self.settings.buffer_size),
             inbox_depth: guarded.hosted.values().map(|hosted| hosted.inbox.len()).sum(),
             handlers: self.handled.counts(),
+            handler_times: self.handled.times(),
+            passivation: self.tally.passivation(),
+            remembered: self.remember_writes.writes(),
+            stale_routes: self.stale_routes.load(Ordering::Relaxed),
+            coordinator,
         }
     }
 
@@ -489,7 +516,7 @@ impl<M: Send + 'static> Shared<M> {
     fn put_on_lane(
         &self,
         to: &RegionId,
-        shard: u32,
+        recipient: Recipient,
         stamp: Stamp,
         parcel: Parcel<M>,
     ) -> Result<(), (Rejection, Parcel<M>)> {
@@ -504,10 +531,9 @@ impl<M: Send + 'static> Shared<M> {
             .ask
             .as_ref()
             .filter(|ask| ask.asker.is_none())
-            .map(|ask| AskHeader { id: ask.id, budget: ask.deadline.saturating_duration_since(Instant::now()) });
+            .map(|ask| AskHeader { id: ask.id, budget: ask.deadline.saturating_duration_since(clock::now()) });
         let codec = self.entity_type.common.codec.clone();
         let value = Outgoing { stamp, digest: self.digest, parcel, codec };
-        let recipient = self.recipient(shard);
         let mut envelope = Envelope::with_payload(recipient, codec_id, manifest, Payload::Value(Box::new(value)));
         envelope.ask = ask;
         let envelope = envelope.to_uid(to.node.uid());
@@ -526,9 +552,8 @@ impl<M: Send + 'static> Shared<M> {
         Some((outgoing.stamp, outgoing.parcel))
     }
 
-    fn recipient(&self, shard: u32) -> Recipient {
-        let shard = self.shards[shard as usize].shared().clone();
-        Recipient { path: self.data_path.clone(), sub_path: Some(shard), instance: 0 }
+    fn recipient(&self, shard: &ShardId) -> Recipient {
+        Recipient { path: self.data_path.clone(), sub_path: Some(shard.shared().clone()), instance: 0 }
     }
 
     /// Sends a message to one incarnation of an entity.
@@ -625,7 +650,7 @@ impl<M: Send + 'static> Shared<M> {
         watched: Option<Token>,
     ) -> Option<DeadLetterReason> {
         let mut effects = Vec::new();
-        guarded.machine.handle(Instant::now(), input, &mut effects);
+        guarded.machine.handle(clock::now(), input, &mut effects);
         let mut refused = None;
         for effect in effects {
             if let Effect::DeadLetter { token, reason, .. } = &effect
@@ -730,12 +755,13 @@ impl<M: Send + 'static> Shared<M> {
         }
     }
 
-    fn cell(&self, shard: &ShardId) -> Option<&crate::routes::RouteCell<Parcel<M>>> {
-        self.routes.cell(shard.index()?)
+    /// The route of a shard that is known here.
+    pub(crate) fn cell(&self, shard: &ShardId) -> Option<&RouteCell<Parcel<M>>> {
+        self.routes.cell(self.shards.number(shard)?)
     }
 
     fn publish(&self, guarded: &Guarded<M>, shard: ShardId, route: Route) {
-        let Some(cell) = self.cell(&shard) else { return };
+        let Some(cell) = self.meet(&shard).ok().and_then(|number| self.routes.cell(number)) else { return };
         let open = match route {
             Route::Closed => None,
             Route::Local { generation } => {
@@ -765,9 +791,8 @@ impl<M: Send + 'static> Shared<M> {
     }
 
     fn send_data(&self, guarded: &mut Guarded<M>, to: RegionId, shard: ShardId, token: Token, stamp: Stamp) {
-        let Some(index) = shard.index() else { return };
         let Some(parcel) = guarded.parcels.remove(&token) else { return };
-        match self.put_on_lane(&to, index, stamp.clone(), parcel) {
+        match self.put_on_lane(&to, self.recipient(&shard), stamp.clone(), parcel) {
             Ok(()) => {}
             Err((Rejection::Quarantined, parcel)) => {
                 let frames = vec![(shard, stamp, guarded.keep(parcel))];
@@ -785,9 +810,8 @@ impl<M: Send + 'static> Shared<M> {
     }
 
     fn send_mark(&self, to: &RegionId, shard: &ShardId, mark: &Mark) {
-        let Some(index) = shard.index() else { return };
         let bytes = frame::encode_mark(mark);
-        let mut envelope = Envelope::new(self.recipient(index), CodecId::INTERNAL, frame::MARK_MANIFEST, bytes);
+        let mut envelope = Envelope::new(self.recipient(shard), CodecId::INTERNAL, frame::MARK_MANIFEST, bytes);
         envelope.must_enqueue = true;
         let envelope = envelope.to_uid(to.node.uid());
         if let Err(rejected) = self.remoting().send(&Destination::Incarnation(to.node.clone()), envelope) {
@@ -798,6 +822,9 @@ impl<M: Send + 'static> Shared<M> {
     }
 
     fn send_peer(&self, to: UniqueAddress, message: PeerMessage) {
+        if let PeerMessage::StaleRoute(routes) = &message {
+            self.stale_routes.fetch_add(routes.len() as u64, Ordering::Relaxed);
+        }
         if to == *self.remoting().self_address() {
             return self.tell_later(Input::FromPeer { node: to, message });
         }
@@ -840,6 +867,10 @@ impl<M: Send + 'static> Shared<M> {
     // --- shards ---
 
     fn start_shard(self: &Arc<Self>, guarded: &mut Guarded<M>, shard: ShardId, generation: Generation) {
+        if let Err(reason) = self.meet(&shard) {
+            // No sender of this version asks for a home of such a shard.
+            return tracing::error!(entity_type = %self.name, %shard, %reason, "a shard that the type cannot have was given here");
+        }
         let bound = Bound { items: self.settings.shard_inbox_capacity, bytes: self.settings.shard_inbox_bytes };
         let (inbox, control) = (Arc::new(Inbox::new(bound)), Arc::new(Inbox::new(bound)));
         let probe = self.watch(&shard);
@@ -974,7 +1005,7 @@ impl<M: Send + 'static> Shared<M> {
     /// Ends a message to one incarnation.
     pub(crate) fn drop_direct(&self, message: M, reason: DeadLetterReason) {
         self.remoting().dead_letter(reason, &self.direct_path, "");
-        self.dead_letters.count(Instant::now(), reason);
+        self.dead_letters.count(clock::now(), reason);
         undelivered(message, reason);
     }
 
@@ -1013,15 +1044,49 @@ impl<M: Send + 'static> Shared<M> {
     /// The shard of an id, unless it is no id.
     pub(crate) fn target(&self, id: impl Into<Arc<str>>) -> Result<(EntityId, u32), DeadLetterReason> {
         let id = EntityId::new(id)?;
-        let index = catch_unwind(AssertUnwindSafe(|| self.extractor.shard_index(&id)));
-        let index = index.map_err(|_| DeadLetterReason::ExtractorPanicked)?;
-        let shard = index.ok_or(DeadLetterReason::InvalidShardId)?;
+        let shard = match &self.shards {
+            ShardNames::Numbered(_) => {
+                let index = catch_unwind(AssertUnwindSafe(|| self.extractor.shard_index(&id)));
+                let index = index.map_err(|_| DeadLetterReason::ExtractorPanicked)?;
+                index.ok_or(DeadLetterReason::InvalidShardId)?
+            }
+            ShardNames::Free(_) => self.meet(&self.place(&id)?)?,
+        };
         Ok((id, shard))
     }
 
+    /// The shard that an entity belongs to, by the extractor's word.
+    pub(crate) fn place(&self, id: &EntityId) -> Result<ShardId, DeadLetterReason> {
+        let placed = catch_unwind(AssertUnwindSafe(|| self.extractor.shard_id(id)));
+        placed.unwrap_or(Err(DeadLetterReason::ExtractorPanicked))
+    }
+
+    /// Whether a message that reached a shard is for an entity of it. The built-in extractors need not be asked again.
+    pub(crate) fn is_misplaced(&self, id: &EntityId, shard: &ShardId) -> bool {
+        self.checks_shards && self.place(id).as_ref() != Ok(shard)
+    }
+
+    /// The number of a shard, which is known here from now on.
+    pub(crate) fn meet(&self, shard: &ShardId) -> Result<u32, DeadLetterReason> {
+        if let Some(number) = self.shards.number(shard) {
+            return Ok(number);
+        }
+        if self.settings.remember.enabled && !self.settings.remember.store.has_room_for(&self.name, shard) {
+            return Err(DeadLetterReason::InvalidShardId);
+        }
+        let number = self.shards.meet(shard)?;
+        self.routes.grow(number);
+        Ok(number)
+    }
+
     /// Name of a shard.
-    pub(crate) fn shard(&self, index: u32) -> Option<&ShardId> {
-        self.shards.get(index as usize)
+    pub(crate) fn shard(&self, number: u32) -> Option<ShardId> {
+        self.shards.name(number)
+    }
+
+    /// Name of a shard that has a route or had one.
+    fn known_shard(&self, number: u32) -> ShardId {
+        self.shard(number).expect("the table has cells for known shards alone")
     }
 }
 
@@ -1062,6 +1127,12 @@ pub(crate) fn undelivered<M>(message: M, reason: DeadLetterReason) {
     if dropped.is_err() {
         tracing::error!(%reason, "a message's destructor panicked");
     }
+}
+
+/// How much of a whole is taken, from 0 to 100; more than the whole is 100.
+fn percent(taken: u64, whole: usize) -> u8 {
+    let percent = u128::from(taken) * 100 / (whole as u128).max(1);
+    u8::try_from(percent.min(100)).unwrap_or(100)
 }
 
 /// Where a type's messages and marks arrive; the sub-path is the shard.

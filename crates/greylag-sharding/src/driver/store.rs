@@ -17,6 +17,7 @@ use greylag_persistence::Stores;
 
 use self::ddata::DdataStore;
 pub(crate) use self::persistence::{PersistenceStore, persistence_id};
+use super::coordinated::Coordinated;
 use crate::fingerprint::Fingerprint;
 use crate::ids::EntityTypeName;
 use crate::machine::coordinator::{StateEvent, StoredState};
@@ -79,10 +80,13 @@ impl Backend {
         name: &EntityTypeName,
         fingerprint: &Fingerprint,
         settings: &ShardingSettings,
+        coordinated: &Arc<Coordinated>,
     ) -> Arc<dyn StateStore> {
         match self {
             Self::Ddata(replicator) => Arc::new(DdataStore::new(name, replicator.clone(), settings)),
-            Self::Persistence(stores) => Arc::new(PersistenceStore::new(name, stores, fingerprint, settings)),
+            Self::Persistence(stores) => {
+                Arc::new(PersistenceStore::new(name, stores, fingerprint, settings).counting(coordinated.clone()))
+            }
         }
     }
 }

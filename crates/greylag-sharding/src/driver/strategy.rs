@@ -29,7 +29,7 @@ impl StrategySetup<'_> {
         self.name
     }
 
-    /// How many shards the type has.
+    /// How many shards the type has; 0 if its extractor names them freely.
     pub fn number_of_shards(&self) -> u32 {
         self.number_of_shards
     }

@@ -3,6 +3,7 @@
 mod append_path;
 mod counting;
 mod hosting;
+mod idle;
 mod silence;
 mod stops;
 mod threads;

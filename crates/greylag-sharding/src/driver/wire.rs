@@ -5,12 +5,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Instant;
 
 use bytes::Bytes;
 use greylag_core::{CodecId, DeadLetterReason, Manifest, ReplyScope, UniqueAddress};
 use greylag_transport::{Inbound, Receiver};
 
+use super::clock;
 use super::shared::{Shared, undelivered};
 use crate::frame;
 use crate::ids::ShardId;
@@ -63,8 +63,8 @@ impl<M: Send + 'static> Receiver for Wire<M> {
 
 fn shard_of<M: Send + 'static>(shared: &Shared<M>, message: &Inbound) -> Result<(ShardId, u32), DeadLetterReason> {
     let shard = ShardId::new(message.recipient.sub_path.clone().ok_or(DeadLetterReason::InvalidShardId)?)?;
-    let index = shard.index().filter(|index| shared.shard(*index).is_some());
-    Ok((shard, index.ok_or(DeadLetterReason::InvalidShardId)?))
+    let number = shared.meet(&shard)?;
+    Ok((shard, number))
 }
 
 fn on_mark<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Result<(), DeadLetterReason> {
@@ -84,7 +84,7 @@ fn on_frame<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Re
     }
     let stamp = header.stamp;
     let ask =
-        message.ask.map(|ask| Box::new(AskTag::of_another(message.from.clone(), ask.id, Instant::now(), ask.budget)));
+        message.ask.map(|ask| Box::new(AskTag::of_another(message.from.clone(), ask.id, clock::now(), ask.budget)));
     let bytes = payload.len();
     let content = Content::Bytes { codec: message.codec, manifest: message.manifest.clone(), payload };
     let mut parcel = Parcel::of_wire(header.id, content, ask, bytes);

@@ -40,6 +40,18 @@ pub trait EntityCtx<M> {
         map: impl FnOnce(Result<Terminated, WatchError>) -> M + Send + 'static,
     );
 
+    /// Watches one incarnation of an entity, wherever it lives: `map` makes its end a message to this entity, once, when it
+    /// has stopped, failed and been replaced, or been killed with its shard, or when its node is no member any more. An
+    /// incarnation that has ended already is told of at once. A name never ends, so an entity is watched by the address
+    /// that it has given of itself: [`EntityCtx::direct_ref`]. Otherwise as [`EntityCtx::watch`].
+    fn watch_entity(
+        &mut self,
+        entity: &DirectRef,
+        map: impl FnOnce(Result<Terminated, WatchError>) -> M + Send + 'static,
+    ) {
+        self.watch(&entity.recipient(), &entity.node, map);
+    }
+
     /// The entity's shard; empty outside of any shard.
     fn shard(&self) -> &str;
 
@@ -52,7 +64,9 @@ pub trait EntityCtx<M> {
     /// The process that it lives in.
     fn node(&self) -> Option<&UniqueAddress>;
 
-    /// The address of this incarnation alone: what is sent to it skips routing and starts no entity. Source: sharding §4.11.
+    /// The address of this incarnation alone: what is sent to it skips routing and starts no entity
+    /// ([`Region::tell_direct`](crate::Region::tell_direct)), and others may watch it ([`EntityCtx::watch_entity`]). It may
+    /// stand in a message. Source: sharding §4.11.
     fn direct_ref(&mut self) -> Option<DirectRef>;
 }
 
@@ -112,7 +126,10 @@ impl<M: Send + 'static> EntityCtx<M> for Ctx<'_, M> {
 
     fn direct_ref(&mut self) -> Option<DirectRef> {
         let host = self.host()?;
-        let direct = DirectRef::of(self.node()?, host.entity_type(), host.shard(), host.incarnation());
+        let node = node_of(self)?;
+        let direct = DirectRef::of(node.remoting.self_address(), host.entity_type(), host.shard(), host.incarnation());
+        // Before another part of the program has the address: a watch that came first would find nothing.
+        node.watchables.register(&*node.remoting, &direct);
         self.wishes_mut().direct = true;
         Some(direct)
     }

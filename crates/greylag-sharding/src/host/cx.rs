@@ -15,12 +15,13 @@ use std::time::{Duration, Instant};
 
 use greylag_core::{Generation, TimerKey, UniqueAddress};
 use greylag_persistence::{BlockingPoolFull, Ctx, Host, Message, Pace, Request, SharedHost, Wishes};
-use greylag_transport::Remoting;
+use greylag_transport::{Recipient, Remoting};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Fenced;
 use crate::driver::Node;
 use crate::held::discard;
-use crate::ids::{EntityId, EntityTypeName, ShardId};
+use crate::ids::{EntityId, EntityTypeName, ShardId, percent_encode};
 use crate::parcel::FAR;
 
 /// What asynchronous work comes back as.
@@ -298,6 +299,28 @@ pub struct DirectRef {
 impl DirectRef {
     pub(crate) fn of(node: &UniqueAddress, entity_type: &str, shard: &str, instance: u64) -> Self {
         Self { node: node.clone(), path: format!("{entity_type}|{shard}").into(), instance }
+    }
+
+    /// What a watcher names to the transport of [`DirectRef::node`] to hear of the incarnation's end. An address that
+    /// [`EntityCtx::direct_ref`](crate::EntityCtx::direct_ref) gave can be watched; see [`EntityCtx::watch_entity`](crate::EntityCtx::watch_entity).
+    pub fn recipient(&self) -> Recipient {
+        let (entity_type, shard) = self.path.split_once('|').unwrap_or((&self.path, ""));
+        let (entity_type, shard) = (percent_encode(entity_type), percent_encode(shard));
+        Recipient::new(format!("sharding-entity/{entity_type}/{shard}/{}", self.instance))
+    }
+}
+
+/// As a node, a path and an instance.
+impl Serialize for DirectRef {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (&self.node, &*self.path, self.instance).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for DirectRef {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (node, path, instance) = <(UniqueAddress, String, u64)>::deserialize(deserializer)?;
+        Ok(Self { node, path: path.into(), instance })
     }
 }
 

@@ -29,6 +29,7 @@ mod stuck;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod uses;
 mod wheel;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -44,6 +45,7 @@ pub use remembering::{InvalidTransition, Remembered, StoreUpdate};
 pub(crate) use repeats::{Beat, Fired, Repeats};
 pub(crate) use stuck::{Look, StuckHandler};
 pub use timers::STOP_WARN_AFTER;
+pub use uses::Uses;
 
 use crate::entity::{Backoff, Directive, FailureCause, Failures, Supervision, Verdict};
 use crate::host::Suspension;
@@ -107,6 +109,7 @@ pub struct Shard<E, P> {
     active: Strategy,
     /// Slots that the strategy has chosen, to be asked to stop when the input has been handled.
     victims: Vec<u32>,
+    uses: Uses,
     life: Life,
     leftovers: Vec<(EntityId, P)>,
     /// Of a type that remembers its entities.
@@ -131,6 +134,7 @@ impl<E, P: Weigh> Shard<E, P> {
             // Its part of the limit follows once the region has counted its shards.
             active: Strategy::new(passivation, passivation.active_entity_limit().unwrap_or(usize::MAX)),
             victims: Vec::new(),
+            uses: Uses::default(),
             supervision,
             slots: Slab::default(),
             index: Index::default(),
@@ -187,6 +191,7 @@ impl<E, P: Weigh> Shard<E, P> {
     /// Asks the entities that the strategy has chosen to stop.
     fn passivate_victims(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
         for at in std::mem::take(&mut self.victims) {
+            self.uses.evicted += 1;
             self.request_stop(now, at, out);
         }
     }
@@ -222,6 +227,11 @@ impl<E, P: Weigh> Shard<E, P> {
     /// Entities that live or have messages waiting.
     pub fn entity_count(&self) -> usize {
         self.slots.live()
+    }
+
+    /// How its entities were used so far.
+    pub fn uses(&self) -> Uses {
+        self.uses
     }
 
     /// Whether [`Effect::Stopped`] was given.
@@ -270,6 +280,7 @@ impl<E, P: Weigh> Shard<E, P> {
             slot.touched = tick;
             // What waits behind a stop request is for the next incarnation, which counts when it starts.
             if !slot.stop_requested {
+                self.uses.hits += 1;
                 self.active.touched(at, hash, &mut self.victims);
             }
         }
@@ -289,6 +300,7 @@ impl<E, P: Weigh> Shard<E, P> {
             self.leftovers.push((id, payload));
             return;
         }
+        self.uses.misses += 1;
         let may_start = self.may_start(&id);
         let at = self.slots.insert(id);
         self.index.insert(hash, at);
@@ -863,6 +875,7 @@ impl<E, P: Weigh> Shard<E, P> {
             } else if waits {
                 self.idle.watch_again(at, self.tick);
             } else {
+                self.uses.evicted += 1;
                 self.request_stop(now, at, out);
             }
         }

@@ -1,7 +1,7 @@
 //! Runs the keeper of a daemon process wherever the cluster's singleton puts it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use greylag_cluster::{Mailbox, Pulse};
 use greylag_core::ReplyTo;
@@ -11,6 +11,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::command::Command;
 use super::store::{Commit, RecordStore};
 use crate::driver::Region;
+use crate::driver::clock;
 use crate::ids::ShardId;
 use crate::machine::daemon::{Answer, Effect, Input, Keeper, KeeperConfig};
 
@@ -85,7 +86,7 @@ impl<M: Send + 'static> Keeping<M> {
             if !may_go_on {
                 return;
             }
-            keeper.handle(Instant::now(), input, &mut effects);
+            keeper.handle(clock::now(), input, &mut effects);
         }
     }
 }

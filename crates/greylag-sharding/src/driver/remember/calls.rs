@@ -6,6 +6,8 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::ShardMemory;
+use crate::driver::clock;
+use crate::driver::histogram::WriteRecorder;
 use crate::driver::shard::Control;
 use crate::inbox::Inbox;
 use crate::machine::shard::StoreUpdate;
@@ -15,6 +17,7 @@ pub(crate) struct StoreCalls<M> {
     store: Arc<dyn ShardMemory>,
     control: Arc<Inbox<Control<M>>>,
     runtime: Handle,
+    writes: Arc<WriteRecorder>,
     load: Option<AbortHandle>,
     update: Option<AbortHandle>,
     /// It was told that another kind of store would be the better one.
@@ -22,8 +25,13 @@ pub(crate) struct StoreCalls<M> {
 }
 
 impl<M: Send + 'static> StoreCalls<M> {
-    pub(crate) fn new(store: Arc<dyn ShardMemory>, control: Arc<Inbox<Control<M>>>, runtime: Handle) -> Self {
-        Self { store, control, runtime, load: None, update: None, is_told: false }
+    pub(crate) fn new(
+        store: Arc<dyn ShardMemory>,
+        control: Arc<Inbox<Control<M>>>,
+        runtime: Handle,
+        writes: Arc<WriteRecorder>,
+    ) -> Self {
+        Self { store, control, runtime, writes, load: None, update: None, is_told: false }
     }
 
     /// Reads everything; a read that is under way is given up for it.
@@ -44,9 +52,12 @@ impl<M: Send + 'static> StoreCalls<M> {
 
     /// Writes a change; the one before it was answered.
     pub(crate) fn update(&mut self, number: u64, update: StoreUpdate) {
-        let (store, control) = (self.store.clone(), self.control.clone());
+        let (store, control, writes) = (self.store.clone(), self.control.clone(), self.writes.clone());
+        let (began, ids) = (clock::now(), update.starts.len() + update.stops.len());
         let task = self.runtime.spawn(async move {
-            control.push_anyway(Control::Stored { number, result: store.update(update).await });
+            let result = store.update(update).await;
+            writes.record(clock::now().saturating_duration_since(began), ids);
+            control.push_anyway(Control::Stored { number, result });
         });
         self.update = Some(task.abort_handle());
     }

@@ -3,13 +3,14 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use greylag_core::EntityError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::driver::clock;
 use crate::driver::shared::Shared;
 use crate::ids::{EntityId, ShardId};
 use crate::remember::starter::{Effect, Input, Starter};
@@ -56,7 +57,7 @@ impl StarterTask {
             };
             // What was refused is asked for again by its deadline.
             let Some(input) = input else { continue };
-            self.machine.handle(Instant::now(), input, &mut effects);
+            self.machine.handle(clock::now(), input, &mut effects);
             let Some(shared) = shared.upgrade() else { return };
             for effect in effects.drain(..) {
                 match effect {

@@ -28,6 +28,11 @@ impl RememberStore {
         Self::Custom(Arc::new(store))
     }
 
+    /// Whether it can keep the entities of a shard by this name: ids of histories have a bound. Source: sharding §4.8.
+    pub(crate) fn has_room_for(&self, name: &EntityTypeName, shard: &ShardId) -> bool {
+        !matches!(self, Self::EventSourced) || super::journal::shard_persistence_id(name, shard).is_some()
+    }
+
     /// The name by which nodes compare their stores, and configuration files name them.
     pub fn name(&self) -> &'static str {
         match self {

@@ -13,6 +13,7 @@
 //! Source: sharding §2.14, §4.8.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use greylag_persistence::{AppendError, PersistenceId, SeqNr, StoreFailure, Stores};
@@ -21,6 +22,7 @@ use tokio::sync::Mutex;
 use super::failures::Failures;
 use super::log::{Claimed, Fold, Format, Log, Trouble};
 use super::{NotCommitted, StateStore, Unreadable};
+use crate::driver::coordinated::Coordinated;
 use crate::driver::node::horizon;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{EntityTypeName, ShardId};
@@ -62,6 +64,7 @@ pub(crate) struct PersistenceStore {
     fingerprint: Fingerprint,
     log: Log,
     strict: bool,
+    coordinated: Arc<Coordinated>,
     /// What this incarnation may append to; `None` before it has read, and once it may append no more.
     history: Mutex<Option<History>>,
 }
@@ -108,8 +111,14 @@ impl PersistenceStore {
             fingerprint: fingerprint.clone(),
             log: Log::new(name, persistence_id(name), FORMAT, stores, settings),
             strict: settings.journal.strict_recovery,
+            coordinated: Arc::default(),
             history: Mutex::new(None),
         }
+    }
+
+    /// Counts repairs there.
+    pub(crate) fn counting(self, coordinated: Arc<Coordinated>) -> Self {
+        Self { coordinated, ..self }
     }
 
     /// Claims the history and reads it whole.
@@ -122,6 +131,7 @@ impl PersistenceStore {
         if let Some(first) = replay.first_repair() {
             let (name, recovery_repairs) = (&self.name, replay.repairs());
             tracing::warn!(entity_type = %name, recovery_repairs, %first, "the coordinator's history was repaired");
+            self.coordinated.repaired(recovery_repairs);
         }
         let Claimed { epoch, last, read } = claimed;
         tracing::debug!(entity_type = %self.name, %last, %epoch, %replay, "coordinator state was read");

@@ -6,10 +6,14 @@ use std::pin::pin;
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt;
 use futures::future::{Either, select};
-use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest};
+use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Generation, Manifest, UniqueAddress};
 use greylag_persistence::EntityStats;
 
 use super::*;
+use crate::ids::{EntityId, RegionId};
+use crate::machine::message::Stamp;
+use crate::machine::region::Input;
+use crate::parcel::Parcel;
 
 /// Takes long to encode a state.
 struct SlowCodec;
@@ -97,4 +101,20 @@ async fn entities_with_a_durable_state_are_counted() {
     let stats = sharding.stores().unwrap().entity_stats()[""];
     let expected = EntityStats { recoveries: 1, writes: 1, unhandled: 1, ..EntityStats::default() };
     assert_eq!(EntityStats { recovery_time: Duration::ZERO, longest_recovery: Duration::ZERO, ..stats }, expected);
+}
+
+/// A message that came by a route of an earlier allocation: its sender is told of the newer one, and that is counted.
+#[tokio::test]
+async fn stale_routes_are_counted() {
+    let sharding = alone(ShardingSettings::test()).await;
+    let counters = sharding.init(counters()).unwrap();
+    get(&counters, "1").await;
+    let (shard, node) = (counters.shard_of("1").unwrap(), "b:1#9".parse::<UniqueAddress>().unwrap());
+    let origin = RegionId { node: node.clone(), incarnation: 1 };
+    let generation = Generation::new(1, 1).unwrap();
+    let stamp = Stamp { generation, origin, first: generation, hops: 0, leftover: false };
+    let parcel = Parcel::local(EntityId::new("1").unwrap(), Command::Add(1), None);
+    assert_eq!(counters.metrics().stale_routes, 0);
+    counters.0.input_with(parcel, |message| Input::Frame { node, shard, stamp, message });
+    assert_eq!(counters.metrics().stale_routes, 1);
 }

@@ -254,7 +254,9 @@ async fn a_contradiction_is_repaired_once_for_all_unless_reading_is_strict() {
     };
     let world = World::new();
     world.append(contradicting()).await;
-    assert_eq!(world.store().read().await.unwrap().homes.len(), 1);
+    let counted = Arc::<Coordinated>::default();
+    assert_eq!(world.store().counting(counted.clone()).read().await.unwrap().homes.len(), 1);
+    assert_eq!(counted.metrics(true).recovery_repairs, 1);
     wait_until(|| world.saved() == [5]).await;
     let strict = world.strict();
     assert_eq!(strict.store().read().await.unwrap().homes.len(), 1, "the snapshot stands for what was repaired");

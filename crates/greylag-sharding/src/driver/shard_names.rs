@@ -1,0 +1,124 @@
+//! The shards of a type, and the numbers under which this node keeps their routes.
+//!
+//! Shards of most extractors are numbered, and their numbers serve. Where an extractor names them freely, each node numbers
+//! the names as it meets them, in its own order: such a number stands in this node's memory alone, and other nodes are told
+//! the name. Numbers are never taken back, so there is a bound.
+//!
+//! Source: sharding §1.1, §1.3.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::{PoisonError, RwLock};
+
+use greylag_core::DeadLetterReason;
+
+use crate::ids::ShardId;
+
+/// Most names of one type: as many as there may be numbered shards.
+const MAX_NAMES: usize = 1_000_000;
+
+/// See the module's description.
+pub(crate) enum ShardNames {
+    /// From 0 on, as the extractor numbers them.
+    Numbered(Box<[ShardId]>),
+    /// As they were met.
+    Free(RwLock<Met>),
+}
+
+/// Names come from programs and peers, so the map's seed is drawn by each process.
+#[derive(Default)]
+pub(crate) struct Met {
+    numbers: HashMap<ShardId, u32>,
+    names: Vec<ShardId>,
+}
+
+impl ShardNames {
+    /// Of so many shards, or of any that may come.
+    pub(crate) fn new(count: Option<NonZeroU32>) -> Self {
+        match count {
+            Some(count) => Self::Numbered((0..count.get()).map(ShardId::from_index).collect()),
+            None => Self::Free(RwLock::default()),
+        }
+    }
+
+    /// The number of a shard that is known here.
+    pub(crate) fn number(&self, shard: &ShardId) -> Option<u32> {
+        match self {
+            Self::Numbered(all) => shard.index().filter(|index| (*index as usize) < all.len()),
+            Self::Free(met) => met.read().unwrap_or_else(PoisonError::into_inner).numbers.get(shard).copied(),
+        }
+    }
+
+    /// The number of a shard, which is known from now on.
+    ///
+    /// # Errors
+    /// [`DeadLetterReason::InvalidShardId`] if the type has no such shard, or too many.
+    pub(crate) fn meet(&self, shard: &ShardId) -> Result<u32, DeadLetterReason> {
+        if let Some(known) = self.number(shard) {
+            return Ok(known);
+        }
+        let Self::Free(met) = self else { return Err(DeadLetterReason::InvalidShardId) };
+        let mut met = met.write().unwrap_or_else(PoisonError::into_inner);
+        // Another task may have met it meanwhile.
+        if let Some(known) = met.numbers.get(shard) {
+            return Ok(*known);
+        }
+        if met.names.len() >= MAX_NAMES {
+            return Err(DeadLetterReason::InvalidShardId);
+        }
+        let number = u32::try_from(met.names.len()).expect("fewer than the bound");
+        met.names.push(shard.clone());
+        met.numbers.insert(shard.clone(), number);
+        Ok(number)
+    }
+
+    /// The shard with a number.
+    pub(crate) fn name(&self, number: u32) -> Option<ShardId> {
+        match self {
+            Self::Numbered(all) => all.get(number as usize).cloned(),
+            Self::Free(met) => met.read().unwrap_or_else(PoisonError::into_inner).names.get(number as usize).cloned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shard(name: &str) -> ShardId {
+        ShardId::new(name).unwrap()
+    }
+
+    #[test]
+    fn numbered_shards_are_known_and_no_other_is_taken() {
+        let names = ShardNames::new(NonZeroU32::new(3));
+        assert_eq!((names.number(&shard("2")), names.meet(&shard("0"))), (Some(2), Ok(0)));
+        for other in ["3", "02", "berlin"] {
+            assert_eq!(names.number(&shard(other)), None);
+            assert_eq!(names.meet(&shard(other)), Err(DeadLetterReason::InvalidShardId));
+        }
+        assert_eq!((names.name(2), names.name(3)), (Some(shard("2")), None));
+    }
+
+    #[test]
+    fn free_names_are_numbered_as_they_are_met() {
+        let names = ShardNames::new(None);
+        assert_eq!(names.number(&shard("berlin")), None);
+        assert_eq!(
+            ["berlin", "lagos", "berlin", "7"].map(|name| names.meet(&shard(name))),
+            [Ok(0), Ok(1), Ok(0), Ok(2)]
+        );
+        assert_eq!((names.number(&shard("7")), names.name(1)), (Some(2), Some(shard("lagos"))));
+        assert_eq!(names.name(3), None);
+    }
+
+    #[test]
+    fn there_are_no_more_free_names_than_numbered_shards_may_be() {
+        let names = ShardNames::new(None);
+        for index in 0..MAX_NAMES as u32 {
+            names.meet(&ShardId::from_index(index)).unwrap();
+        }
+        assert_eq!(names.meet(&shard("one more")), Err(DeadLetterReason::InvalidShardId));
+        assert_eq!(names.meet(&ShardId::from_index(5)), Ok(5), "what is known stays");
+    }
+}

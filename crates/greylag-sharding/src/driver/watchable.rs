@@ -1,0 +1,79 @@
+//! Incarnations that can be watched: each is a recipient of the transport for as long as it lives.
+//!
+//! An incarnation is registered when it asks for its address, before any other part of the program can have that; most never
+//! ask, and cost nothing. What is sent to the recipient is dropped: messages to an incarnation take another way.
+//!
+//! Source: cluster T30, sharding §4.11.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use greylag_transport::{Inbound, Receiver, Remoting};
+
+use super::node::Node;
+use crate::host::DirectRef;
+use crate::machine::shard::SlotId;
+
+/// The registered incarnations of a node, with their paths.
+#[derive(Default)]
+pub(crate) struct Watchables(Mutex<BTreeMap<u64, Arc<str>>>);
+
+struct Deaf;
+
+impl Receiver for Deaf {
+    fn receive(&self, _: Inbound) {}
+}
+
+impl Watchables {
+    /// The incarnation can be watched from now on. It is called by the incarnation's own shard, and so is its end.
+    pub(crate) fn register(&self, remoting: &dyn Remoting, incarnation: &DirectRef) {
+        let path = incarnation.recipient().path;
+        let is_new = self.lock().insert(incarnation.instance, path.clone()).is_none();
+        if is_new {
+            remoting.register(&path, Arc::new(Deaf));
+        }
+    }
+
+    fn end(&self, remoting: &dyn Remoting, incarnation: u64) {
+        let path = self.lock().remove(&incarnation);
+        if let Some(path) = path {
+            remoting.unregister(&path);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<str>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The incarnations of one shard that can be watched. Those that are left end with this.
+pub(crate) struct Addressed {
+    node: Arc<Node>,
+    incarnations: BTreeMap<SlotId, u64>,
+}
+
+impl Addressed {
+    pub(crate) fn new(node: Arc<Node>) -> Self {
+        Self { node, incarnations: BTreeMap::new() }
+    }
+
+    /// A handler of the incarnation has asked for its address.
+    pub(crate) fn note(&mut self, slot: SlotId, incarnation: u64) {
+        self.incarnations.insert(slot, incarnation);
+    }
+
+    /// The incarnation of the slot has ended: its watchers are told.
+    pub(crate) fn end(&mut self, slot: SlotId) {
+        if let Some(incarnation) = self.incarnations.remove(&slot) {
+            self.node.watchables.end(&*self.node.remoting, incarnation);
+        }
+    }
+}
+
+impl Drop for Addressed {
+    fn drop(&mut self) {
+        for incarnation in std::mem::take(&mut self.incarnations).into_values() {
+            self.node.watchables.end(&*self.node.remoting, incarnation);
+        }
+    }
+}
