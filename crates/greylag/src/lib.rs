@@ -55,9 +55,11 @@
 //! `lease-postgres` on request.
 //!
 //! Settings come from the program, the environment and a TOML file: [`config`]. Programs to read:
-//! `examples/counter`, `examples/singleton` (one till in the whole cluster, reached from every node; [`SingletonInstance`]),
-//! `examples/daemon` (workers that live once each; [`Node::daemon_process`]), `examples/job-scheduler` (jobs that go on by
-//! themselves after a restart), `examples/storefront`;
+//! `examples/counter`, `examples/rate-limiter` (in memory, with a timer, gone when nobody asks), `examples/orders` (two types
+//! that talk), `examples/web` (a web server in front of what other nodes host; [`NodeBuilder::proxy`]),
+//! `examples/rolling-restart` (nodes leave and come while a client asks), `examples/job-scheduler` (jobs that go on by
+//! themselves after a restart), `examples/daemon` (workers that live once each; [`Node::daemon_process`]),
+//! `examples/singleton` (one till in the whole cluster, reached from every node; [`SingletonInstance`]), `examples/storefront`;
 //! of entities that persist, without a cluster, `examples/bank-account` and `examples/read-side`;
 //! of replicated data ([`Node::replicated`]) `examples/cart`, `examples/voting` and, without a cluster, `examples/replicator`.
 

@@ -1,4 +1,7 @@
 //! What most programs name.
+//!
+//! Neither of the two types `Signal` is here, an entity's (`greylag::sharding::Signal`) and that of one with a history
+//! (`greylag::persistence::Signal`): a program that names one says which.
 
 pub use greylag_cluster::{Mailbox, NoMessages, SingletonContext, SingletonRef};
 pub use greylag_codec::{json, prost};
@@ -16,8 +19,9 @@ pub use greylag_persistence::{
 };
 #[cfg(feature = "sharding")]
 pub use greylag_sharding::{
-    AskError, DaemonInit, DaemonProcesses, Entity, EntityCtx, EntityInit, EntityKey, EntityRef, EntityType, Failure,
-    Passivation, Region, SendError, Sharding,
+    AskError, Backoff, DaemonInit, DaemonProcesses, DirectRef, Directive, Entity, EntityCtx, EntityInit, EntityKey,
+    EntityRef, EntityType, ExternalAllocation, Extractor, Failure, InitError, NotStarted, Passivation, Region,
+    RememberStore, SendError, Sharding, Supervision,
 };
 pub use serde::{Deserialize, Serialize};
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use greylag::core::DeadLetterReason;
 use greylag::prelude::*;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -115,21 +116,47 @@ mod counter {
         }
     }
 
+    /// What a web node says of the counters.
+    fn from_the_web(builder: NodeBuilder) -> NodeBuilder {
+        builder.proxy(COUNTER.proxy().role("counters").commands(json("counter.command")))
+    }
+
+    /// Counters, where they are hosted.
+    fn hosted(builder: NodeBuilder, stores: &Stores) -> NodeBuilder {
+        let counters = EntityType::event_sourced(COUNTER, |_| Ok(Counter))
+            .role("counters")
+            .commands(json("counter.command"))
+            .events(json("counter.incremented"));
+        builder.stores(stores.clone()).entity(counters)
+    }
+
+    /// Page 4 on one node: with both roles it is its own web node; with the web's alone it says that no node hosts, and
+    /// that it may be tried again.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn page_4_a_web_node_alone_hosts_too_or_says_that_no_node_does() {
+        let stores = Stores::in_memory_shared();
+        let nodes = cluster(1, |_, builder| from_the_web(hosted(builder.roles(["web", "counters"]), &stores))).await;
+        nodes[0].entity_ref(COUNTER, "geese").tell(Command::Increment).expect("it is taken");
+        assert_eq!(handler(nodes[0].clone(), "geese".to_owned()).await, Ok("1".to_owned()));
+        end(nodes).await;
+
+        let nodes = cluster(1, |_, builder| from_the_web(builder.roles(["web"]))).await;
+        let asked = nodes[0].entity_ref(COUNTER, "geese").ask(Command::Get).timeout(PATIENCE).await;
+        let error = asked.expect_err("no node has the role");
+        assert_eq!((&error, error.is_retryable()), (&AskError::Dropped(DeadLetterReason::NoHost), true));
+        end(nodes).await;
+    }
+
     /// Page 4: a node that hosts nothing.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn page_4_a_node_that_hosts_nothing_reaches_what_others_host() {
         let stores = Stores::in_memory_shared();
         let nodes = cluster(3, |number, builder| {
             if number == 0 {
-                return builder
-                    .roles(["web"])
-                    .proxy(COUNTER.proxy().role("counters").commands(json("counter.command")));
+                from_the_web(builder.roles(["web"]))
+            } else {
+                hosted(builder.roles(["counters"]), &stores)
             }
-            let counters = EntityType::event_sourced(COUNTER, |_| Ok(Counter))
-                .role("counters")
-                .commands(json("counter.command"))
-                .events(json("counter.incremented"));
-            builder.roles(["counters"]).stores(stores.clone()).entity(counters)
         })
         .await;
         let web = &nodes[0];

@@ -1,17 +1,22 @@
-//! A cluster that starts, works and stops as it should says nothing loudly. A test program of its own, since what listens
-//! to the log is one per process.
+//! A cluster that starts, works, moves its shards and stops as it should says nothing loudly. A test program of its own,
+//! since what listens to the log is one per process.
 
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use greylag::cluster::{MemberStatus, Singleton};
 use greylag::crdt::GCounter;
 use greylag::ddata::{Key, TypeTable, WriteLevel};
 use greylag::prelude::*;
-use serde::{Deserialize, Serialize};
+use greylag::sharding::fingerprint::StateStoreMode;
+use tokio::task::JoinHandle;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The log of this process. Tests that listen to it take turns.
+static LOG: LazyLock<tokio::sync::Mutex<Log>> = LazyLock::new(|| tokio::sync::Mutex::new(Log::keep()));
 
 /// The warnings and errors of this process.
 #[derive(Clone, Default)]
@@ -113,7 +118,7 @@ async fn all_up(nodes: &[Node]) {
 /// Three nodes of one list of seeds start at once, work, and stop: one after the other, and all together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_normal_start_and_a_normal_stop_warn_of_nothing() {
-    let log = Log::keep();
+    let log = LOG.lock().await;
     for together in [false, true] {
         let ports = [free_port(), free_port(), free_port()];
         let seeds = ports.map(|port| format!("127.0.0.1:{port}"));
@@ -134,4 +139,163 @@ async fn a_normal_start_and_a_normal_stop_warn_of_nothing() {
         drop(nodes);
         assert_eq!(log.loud(), Vec::<String>::new(), "together: {together}");
     }
+}
+
+const COUNTER: EntityKey<Increment> = EntityKey::new("Counter");
+const PLACED: EntityKey<Take> = EntityKey::new("Placed");
+/// How long dials may fail before it is said loudly.
+const DIAL_PATIENCE: Duration = Duration::from_secs(5);
+/// Shards of each type, and entities that are asked.
+const SHARDS: usize = 30;
+
+#[derive(Serialize, Deserialize)]
+struct Increment {
+    reply_to: ReplyTo<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Incremented;
+
+struct Counter;
+
+impl EventSourced for Counter {
+    type Command = Increment;
+    type Event = Incremented;
+    type State = u64;
+
+    fn on_command(&mut self, _: &mut Ctx<'_, Increment>, _: &u64, Increment { reply_to }: Increment) -> Effect<Self> {
+        Effect::<Self>::persist(Incremented).then_reply(reply_to, |count| *count)
+    }
+
+    fn apply(count: &mut u64, _: &Incremented) {
+        *count += 1;
+    }
+}
+
+/// A node with a type whose shards the strategy places, and one whose shards the test does.
+async fn host(seeds: &[String], mode: StateStoreMode, stores: &Stores) -> Node {
+    let counters = EntityType::event_sourced(COUNTER, |_| Ok(Counter)).commands(json("increment"));
+    let placed = EntityType::new(PLACED, |_| Ok(Ticket::default())).codec(json("take"));
+    let builder = Node::builder("moving").bind("127.0.0.1", 0).stores(stores.clone());
+    let builder = builder.seed_nodes(seeds).configure(move |settings| {
+        settings.transport.handshake_timeout = DIAL_PATIENCE;
+        settings.sharding.state_store_mode = mode;
+        settings.sharding.number_of_shards = SHARDS as u32;
+        settings.sharding.rebalance_interval = Duration::from_millis(500);
+        // A machine that is busy with other tests stops any handler for a while.
+        settings.sharding.runtime.slow_handler_threshold = PATIENCE;
+    });
+    let builder = builder.entity(counters.events(json("incremented")));
+    builder.entity(placed.allocation(ExternalAllocation::default())).start().await.expect("it joins")
+}
+
+/// Asks every entity from one node, again and again: each answer is one more than the one before.
+struct Load {
+    ends: Arc<AtomicBool>,
+    asking: JoinHandle<u64>,
+}
+
+impl Load {
+    /// `by` tells its counters from those of others.
+    fn begin(node: &Node, by: usize) -> Self {
+        let (node, ends) = (node.clone(), Arc::new(AtomicBool::new(false)));
+        let told = ends.clone();
+        let asking = tokio::spawn(async move {
+            let mut rounds = 0;
+            while !told.load(Ordering::Relaxed) {
+                rounds += 1;
+                for id in 0..SHARDS {
+                    let counter = node.entity_ref(COUNTER, format!("{by}-{id}"));
+                    let counted = counter.ask(|reply_to| Increment { reply_to }).timeout(PATIENCE).await;
+                    assert_eq!(counted, Ok(rounds), "counter {by}-{id}");
+                    let ticket = node.entity_ref(PLACED, format!("{by}-{id}"));
+                    let taken = ticket.ask(|reply_to| Take { reply_to }).timeout(PATIENCE).await;
+                    assert!(taken.is_ok_and(|taken| taken <= rounds), "ticket {by}-{id}");
+                }
+            }
+            rounds
+        });
+        Self { ends, asking }
+    }
+
+    /// Waits until it has ended; all was answered.
+    async fn end(self) {
+        self.ends.store(true, Ordering::Relaxed);
+        assert!(self.asking.await.expect("all is answered, in order") > 0);
+    }
+}
+
+/// Waits for what a node sees of the homes of shards.
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let waiting = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+}
+
+/// Whether a node has its part of the shards of counters: of as many nodes, all but a fifth of an equal share.
+fn has_its_share(node: &Node, of: usize) -> bool {
+    let homes = node.sharding().region(COUNTER).expect("set up").shard_homes();
+    let own = homes.get(node.unique_address()).copied().unwrap_or(0);
+    own > 0 && own * of * 5 >= homes.values().sum::<usize>() * 4
+}
+
+/// Moves every placed shard to a node, by the program's word.
+async fn move_all(asked: &Node, to: &Node) {
+    let region = asked.sharding().region(PLACED).expect("set up");
+    let shards: Vec<_> = (0..SHARDS as u32).map(greylag::sharding::ids::ShardId::from_index).collect();
+    let wanted: Vec<_> = shards.iter().map(|shard| (shard.clone(), to.address().clone())).collect();
+    asked.sharding().external_shards(&PLACED).update_shard_locations(wanted).await.expect("it is written");
+    let homed = || shards.iter().filter_map(|shard| region.shard_home(shard));
+    until("placed shards move", || homed().count() > 0 && homed().all(|home| home == *to.unique_address())).await;
+}
+
+/// api.md: under load nodes start, shards move by the program's word and by rebalance, the oldest node leaves, another
+/// comes, and all stop; every question is answered in order, and nothing is logged at WARN or above.
+async fn a_busy_life(mode: StateStoreMode) {
+    let log = LOG.lock().await;
+    let stores = Stores::in_memory_shared();
+    let one = host(&[], mode, &stores).await;
+    let of_one = Load::begin(&one, 1);
+    let mut seeds = vec![one.address().to_string()];
+    let two = host(&seeds, mode, &stores).await;
+    let of_two = Load::begin(&two, 2);
+    until("the second node gets its share", || has_its_share(&two, 2)).await;
+    let three = host(&seeds, mode, &stores).await;
+    let of_three = Load::begin(&three, 3);
+    until("the third node gets its share", || has_its_share(&three, 3)).await;
+    assert_eq!(log.loud(), Vec::<String>::new(), "start and rebalance, {mode}");
+
+    for to in [&two, &three] {
+        move_all(&two, to).await;
+    }
+    assert_eq!(log.loud(), Vec::<String>::new(), "move, {mode}");
+
+    of_one.end().await;
+    one.shutdown().await.expect("it leaves in order");
+    seeds.push(two.address().to_string());
+    let four = host(&seeds, mode, &stores).await;
+    until("the fourth node gets its share", || has_its_share(&four, 3)).await;
+    // Seeds are asked for other clusters also when they are gone.
+    tokio::time::sleep(DIAL_PATIENCE * 3 / 2).await;
+    assert_eq!(log.loud(), Vec::<String>::new(), "the oldest leaves and another comes, {mode}");
+
+    of_two.end().await;
+    two.shutdown().await.expect("it leaves in order");
+    of_three.end().await;
+    let ended = tokio::try_join!(three.shutdown(), four.shutdown());
+    ended.expect("they leave in order");
+    assert_eq!(log.loud(), Vec::<String>::new(), "stop, {mode}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_life_warns_of_nothing_with_homes_in_replicated_data() {
+    a_busy_life(StateStoreMode::Ddata).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_life_warns_of_nothing_with_homes_in_a_journal() {
+    a_busy_life(StateStoreMode::Persistence).await;
 }
