@@ -81,14 +81,7 @@ enum Task {
     /// Run real nodes in network namespaces and break them: kills, pauses, cuts, flapping. Needs root.
     Netns(PassedOn),
     /// Run the storefront again and again, killing a node at a random point each time.
-    Storefront {
-        /// How many runs.
-        #[arg(long, default_value_t = 20)]
-        runs: u32,
-        /// Where the random kill points begin; the same seed kills at the same points.
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-    },
+    Storefront(storefront::Runs),
     /// Saturate the data lanes of several node processes; fails if a member ever looks unreachable.
     Soak {
         /// How long the load lasts.
@@ -161,7 +154,7 @@ fn main() -> std::process::ExitCode {
         Task::JournalDamage { flips } => ci::journal_damage(flips),
         Task::Laws { histories, only } => ci::laws(histories, &only),
         Task::Netns(args) => ci::netns(&args.arguments),
-        Task::Storefront { runs, seed } => storefront::runs(runs, seed),
+        Task::Storefront(runs) => storefront::runs(&runs),
         Task::Soak { seconds, nodes } => ci::soak(seconds, nodes),
         Task::Attack { seconds, tls, lenient } => ci::attack(seconds, tls, lenient),
         Task::Fuzz { runs, only } => fuzz::fuzz(runs, &only),

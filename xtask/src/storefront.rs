@@ -4,19 +4,35 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use crate::run::{Failure, run, say};
 
-/// Runs the storefront `runs` times; every run must match.
-pub(crate) fn runs(runs: u32, seed: u64) -> Result<(), Failure> {
+/// What is run how often.
+#[derive(clap::Args)]
+pub(crate) struct Runs {
+    /// How many runs: one for each seed.
+    #[arg(long, visible_alias = "runs", default_value_t = 20)]
+    seeds: u32,
+    /// The first seed. A seed draws who is killed, and when.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where the coordinator of the shards keeps their homes.
+    #[arg(long, value_parser = ["ddata", "persistence"], default_value = "ddata")]
+    store_mode: String,
+}
+
+/// Runs the storefront once for each seed; every run must match.
+pub(crate) fn runs(Runs { seeds, seed, store_mode }: &Runs) -> Result<(), Failure> {
     run("cargo", &["build", "--release", "--package", "storefront"])?;
-    let mut rng = StdRng::seed_from_u64(seed);
-    for number in 1..=runs {
+    let last = seed.saturating_add(u64::from(*seeds));
+    for seed in *seed..last {
+        let mut rng = StdRng::seed_from_u64(seed);
         let at = rng.random_range(5..95).to_string();
         let victim = ["region", "coordinator"][rng.random_range(0..2)];
-        say(&format!("--- run {number} of {runs}: --kill {victim} --kill-at {at}"));
-        let arguments = ["--kill", victim, "--kill-at", &at, "--plain"];
+        say(&format!("--- seed {seed}: --store-mode {store_mode} --kill {victim} --kill-at {at}"));
+        let arguments = ["--store-mode", store_mode, "--kill", victim, "--kill-at", &at, "--plain"];
         let mut command = vec!["run", "--quiet", "--release", "--package", "storefront", "--"];
         command.extend(arguments);
-        run("cargo", &command).map_err(|failure| format!("run {number} of {runs} (seed {seed}): {failure}"))?;
+        let again = format!("cargo xtask storefront --store-mode {store_mode} --seeds 1 --seed {seed}");
+        run("cargo", &command).map_err(|failure| format!("seed {seed}: {failure}; again by `{again}`"))?;
     }
-    say(&format!("storefront: {runs} runs, {runs} matches (seed {seed})"));
+    say(&format!("storefront, store mode {store_mode}: {seeds} runs, {seeds} matches"));
     Ok(())
 }

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use greylag::sharding::ShardingSettings;
+use greylag::sharding::fingerprint::StateStoreMode;
 
 /// The name that all nodes share.
 const CLUSTER: &str = "storefront";
@@ -62,6 +63,9 @@ pub(crate) struct RunArguments {
     /// When it is killed: after so many per cent of the purchases.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
     kill_at: u8,
+    /// Where the coordinator of the shards keeps their homes.
+    #[arg(long, value_enum, default_value_t)]
+    store_mode: StoreMode,
     /// Where the journal lies. Default: a new directory that goes away at the end.
     #[arg(long)]
     data_dir: Option<PathBuf>,
@@ -91,10 +95,34 @@ pub(crate) enum Kill {
     None,
 }
 
+/// Where the coordinator of the shards keeps their homes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StoreMode {
+    /// In replicated data of the nodes.
+    #[default]
+    Ddata,
+    /// In the journal that is served to the nodes.
+    Persistence,
+}
+
+impl StoreMode {
+    /// As it stands on a command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ddata => "ddata",
+            Self::Persistence => "persistence",
+        }
+    }
+}
+
 /// Few shards and quick rounds, so that a new node gets its share within seconds; the cluster itself
 /// runs at its default settings.
-pub(crate) fn sharding_settings() -> ShardingSettings {
-    let mut settings = ShardingSettings { number_of_shards: 60, ..ShardingSettings::default() };
+pub(crate) fn sharding_settings(mode: StoreMode) -> ShardingSettings {
+    let state_store_mode = match mode {
+        StoreMode::Ddata => StateStoreMode::Ddata,
+        StoreMode::Persistence => StateStoreMode::Persistence,
+    };
+    let mut settings = ShardingSettings { number_of_shards: 60, state_store_mode, ..ShardingSettings::default() };
     settings.rebalance_interval = Duration::from_secs(1);
     settings
 }

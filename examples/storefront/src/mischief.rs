@@ -12,8 +12,8 @@ use crate::progress::Progress;
 use crate::run::Shop;
 use crate::{Failure, Kill, RunArguments};
 
-/// How long a new node may take to get its share.
-const SHARE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a new node may take to get its share, also on a machine that is busy.
+const SHARE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The plan, and how far it is.
 pub(crate) struct Mischief {

@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use crate::customer::{ROLE, customers};
 use crate::processes::{Tell, Told};
-use crate::{CLUSTER, Failure, sharding_settings};
+use crate::{CLUSTER, Failure, StoreMode, sharding_settings};
 
 /// What a node process is started with.
 #[derive(Debug, Clone, clap::Args)]
@@ -23,6 +23,9 @@ pub(crate) struct NodeArguments {
     /// Through whom to join.
     #[arg(long)]
     seed: String,
+    /// Where the coordinator of the shards keeps their homes.
+    #[arg(long, value_enum)]
+    store_mode: StoreMode,
     #[command(flatten)]
     admin: Admin,
     #[command(flatten)]
@@ -85,8 +88,14 @@ impl Admin {
 
 impl NodeArguments {
     /// The same, as a command line.
-    pub(crate) fn to_command_line(journal: &str, seed: &str, admin: Admin, tls: &TlsFiles) -> Vec<String> {
-        let required = ["--journal", journal, "--seed", seed].into_iter();
+    pub(crate) fn to_command_line(
+        journal: &str,
+        seed: &str,
+        mode: StoreMode,
+        admin: Admin,
+        tls: &TlsFiles,
+    ) -> Vec<String> {
+        let required = ["--journal", journal, "--seed", seed, "--store-mode", mode.name()].into_iter();
         let flags = [admin.management.then_some("--management"), admin.allow_writes.then_some("--allow-writes")];
         let plain = required.chain(flags.into_iter().flatten()).map(ToOwned::to_owned);
         plain.chain(tls.to_command_line()).collect()
@@ -102,7 +111,7 @@ pub(crate) async fn run(arguments: NodeArguments) -> Result<(), Failure> {
         .seed_nodes([arguments.seed])
         .stores(journal.stores())
         .configure(move |settings| {
-            settings.sharding = sharding_settings();
+            settings.sharding = sharding_settings(arguments.store_mode);
             settings.management = arguments.admin.settings();
             settings.transport.tls = arguments.tls.settings();
         })

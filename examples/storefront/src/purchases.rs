@@ -80,7 +80,7 @@ impl Purchases {
         loop {
             let line = reader.position().line();
             match reader.read_byte_record(&mut record) {
-                Ok(false) if !header => return Err(bad(Some(1), Why::Header(String::new()))),
+                Ok(false) if !header => return Err(bad(None, Why::Empty)),
                 Ok(false) => return Ok(purchases),
                 Ok(true) if !header => {
                     header = check_header(&record).map_err(|why| bad(Some(line), why))?;
@@ -195,6 +195,7 @@ pub(crate) struct BadFile {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Why {
     Unreadable(String),
+    Empty,
     Header(String),
     FieldCount(usize),
     Field { column: usize, name: &'static str, found: String, expected: &'static str },
@@ -208,6 +209,7 @@ impl fmt::Display for BadFile {
         }
         match &self.why {
             Why::Unreadable(error) => write!(f, ": cannot be read: {error}"),
+            Why::Empty => write!(f, ": the file is empty; its first line must be {:?}", COLUMNS.join(",")),
             Why::Header(found) => write!(f, ": the first line must be {:?}, found {found:?}", COLUMNS.join(",")),
             Why::FieldCount(found) => {
                 write!(f, ": expected {} fields ({}), found {found}", COLUMNS.len(), COLUMNS.join(","))
@@ -286,7 +288,9 @@ mod tests {
     fn other_columns_are_refused_even_when_bad_lines_are_skipped() {
         let expected = "line 1: the first line must be \"customer_id,date,quantity,amount_usd\"";
         assert!(read("a,b\n1,2\n", true).unwrap_err().contains(expected));
-        assert!(read("", true).unwrap_err().contains(expected));
+        assert!(
+            read("", true).unwrap_err().contains("p.csv: the file is empty; its first line must be \"customer_id,")
+        );
         assert!(read(&format!("\u{feff}{HEAD}"), false).is_ok());
     }
 

@@ -21,7 +21,7 @@ use crate::processes::NodeProcess;
 use crate::progress::{Progress, say};
 use crate::purchases::{PurchaseLine, Purchases, Totals};
 use crate::report::{Report, thousands};
-use crate::{CLUSTER, Failure, RunArguments, sharding_settings};
+use crate::{CLUSTER, Failure, RunArguments, StoreMode, sharding_settings};
 
 /// Node processes at the start.
 const NODES: usize = 3;
@@ -39,7 +39,7 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<bool, Failure> {
     let purchases = Purchases::read(&input, arguments.skip_bad_lines)?;
     say(&format!("{}: {} purchases", input.display(), thousands(purchases.lines.len() as u64)));
     let directory = DataDirectory::new(arguments.data_dir.as_deref())?;
-    let mut shop = Shop::open(&directory.path, arguments.admin, arguments.tls.clone()).await?;
+    let mut shop = Shop::open(&directory.path, &arguments).await?;
     let report = shop.serve(&purchases, &arguments).await;
     if let Ok(report) = &report {
         say(&report.to_string());
@@ -77,6 +77,7 @@ pub(crate) struct Shop {
     pub(crate) node: Node,
     /// Its way to the customers.
     pub(crate) region: Region<CustomerMessage>,
+    mode: StoreMode,
     /// What operators may do with every node.
     admin: Admin,
     tls: TlsFiles,
@@ -85,14 +86,15 @@ pub(crate) struct Shop {
 }
 
 impl Shop {
-    async fn open(directory: &Path, admin: Admin, tls: TlsFiles) -> Result<Self, Failure> {
+    async fn open(directory: &Path, arguments: &RunArguments) -> Result<Self, Failure> {
+        let (mode, admin, tls) = (arguments.store_mode, arguments.admin, arguments.tls.clone());
         let own_tls = tls.settings();
         let journal = ServedJournal::open(directory).await?;
         let node = Node::builder(CLUSTER)
             .bind("127.0.0.1", 0)
             .roles(["frontend"])
             .configure(move |settings| {
-                settings.sharding = sharding_settings();
+                settings.sharding = sharding_settings(mode);
                 settings.management = admin.settings();
                 settings.transport.tls = own_tls;
             })
@@ -103,7 +105,7 @@ impl Shop {
         if let Some(at) = node.management_address() {
             say(&format!("node {} (this process) can be asked: greylag --address {at} members", node.address()));
         }
-        let mut shop = Self { journal, node, region, admin, tls, processes: Vec::new() };
+        let mut shop = Self { journal, node, region, mode, admin, tls, processes: Vec::new() };
         let command_line = shop.command_line();
         let starting = (0..NODES).map(|_| NodeProcess::start(&command_line));
         shop.processes = futures::future::try_join_all(starting).await?;
@@ -116,7 +118,8 @@ impl Shop {
 
     /// What a node process is started with.
     pub(crate) fn command_line(&self) -> Vec<String> {
-        NodeArguments::to_command_line(&self.journal.address(), &self.node.address().to_string(), self.admin, &self.tls)
+        let (journal, seed) = (self.journal.address(), self.node.address().to_string());
+        NodeArguments::to_command_line(&journal, &seed, self.mode, self.admin, &self.tls)
     }
 
     /// Sends every purchase, does its mischief on the way, and asks every customer for its totals in the end.
@@ -182,7 +185,7 @@ impl Shop {
     }
 
     async fn close(self) -> Result<(), Failure> {
-        let Self { journal, node, region, processes, admin, tls: _ } = self;
+        let Self { journal, node, region, processes, admin, mode: _, tls: _ } = self;
         let left = futures::future::join_all(processes.into_iter().map(NodeProcess::leave)).await;
         drop(region);
         node.shutdown().await?;

@@ -41,9 +41,13 @@ fn a_killed_node_changes_no_cent_and_a_second_run_applies_nothing() {
 fn the_coordinators_node_can_go_too() {
     let directory = tempfile::tempdir().unwrap();
     let input = part_of_the_file(directory.path(), 2000);
-    let output = storefront(&["--input", &input, "--kill", "coordinator", "--kill-at", "30"]);
-    let told = text(&output);
-    assert!(output.status.success() && told.contains("the coordinator's node, was killed at 30 %"), "{told}");
+    for mode in ["ddata", "persistence"] {
+        let kill = ["--kill", "coordinator", "--kill-at", "30"];
+        let output = storefront(&[&["--input", &input, "--store-mode", mode], &kill[..]].concat());
+        let told = text(&output);
+        assert!(output.status.success() && told.contains("\nmatch\n"), "{mode}: {told}");
+        assert!(told.contains("the coordinator's node, was killed at 30 %"), "{mode}: {told}");
+    }
 }
 
 /// Fewer shards than nodes: no share can be had, and none is waited for.
@@ -51,12 +55,42 @@ fn the_coordinators_node_can_go_too() {
 fn a_file_of_one_line_ends_well_whoever_is_killed() {
     let directory = tempfile::tempdir().unwrap();
     let input = part_of_the_file(directory.path(), 1);
-    for (kill, told_of) in
-        [("region", "was killed at"), ("coordinator", "was killed at"), ("none", "no node was killed")]
-    {
-        let output = storefront(&["--input", &input, "--kill", kill]);
+    for (mode, kill, told_of) in [
+        ("ddata", "region", "was killed at"),
+        ("ddata", "coordinator", "was killed at"),
+        ("ddata", "none", "no node was killed"),
+        ("persistence", "region", "was killed at"),
+        ("persistence", "coordinator", "was killed at"),
+    ] {
+        let output = storefront(&["--input", &input, "--store-mode", mode, "--kill", kill]);
         let told = text(&output);
-        assert!(output.status.success() && told.contains("\nmatch\n") && told.contains(told_of), "{kill}: {told}");
+        let is_well = output.status.success() && told.contains("\nmatch\n") && told.contains(told_of);
+        assert!(is_well, "{mode}, {kill}: {told}");
+    }
+}
+
+/// Columns and no purchase: there is nothing to send, and nothing to miss.
+#[test]
+fn a_file_without_purchases_ends_well() {
+    let directory = tempfile::tempdir().unwrap();
+    let input = part_of_the_file(directory.path(), 0);
+    let output = storefront(&["--input", &input]);
+    let told = text(&output);
+    assert!(output.status.success() && told.contains("\nmatch\n"), "{told}");
+}
+
+/// The exit code, and where the error stands.
+#[test]
+fn a_file_that_is_empty_or_missing_is_refused_before_anything_starts() {
+    let directory = tempfile::tempdir().unwrap();
+    let (empty, missing) = (directory.path().join("empty.csv"), directory.path().join("missing.csv"));
+    std::fs::write(&empty, "").unwrap();
+    for (path, why) in [(&empty, "empty.csv: the file is empty"), (&missing, "missing.csv: cannot be read: ")] {
+        let output = storefront(&["--input", path.to_str().expect("a temporary directory")]);
+        let told = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains(why) && told.contains("nothing was sent"), "{told}");
+        assert!(!told.contains("runs as process"), "{told}");
     }
 }
 
