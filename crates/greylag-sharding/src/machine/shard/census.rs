@@ -72,9 +72,9 @@ impl Named {
 impl<E, P: Weigh> Shard<E, P> {
     /// Looks at some more slots. Answers whether all have been looked at.
     pub(crate) fn count_some(&self, census: &mut Census) -> bool {
-        let end = census.next.saturating_add(SWEEP_STEP).min(self.slots.bound());
+        let end = census.next.saturating_add(SWEEP_STEP).min(self.table.bound());
         for at in census.next..end {
-            let slot = self.slots.get(at);
+            let slot = self.table.get(at);
             let Some(id) = &slot.id else { continue };
             let counts = &mut census.counts;
             match slot.phase {
@@ -92,7 +92,7 @@ impl<E, P: Weigh> Shard<E, P> {
             }
         }
         census.next = end;
-        let is_all = end >= self.slots.bound();
+        let is_all = end >= self.table.bound();
         if is_all {
             let left = self.remembered(Remembered::NotStarted);
             census.counts.remembered_not_started = u64::try_from(left).unwrap_or(u64::MAX);

@@ -9,24 +9,22 @@ use std::time::Instant;
 
 use greylag_core::DeadLetterReason;
 
-use super::idle::IdleWheel;
+use super::passivating::Passivating;
 use super::protocol::{Effect, Ended, Notice, Weigh};
 use super::remembering::{Remembered, Remembering};
 use super::slab::{Extra, Hold, Item, Phase};
-use super::{Life, Shard, TOUCH_TICK};
+use super::{Life, Shard};
 use crate::entity::Backoff;
 use crate::ids::EntityId;
 use crate::parcel::FAR;
-use crate::passivation::{Passivation, Strategy};
+use crate::passivation::Passivation;
 use crate::settings::OnPermanentFailure;
 
 impl<E, P: Weigh> Shard<E, P> {
     /// The shard remembers its entities, and so ends none by itself. To be called before the first input.
     #[must_use]
     pub fn remember(mut self) -> Self {
-        let none = Passivation::none();
-        self.idle = IdleWheel::new(&none, TOUCH_TICK);
-        self.active = Strategy::new(&none, usize::MAX);
+        self.passivating = Passivating::new(&Passivation::none());
         let (load, write) = (self.settings.waiting_for_state_timeout, self.settings.updating_state_timeout);
         self.remembering = Some(Box::new(Remembering::new(load, write)));
         self
@@ -85,16 +83,16 @@ impl<E, P: Weigh> Shard<E, P> {
 
     /// The first message may start the entity; in its turn, since one write may be of thousands.
     fn on_start_stored(&mut self, id: &EntityId) {
-        let Some(at) = self.find(id) else { return };
+        let Some(at) = self.table.find(id) else { return };
         self.end_storing(at);
         self.make_ready(at);
     }
 
     /// The entity is forgotten, unless a message has come for it meanwhile.
     fn on_stop_stored(&mut self, now: Instant, id: &EntityId, out: &mut Vec<Effect<E, P>>) {
-        let slot = self.find(id);
+        let slot = self.table.find(id);
         match slot {
-            Some(at) if self.slots.get(at).has_queue() => {
+            Some(at) if self.table.get(at).has_queue() => {
                 self.transition(now, id, Some(Remembered::RememberingStart), out);
             }
             Some(at) => {
@@ -173,16 +171,12 @@ impl<E, P: Weigh> Shard<E, P> {
 
     // --- states ---
 
-    fn find(&self, id: &EntityId) -> Option<u32> {
-        self.index.find(self.hash(id), |slot| self.slots.get(slot).id.as_ref() == Some(id))
-    }
-
     fn state_of(&self, id: &EntityId) -> Option<Remembered> {
         self.remembering.as_ref()?.state(id)
     }
 
     fn state_at(&self, at: u32) -> Option<Remembered> {
-        self.state_of(self.slots.get(at).id.as_ref()?)
+        self.state_of(self.table.get(at).id.as_ref()?)
     }
 
     /// Changes the state of an entity. One that no rule allows is a bug, and fails the shard if the settings say so.
@@ -197,7 +191,7 @@ impl<E, P: Weigh> Shard<E, P> {
     }
 
     fn transition_at(&mut self, now: Instant, at: u32, to: Remembered, out: &mut Vec<Effect<E, P>>) {
-        if let Some(id) = self.slots.get(at).id.clone() {
+        if let Some(id) = self.table.get(at).id.clone() {
             self.transition(now, &id, Some(to), out);
         }
     }
@@ -210,11 +204,11 @@ impl<E, P: Weigh> Shard<E, P> {
     /// Stores that the entity of a new slot is remembered. Its message waits for that.
     pub(super) fn remember_first(&mut self, now: Instant, at: u32, payload: P, out: &mut Vec<Effect<E, P>>) {
         if !self.may_wait_for_store() {
-            let id = self.slots.get(at).id.clone().expect("a new slot has an id");
+            let id = self.table.get(at).id.clone().expect("a new slot has an id");
             self.free(at);
             return out.push(Effect::DeadLetter { id, payload, reason: DeadLetterReason::BufferFull });
         }
-        let slot = self.slots.get_mut(at);
+        let slot = self.table.get_mut(at);
         slot.phase = Phase::Storing;
         slot.extra().push(Item::User { payload, activity: true });
         self.note_waiting(at);
@@ -239,16 +233,16 @@ impl<E, P: Weigh> Shard<E, P> {
             return Some(payload);
         }
         if let Some(payload) = payload {
-            self.slots.get_mut(at).extra().push_front(Item::User { payload, activity: true });
+            self.table.get_mut(at).extra().push_front(Item::User { payload, activity: true });
         }
         self.transition_at(now, at, Remembered::Active, out);
         if self.life != Life::Serving {
             return None;
         }
-        match self.slots.get_mut(at).existing().and_then(Extra::pop) {
+        match self.table.get_mut(at).existing().and_then(Extra::pop) {
             Some(Item::User { payload, .. }) => Some(Some(payload)),
             Some(item) => {
-                self.slots.get_mut(at).extra().push_front(item);
+                self.table.get_mut(at).extra().push_front(item);
                 Some(None)
             }
             None => Some(None),
@@ -257,7 +251,7 @@ impl<E, P: Weigh> Shard<E, P> {
 
     /// The entity wants to be forgotten. Only passivation is that.
     pub(super) fn note_passivation(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
-        let serving = self.life == Life::Serving && !self.slots.get(at).stop_requested;
+        let serving = self.life == Life::Serving && !self.table.get(at).stop_requested;
         if serving && self.remembering.is_some() {
             self.transition_at(now, at, Remembered::Passivating, out);
         }
@@ -286,7 +280,7 @@ impl<E, P: Weigh> Shard<E, P> {
         }
         match why {
             Ended::Failed => self.wait_after_failure(now, at, out),
-            _ if self.slots.get(at).has_queue() => self.make_ready(at),
+            _ if self.table.get(at).has_queue() => self.make_ready(at),
             _ => self.hold(at, now + self.settings.remember.entity_restart_backoff, Hold::Stopped),
         }
     }
@@ -300,13 +294,13 @@ impl<E, P: Weigh> Shard<E, P> {
         let reset_after = max.saturating_mul(2);
         let min = settings.entity_restart_backoff;
         let backoff = Backoff { min, max, reset_after, jitter: 0.0, ..Backoff::default() };
-        let failures = self.slots.get_mut(at).extra().failed_starts;
+        let failures = self.table.get_mut(at).extra().failed_starts;
         let is_given_up = most > 0 && failures >= most;
-        if is_given_up && let Some(id) = self.slots.get(at).id.clone() {
+        if is_given_up && let Some(id) = self.table.get(at).id.clone() {
             let forgotten = on_permanent_failure == OnPermanentFailure::Forget;
             out.push(Effect::Notice(Notice::GivenUp { id: id.clone(), failures, forgotten }));
             if forgotten {
-                let waiting = self.slots.get_mut(at).extra().take_users();
+                let waiting = self.table.get_mut(at).extra().take_users();
                 let reason = DeadLetterReason::EntityStartFailed;
                 out.extend(waiting.into_iter().map(|payload| Effect::DeadLetter { id: id.clone(), payload, reason }));
                 self.begin_storing(at);
@@ -320,7 +314,7 @@ impl<E, P: Weigh> Shard<E, P> {
 
     /// A message has come for an entity that waits for nothing else: it starts.
     pub(super) fn wake_held(&mut self, at: u32) {
-        let slot = self.slots.get_mut(at);
+        let slot = self.table.get_mut(at);
         if slot.phase != Phase::Held {
             return;
         }
@@ -328,7 +322,7 @@ impl<E, P: Weigh> Shard<E, P> {
         if matches!(held, Some((_, Hold::Stopped)) | None) {
             slot.phase = Phase::Absent;
             if let Some((until, _)) = slot.existing().and_then(|extra| extra.held.take()) {
-                self.deadlines.remove(&(until, at));
+                self.timers.end_deadline(until, at);
             }
         }
     }
@@ -336,14 +330,14 @@ impl<E, P: Weigh> Shard<E, P> {
     // --- slots whose messages wait for the store ---
 
     fn begin_storing(&mut self, at: u32) {
-        let slot = self.slots.get_mut(at);
+        let slot = self.table.get_mut(at);
         slot.phase = Phase::Storing;
         let waiting = slot.queue_len();
         self.count_waiting(|known| known.saturating_add(waiting));
     }
 
     fn end_storing(&mut self, at: u32) {
-        let slot = self.slots.get_mut(at);
+        let slot = self.table.get_mut(at);
         slot.phase = Phase::Absent;
         let waiting = slot.queue_len();
         self.count_waiting(|known| known.saturating_sub(waiting));
@@ -351,9 +345,9 @@ impl<E, P: Weigh> Shard<E, P> {
 
     /// The shard stops: what is not on its way to the store need not be stored.
     pub(super) fn cancel_storing(&mut self, at: u32) {
-        if self.slots.get(at).phase == Phase::Storing {
+        if self.table.get(at).phase == Phase::Storing {
             self.end_storing(at);
-            if let (Some(id), Some(remembering)) = (&self.slots.get(at).id, &mut self.remembering) {
+            if let (Some(id), Some(remembering)) = (&self.table.get(at).id, &mut self.remembering) {
                 remembering.cancel_start(id);
             }
         }
@@ -366,7 +360,7 @@ impl<E, P: Weigh> Shard<E, P> {
 
     /// A message more waits in the slot.
     pub(super) fn note_waiting(&mut self, at: u32) {
-        if self.slots.get(at).phase == Phase::Storing {
+        if self.table.get(at).phase == Phase::Storing {
             self.count_waiting(|known| known.saturating_add(1));
         }
     }

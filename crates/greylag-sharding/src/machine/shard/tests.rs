@@ -12,7 +12,12 @@ mod remember;
 mod silence;
 mod supervision;
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use super::*;
+use crate::entity::{Directive, FailureCause, TimerKey};
+use crate::host::Suspension;
 
 type Log = Vec<String>;
 
@@ -229,8 +234,6 @@ impl World {
         assert_eq!(self.shard.entity_count(), 0);
     }
 }
-
-use crate::entity::TimerKey;
 
 #[test]
 fn the_first_message_starts_the_entity_and_the_rest_find_it() {

@@ -2,14 +2,19 @@
 //!
 //! Source: sharding §4.3 (suspend_warn_after), §4.4, §4.5 (stop requests that are ignored).
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use greylag_persistence::Silence;
 
 use super::protocol::{Effect, Ended, Overdue, SlotId, TimerChange, Weigh};
 use super::slab::{Hold, Item, Phase, ReceiveTimeout, Timer};
+use super::wheel::Wheel;
 use super::{Life, Shard};
 use crate::host::Suspension;
+
+/// Resolution of "last active".
+pub(super) const TOUCH_TICK: Duration = Duration::from_millis(10);
 
 /// How long an entity, or a shard, may take to stop before that is told. Source: sharding §4.5.
 pub const STOP_WARN_AFTER: Duration = Duration::from_secs(5);
@@ -29,33 +34,95 @@ pub(super) enum Due {
     StopWarning(u32),
 }
 
+/// What falls due, and the time as the shard knows it.
+#[derive(Debug)]
+pub(super) struct Timers {
+    pub(super) wheel: Wheel<Due>,
+    serial: u64,
+    /// Deadlines of stopping and held entities.
+    deadlines: BTreeSet<(Instant, u32)>,
+    started_at: Instant,
+    /// Now, in ticks since the start.
+    tick: u32,
+}
+
+impl Timers {
+    pub(super) fn new(resolution: Duration, now: Instant) -> Self {
+        Self { wheel: Wheel::new(resolution, now), serial: 0, deadlines: BTreeSet::new(), started_at: now, tick: 0 }
+    }
+
+    /// Learns the time.
+    pub(super) fn observe(&mut self, now: Instant) {
+        let ticks = now.saturating_duration_since(self.started_at).as_millis() / TOUCH_TICK.as_millis();
+        self.tick = u32::try_from(ticks).unwrap_or(u32::MAX);
+    }
+
+    /// Now, in ticks since the start.
+    pub(super) fn tick(&self) -> u32 {
+        self.tick
+    }
+
+    /// When the shard was made.
+    pub(super) fn started_at(&self) -> Instant {
+        self.started_at
+    }
+
+    /// When that tick begins.
+    pub(super) fn instant_of(&self, tick: u32) -> Option<Instant> {
+        self.started_at.checked_add(TOUCH_TICK.saturating_mul(tick))
+    }
+
+    /// When the first timer, or deadline of an entity, is due.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        self.wheel.next_deadline().into_iter().chain(deadline).min()
+    }
+
+    /// Something is to be done for the entity at that time.
+    pub(super) fn set_deadline(&mut self, due: Instant, at: u32) {
+        self.deadlines.insert((due, at));
+    }
+
+    /// Nothing is to be done for the entity at that time any more.
+    pub(super) fn end_deadline(&mut self, due: Instant, at: u32) {
+        self.deadlines.remove(&(due, at));
+    }
+
+    /// The first deadline that has come.
+    fn take_deadline(&mut self, now: Instant) -> Option<(Instant, u32)> {
+        self.deadlines.first().is_some_and(|(due, _)| *due <= now).then(|| self.deadlines.pop_first()).flatten()
+    }
+
+    fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+}
+
 impl<E, P: Weigh> Shard<E, P> {
     pub(super) fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
         self.observe(now);
-        for due in self.timers.take_due(now) {
+        for due in self.timers.wheel.take_due(now) {
             self.on_due(now, due, out);
         }
-        while let Some((at_time, at)) = self.deadlines.first().copied()
-            && at_time <= now
-        {
-            self.deadlines.pop_first();
-            self.on_deadline(now, at, at_time, out);
+        while let Some((due, at)) = self.timers.take_deadline(now) {
+            self.on_deadline(now, at, due, out);
         }
         self.on_stopping_tick(now, out);
         self.on_store_tick(now, out);
-        self.idle.on_tick(self.tick);
+        self.passivating.idle.on_tick(self.timers.tick());
     }
 
     fn on_stopping_tick(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
         let Life::Stopping { next, deadline, warn_at } = self.life else { return };
         if deadline <= now {
-            let next = self.slots.bound();
+            let next = self.table.bound();
             self.life = Life::Stopping { next, deadline, warn_at: None };
             self.end_all(now, Ended::Forced, out);
         } else if warn_at.is_some_and(|warn_at| warn_at <= now) {
             self.life = Life::Stopping { next, deadline, warn_at: None };
-            let left = (0..self.slots.bound()).find_map(|at| self.slots.get(at).id.clone());
-            let what = Overdue::ShardStop { entities: self.slots.live() };
+            let left = (0..self.table.bound()).find_map(|at| self.table.get(at).id.clone());
+            let what = Overdue::ShardStop { entities: self.table.live() };
             out.extend(left.map(|id| Effect::Overdue { id, what }));
         }
     }
@@ -65,17 +132,17 @@ impl<E, P: Weigh> Shard<E, P> {
             Due::Timer { slot, serial } => return self.on_timer(slot, serial),
             Due::Silence(slot) => return self.on_silence(now, slot),
             Due::Suspension(slot) => {
-                self.slots.get_mut(slot).suspended = None;
+                self.table.get_mut(slot).suspended = None;
                 (slot, Overdue::Suspension)
             }
             Due::StopWarning(slot) => {
-                if let Some(extra) = self.slots.get_mut(slot).existing() {
+                if let Some(extra) = self.table.get_mut(slot).existing() {
                     extra.stop_warning = None;
                 }
                 (slot, Overdue::Stop)
             }
         };
-        out.extend(self.slots.get(at).id.clone().map(|id| Effect::Overdue { id, what }));
+        out.extend(self.table.get(at).id.clone().map(|id| Effect::Overdue { id, what }));
     }
 
     // --- timers ---
@@ -84,23 +151,22 @@ impl<E, P: Weigh> Shard<E, P> {
         let key = match &change {
             TimerChange::Set { key, .. } | TimerChange::Cancel(key) => *key,
         };
-        let slot = self.slots.get_mut(at);
+        let slot = self.table.get_mut(at);
         if let Some(extra) = slot.existing()
             && let Some(known) = extra.timers.iter().position(|timer| timer.key == key)
             && let Some(place) = extra.timers.swap_remove(known).place
         {
-            self.timers.remove(place);
+            self.timers.wheel.remove(place);
         }
         if let TimerChange::Set { key, at: due, payload, influences } = change {
-            self.timer_serial += 1;
-            let serial = self.timer_serial;
-            let place = Some(self.timers.insert(due, Due::Timer { slot: at, serial }));
+            let serial = self.timers.next_serial();
+            let place = Some(self.timers.wheel.insert(due, Due::Timer { slot: at, serial }));
             slot.extra().timers.push(Timer { key, serial, place, payload, influences });
         }
     }
 
     fn on_timer(&mut self, at: u32, serial: u64) {
-        let timers = self.slots.get_mut(at).existing().map(|extra| &mut extra.timers);
+        let timers = self.table.get_mut(at).existing().map(|extra| &mut extra.timers);
         if let Some(timer) = timers.into_iter().flatten().find(|timer| timer.serial == serial) {
             timer.place = None;
             self.enqueue_internal(at, Item::Timer(serial));
@@ -109,7 +175,7 @@ impl<E, P: Weigh> Shard<E, P> {
 
     /// Hands an entity the message of a timer whose turn has come. False if it was cancelled or replaced meanwhile.
     pub(super) fn run_timer(&mut self, now: Instant, at: u32, serial: u64, out: &mut Vec<Effect<E, P>>) -> bool {
-        let slot = self.slots.get_mut(at);
+        let slot = self.table.get_mut(at);
         let Some(timers) = slot.existing().map(|extra| &mut extra.timers) else { return false };
         let Some(of) = timers.iter().position(|timer| timer.serial == serial) else { return false };
         let timer = timers.swap_remove(of);
@@ -124,8 +190,8 @@ impl<E, P: Weigh> Shard<E, P> {
     /// Counts a message of the entity's own time as activity, if the settings say so.
     fn count_internal(&mut self, at: u32) {
         if self.settings.passivation.count_internal {
-            let tick = self.tick;
-            let slot = self.slots.get_mut(at);
+            let tick = self.timers.tick();
+            let slot = self.table.get_mut(at);
             slot.touched = tick;
             if !slot.stop_requested {
                 self.touch(at);
@@ -137,10 +203,10 @@ impl<E, P: Weigh> Shard<E, P> {
 
     /// From now on the entity is told of each silence of this length, or of none.
     pub(super) fn set_receive_timeout(&mut self, now: Instant, at: u32, after: Option<Duration>) {
-        let slot = self.slots.get_mut(at);
+        let slot = self.table.get_mut(at);
         let before = slot.existing().and_then(|extra| extra.receive_timeout.take());
         if let Some(place) = before.and_then(|before| before.place) {
-            self.timers.remove(place);
+            self.timers.wheel.remove(place);
         }
         if let Some(after) = after {
             slot.extra().receive_timeout = Some(ReceiveTimeout { silence: Silence::new(after, now), place: None });
@@ -150,16 +216,16 @@ impl<E, P: Weigh> Shard<E, P> {
 
     /// Looks at the entity again when its silence may be too long.
     fn watch_silence(&mut self, at: u32) {
-        let Some(extra) = self.slots.get_mut(at).existing() else { return };
+        let Some(extra) = self.table.get_mut(at).existing() else { return };
         if let Some(receive) = &mut extra.receive_timeout
             && let Some(due_at) = receive.silence.due_at()
         {
-            receive.place = Some(self.timers.insert(due_at, Due::Silence(at)));
+            receive.place = Some(self.timers.wheel.insert(due_at, Due::Silence(at)));
         }
     }
 
     fn on_silence(&mut self, now: Instant, at: u32) {
-        let Some(extra) = self.slots.get_mut(at).existing() else { return };
+        let Some(extra) = self.table.get_mut(at).existing() else { return };
         let Some(receive) = &mut extra.receive_timeout else { return };
         receive.place = None;
         if receive.silence.is_due(now) {
@@ -172,7 +238,7 @@ impl<E, P: Weigh> Shard<E, P> {
     /// Tells an entity of a silence whose turn has come, and begins the next one. False if that was taken back, or a message
     /// was handled meanwhile.
     pub(super) fn tell_silence(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) -> bool {
-        let Some(extra) = self.slots.get_mut(at).existing() else { return false };
+        let Some(extra) = self.table.get_mut(at).existing() else { return false };
         // One that is watched was set after this was queued.
         let Some(receive) = extra.receive_timeout.as_mut().filter(|receive| receive.place.is_none()) else {
             return false;
@@ -191,25 +257,25 @@ impl<E, P: Weigh> Shard<E, P> {
 
     pub(super) fn begin_suspension(&mut self, now: Instant, at: u32, suspension: Suspension) {
         let warn_at = now.checked_add(self.settings.runtime.suspend_warn_after);
-        let slot = self.slots.get_mut(at);
+        let slot = self.table.get_mut(at);
         slot.phase = Phase::Suspended(suspension);
-        let place = warn_at.map(|warn_at| self.timers.insert(warn_at, Due::Suspension(at)));
+        let place = warn_at.map(|warn_at| self.timers.wheel.insert(warn_at, Due::Suspension(at)));
         if let Some(before) = std::mem::replace(&mut slot.suspended, place) {
-            self.timers.remove(before);
+            self.timers.wheel.remove(before);
         }
         if let Some(receive) = slot.existing().and_then(|extra| extra.receive_timeout.as_mut()) {
             receive.silence.pause(now);
             if let Some(place) = receive.place.take() {
-                self.timers.remove(place);
+                self.timers.wheel.remove(place);
             }
         }
     }
 
     pub(super) fn end_suspension(&mut self, now: Instant, at: u32) {
-        let slot = self.slots.get_mut(at);
+        let slot = self.table.get_mut(at);
         slot.phase = Phase::Active;
         if let Some(place) = slot.suspended.take() {
-            self.timers.remove(place);
+            self.timers.wheel.remove(place);
         }
         if let Some(receive) = slot.existing().and_then(|extra| extra.receive_timeout.as_mut()) {
             receive.silence.go_on(now);
@@ -219,29 +285,29 @@ impl<E, P: Weigh> Shard<E, P> {
 
     /// Tells later that the entity has not stopped yet, if it has not.
     pub(super) fn warn_of_stop(&mut self, now: Instant, at: u32) {
-        let place = self.timers.insert(now + STOP_WARN_AFTER, Due::StopWarning(at));
-        if let Some(before) = self.slots.get_mut(at).extra().stop_warning.replace(place) {
-            self.timers.remove(before);
+        let place = self.timers.wheel.insert(now + STOP_WARN_AFTER, Due::StopWarning(at));
+        if let Some(before) = self.table.get_mut(at).extra().stop_warning.replace(place) {
+            self.timers.wheel.remove(before);
         }
     }
 
     /// Forgets the times of an incarnation that ends. A deadline of its stop, and what holds its successor, are others'.
     pub(super) fn forget_times(&mut self, at: u32) {
-        let slot = self.slots.get_mut(at);
+        let slot = self.table.get_mut(at);
         if let Some(place) = slot.suspended.take() {
-            self.timers.remove(place);
+            self.timers.wheel.remove(place);
         }
         let Some(extra) = slot.existing() else { return };
         let silence = extra.receive_timeout.take().and_then(|receive| receive.place);
         let own = [silence, extra.stop_warning.take()];
         let timers = extra.timers.drain(..).map(|timer| timer.place);
-        own.into_iter().chain(timers).flatten().for_each(|place| self.timers.remove(place));
+        own.into_iter().chain(timers).flatten().for_each(|place| self.timers.wheel.remove(place));
     }
 
     // --- deadlines ---
 
     fn on_deadline(&mut self, now: Instant, at: u32, due: Instant, out: &mut Vec<Effect<E, P>>) {
-        let slot = self.slots.get_mut(at);
+        let slot = self.table.get_mut(at);
         let Some(extra) = slot.existing() else { return };
         if extra.stop_deadline == Some(due) {
             extra.stop_deadline = None;
@@ -253,7 +319,7 @@ impl<E, P: Weigh> Shard<E, P> {
             } else if self.life != Life::Serving {
                 self.free(at);
             } else if why == Hold::GivenUp {
-                self.slots.get_mut(at).phase = Phase::Held;
+                self.table.get_mut(at).phase = Phase::Held;
             } else if why == Hold::Backoff || self.remembers() {
                 self.begin_start(now, at, None, out);
             } else {

@@ -1,0 +1,127 @@
+//! The entities of a shard, by name and by slot, and the numbers of their incarnations.
+//!
+//! Source: sharding §1.4 (the seed), §4.1, §4.11 (`direct_ref`).
+
+use std::collections::BTreeMap;
+
+use twox_hash::XxHash3_64;
+
+use super::index::Index;
+use super::slab::{Slab, Slot};
+use crate::ids::EntityId;
+
+/// See the module's description.
+pub(super) struct Table<E, P> {
+    slots: Slab<E, P>,
+    index: Index,
+    hash_seed: u64,
+    /// Upper half of every incarnation number of this shard; the lower half counts.
+    incarnations: u64,
+    last_incarnation: u32,
+    /// Incarnations with a direct address, and their slots.
+    direct: BTreeMap<u32, u32>,
+}
+
+impl<E, P> Table<E, P> {
+    pub(super) fn new(hash_seed: u64, serial: u32) -> Self {
+        Self {
+            slots: Slab::default(),
+            index: Index::default(),
+            hash_seed,
+            incarnations: u64::from(serial) << 32,
+            last_incarnation: 0,
+            direct: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn get(&self, at: u32) -> &Slot<E, P> {
+        self.slots.get(at)
+    }
+
+    pub(super) fn get_mut(&mut self, at: u32) -> &mut Slot<E, P> {
+        self.slots.get_mut(at)
+    }
+
+    /// No slot has this number or a larger one.
+    pub(super) fn bound(&self) -> u32 {
+        self.slots.bound()
+    }
+
+    /// Entities that have a slot.
+    pub(super) fn live(&self) -> usize {
+        self.slots.live()
+    }
+
+    pub(super) fn hash(&self, id: &EntityId) -> u64 {
+        XxHash3_64::oneshot_with_seed(self.hash_seed, id.as_str().as_bytes())
+    }
+
+    /// The slot of an entity.
+    pub(super) fn find(&self, id: &EntityId) -> Option<u32> {
+        self.find_hashed(id, self.hash(id))
+    }
+
+    /// The slot of an entity whose hash is known.
+    pub(super) fn find_hashed(&self, id: &EntityId, hash: u64) -> Option<u32> {
+        self.index.find(hash, |slot| self.slots.get(slot).id.as_ref() == Some(id))
+    }
+
+    /// A slot for an entity that has none.
+    pub(super) fn add(&mut self, id: EntityId, hash: u64) -> u32 {
+        let at = self.slots.insert(id);
+        self.index.insert(hash, at);
+        at
+    }
+
+    /// The entity has no slot any more.
+    pub(super) fn remove(&mut self, at: u32) {
+        let Some(hash) = self.slots.get(at).id.as_ref().map(|id| self.hash(id)) else { return };
+        self.index.remove(hash, at);
+        self.slots.remove(at);
+    }
+
+    /// Another incarnation begins in the slot.
+    pub(super) fn begin_incarnation(&mut self, at: u32) {
+        self.last_incarnation += 1;
+        self.slots.get_mut(at).incarnation = self.last_incarnation;
+    }
+
+    /// The number of the slot's incarnation, which no other one in this process has.
+    pub(super) fn number(&self, at: u32) -> u64 {
+        self.incarnations | u64::from(self.slots.get(at).incarnation)
+    }
+
+    /// Whether this incarnation is the one in the slot.
+    pub(super) fn is_current(&self, at: u32, incarnation: u64) -> bool {
+        at < self.bound() && self.get(at).id.is_some() && self.number(at) == incarnation
+    }
+
+    /// A number from 0 to 1, drawn from that of the incarnation, so that a run of the machine can be repeated.
+    pub(super) fn chance(&self, at: u32) -> f64 {
+        let drawn = XxHash3_64::oneshot_with_seed(self.hash_seed, &self.get(at).incarnation.to_be_bytes());
+        (drawn >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// The incarnation has a direct address from now on.
+    pub(super) fn give_address(&mut self, at: u32) {
+        let slot = self.slots.get_mut(at);
+        if !std::mem::replace(&mut slot.direct, true) {
+            self.direct.insert(slot.incarnation, at);
+        }
+    }
+
+    /// The incarnation has no direct address any more.
+    pub(super) fn end_address(&mut self, at: u32) {
+        let slot = self.slots.get_mut(at);
+        if std::mem::take(&mut slot.direct) {
+            self.direct.remove(&slot.incarnation);
+        }
+    }
+
+    /// The slot of an incarnation that has a direct address.
+    pub(super) fn addressed(&self, incarnation: u64) -> Option<u32> {
+        let is_own = incarnation & !u64::from(u32::MAX) == self.incarnations;
+        let count = (incarnation & u64::from(u32::MAX)) as u32;
+        is_own.then(|| self.direct.get(&count).copied()).flatten()
+    }
+}
