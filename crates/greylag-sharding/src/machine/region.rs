@@ -27,6 +27,7 @@ mod orders;
 mod place;
 mod protocol;
 mod registration;
+mod report;
 mod requests;
 mod routing;
 mod shutdown;
@@ -46,10 +47,9 @@ use self::buffer::Content;
 use self::host_watch::HostWatch;
 pub use self::orders::answer_without_region;
 use self::place::{Place, Places};
-pub use self::protocol::{
-    Answer, Counters, Effect, Input, MessageInfo, Provenance, RegionEvent, Request, RequestEnd, Returned, Route, Token,
-};
+pub use self::protocol::{Effect, Input, MessageInfo, Provenance, Returned, Route, Token};
 use self::registration::Registration;
+pub use self::report::{Answer, Counters, RegionEvent, Request, RequestEnd};
 use self::requests::Requests;
 use self::slot::Left;
 use self::tally::Tally;

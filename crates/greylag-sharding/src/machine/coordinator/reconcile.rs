@@ -29,14 +29,7 @@ impl Coordinator {
         if self.is_fenced_by(highest_epoch) || foreign {
             return self.stop(StopReason::Fenced { by: highest_epoch }, out);
         }
-        let phase = self.outlook.members.members.get(&region.node).map(|member| member.phase);
-        if matches!(phase, None | Some(Phase::Joining | Phase::Down)) || self.registry.is_gone(&region) {
-            return;
-        }
-        let newer = |known: &RegionId| known.node == region.node && known.incarnation > region.incarnation;
-        let newer = self.registry.regions().any(|(known, _)| newer(known));
-        let stale = self.registry.get(&region).is_some_and(|entry| entry.serial >= serial);
-        if newer || stale {
+        if !self.may_register(&region, serial) {
             return;
         }
         let is_new = !self.registry.contains(&region);
@@ -80,6 +73,18 @@ impl Coordinator {
         if current && self.state == CoordinatorState::Active && !refused {
             self.host_absent(now, &region, out);
         }
+    }
+
+    /// Whether the region is one of a member that counts, no newer one of its process is known, and this is not a late copy of
+    /// what it said before.
+    fn may_register(&self, region: &RegionId, serial: u64) -> bool {
+        let phase = self.outlook.members.members.get(&region.node).map(|member| member.phase);
+        if matches!(phase, None | Some(Phase::Joining | Phase::Down)) || self.registry.is_gone(region) {
+            return false;
+        }
+        let newer = |known: &RegionId| known.node == region.node && known.incarnation > region.incarnation;
+        let is_late = self.registry.get(region).is_some_and(|entry| entry.serial >= serial);
+        !is_late && !self.registry.regions().any(|(known, _)| newer(known))
     }
 
     /// A process has one region of a type at a time. A process at the address of another one says nothing of that one: the name may

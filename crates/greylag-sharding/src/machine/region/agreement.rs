@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 use greylag_core::UniqueAddress;
 
 use super::RegionConfig;
-use super::protocol::{Effect, RegionEvent};
+use super::protocol::Effect;
+use super::report::RegionEvent;
 use crate::fingerprint::{Fingerprint, Mismatch};
 use crate::machine::membership::{Members, Phase};
 use crate::machine::message::{PeerMessage, Standing, TypeClaim};

@@ -10,8 +10,9 @@ use std::time::Instant;
 use greylag_core::{Generation, UniqueAddress};
 
 use super::place::Place;
-use super::protocol::{Effect, RegionEvent};
-use super::slot::{Ending, Left, Next, OldPath, Slot, Then};
+use super::protocol::Effect;
+use super::report::RegionEvent;
+use super::slot::{Ending, Left, Next, OldPath, Remote, Slot, Then};
 use super::{Region, RegionState, Sabotage};
 use crate::ids::ShardId;
 use crate::machine::message::{Home, Mark, Stamp};
@@ -43,8 +44,30 @@ impl Region {
         }
         let reachable = !self.dead_ends.contains(&home.region.node);
         let next = reachable.then(|| Next { region: home.region.clone(), generation: home.generation });
+        let is_known = |remote: &Remote| remote.region == home.region && remote.generation == home.generation;
+        if place.slot.remote().is_some_and(is_known) {
+            return;
+        }
+        self.follow_home(now, shard, place, &home, next, out);
+        if !reachable && place.wants_home() {
+            place.asking.later(now, self.config.settings.retry_interval);
+        }
+        self.prove_old_path(now, shard, place, out);
+        self.try_open(now, shard, place, out);
+    }
+
+    /// Leaves what is older than the home, which `next` is to be opened for, if anything reaches it.
+    fn follow_home(
+        &mut self,
+        now: Instant,
+        shard: &ShardId,
+        place: &mut Place,
+        home: &Home,
+        next: Option<Next>,
+        out: &mut Vec<Effect>,
+    ) {
+        let checked = !self.is_without(Sabotage::GenerationCheck);
         match &place.slot {
-            Slot::Remote(remote) if remote.region == home.region && remote.generation == home.generation => return,
             Slot::Remote(remote) => {
                 if remote.generation < home.generation || !checked {
                     self.leave_remote(now, shard, place, true, out);
@@ -60,15 +83,10 @@ impl Region {
             }
             Slot::Draining(_) => place.slot.plan(next),
             Slot::Unknown | Slot::Resolving(_) | Slot::Buffering(_) => {
-                self.clear_flushed(place, &home);
+                self.clear_flushed(place, home);
                 place.slot.plan(next);
             }
         }
-        if !reachable && place.wants_home() {
-            place.asking.later(now, self.config.settings.retry_interval);
-        }
-        self.prove_old_path(now, shard, place, out);
-        self.try_open(now, shard, place, out);
     }
 
     /// Whether a home was told before this region closed its route to it for a handoff that may still be under way. What

@@ -9,7 +9,8 @@ use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 
 use super::buffer::{Content, Rank, Waiting};
 use super::place::Place;
-use super::protocol::{Effect, Provenance, RegionEvent, Returned};
+use super::protocol::{Effect, Provenance, Returned};
+use super::report::RegionEvent;
 use super::slot::{Ending, Slot, Task, Then};
 use super::{Region, RegionState, Sabotage};
 use crate::entity::Failures;

@@ -9,7 +9,8 @@ use greylag_core::DeadLetterReason;
 use super::Region;
 use super::buffer::{Content, Rank, Waiting};
 use super::place::Place;
-use super::protocol::{Effect, RegionEvent};
+use super::protocol::Effect;
+use super::report::RegionEvent;
 use crate::ids::ShardId;
 use crate::settings::BufferOverflow;
 

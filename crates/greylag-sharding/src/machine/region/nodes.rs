@@ -12,7 +12,8 @@ use greylag_transport::{Lane, LaneKind};
 
 use super::buffer::{Content, Rank, Waiting};
 use super::place::Place;
-use super::protocol::{Effect, MessageInfo, RegionEvent};
+use super::protocol::{Effect, MessageInfo};
+use super::report::RegionEvent;
 use super::slot::Left;
 use super::{Region, RegionState};
 use crate::ids::ShardId;

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use greylag_core::{DeadLetterReason, UniqueAddress};
 
 use super::place::Place;
-use super::protocol::{Effect, RegionEvent};
+use super::protocol::Effect;
+use super::report::RegionEvent;
 use super::{Region, RegionState};
 use crate::fingerprint::Mismatch;
 use crate::ids::ShardId;

@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::protocol::{Answer, Effect, Request, RequestEnd};
+use super::protocol::Effect;
+use super::report::{Answer, Request, RequestEnd};
 use super::{Region, RegionState};
 use crate::ids::{RegionId, ShardId};
 use crate::machine::message::RegionMessage;

@@ -1,7 +1,7 @@
 //! What became of the region's messages, and how full its buffers are together.
 
 use super::buffer::Content;
-use super::protocol::Counters;
+use super::report::Counters;
 use crate::settings::ShardingSettings;
 
 /// See the module's description.

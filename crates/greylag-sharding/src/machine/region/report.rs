@@ -1,0 +1,134 @@
+//! What a region tells those who use it: events, answers to requests, counts.
+
+use std::collections::BTreeSet;
+
+use greylag_core::{Generation, UniqueAddress};
+
+use crate::fingerprint::Mismatch;
+use crate::ids::{RegionId, ShardId};
+use crate::machine::message::Epoch;
+
+/// What a user asks of the coordinator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// To stop these shards, and to give them no new home before one is asked for. Source: sharding §2.11.
+    StopShards(BTreeSet<ShardId>),
+    /// Which regions that host are registered. Source: sharding §6.1.
+    CurrentRegions,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// No entity of these shards lives. More may follow.
+    ShardsStopped(Vec<ShardId>),
+    /// The regions, without proxies.
+    CurrentRegions(Vec<RegionId>),
+    /// Nothing follows.
+    Ended(RequestEnd),
+}
+
+/// Why no further answer to a request follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestEnd {
+    /// All was answered.
+    Complete,
+    /// The time was over first.
+    TimedOut,
+    /// No coordinator is known that could answer.
+    NoCoordinator,
+    /// The type remembers its entities, so that its shards are not stopped.
+    NotAllowedWithRememberEntities,
+    /// Nodes disagree about the type, and this region is refused.
+    Refused,
+    /// This region has stopped, or is stopping at once.
+    RegionStopped,
+}
+
+/// What a region tells its subscribers. Source: sharding §6.5.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RegionEvent {
+    /// A coordinator has taken the registration.
+    Registered {
+        /// Where it runs.
+        coordinator: UniqueAddress,
+        /// Its epoch.
+        epoch: Epoch,
+    },
+    /// The coordinator refused, or another member's role stays: nodes disagree about the type. Every send fails until
+    /// that is mended.
+    Refused(Mismatch),
+    /// A member hosts the type under another role, and both were active before they met, as after a partition that has
+    /// healed: an entity may live on both sides until an operator ends one of them.
+    Disputed(Mismatch),
+    /// The shard has another home than the last one known here.
+    ShardMoved {
+        /// Which shard.
+        shard: ShardId,
+        /// The last home that this region had a route to.
+        from: RegionId,
+        /// The new one.
+        to: RegionId,
+    },
+    /// The node of a region that hosted shards is gone.
+    ShardRegionDown {
+        /// Which region.
+        region: RegionId,
+    },
+    /// The coordinator named another owner while this region hosted the shard: it was killed here.
+    OwnershipConflict {
+        /// Which shard.
+        shard: ShardId,
+        /// The generation that lost.
+        generation: Generation,
+    },
+    /// A proxy was told to host; it did not.
+    HostShardOnProxy {
+        /// Which shard.
+        shard: ShardId,
+    },
+    /// The journal's generations are ahead of the coordinator's (sharding §4.6).
+    GenerationBehind {
+        /// What the journal knows.
+        stored: Generation,
+        /// The shard's own.
+        own: Generation,
+    },
+    /// The buffer crossed a tenth of its size.
+    BufferFill {
+        /// Filled so far.
+        percent: u8,
+    },
+    /// No member has had the hosting role for `no_host_timeout`; messages that wait as long are dead letters `NoHost`.
+    NoHost {
+        /// The role.
+        role: String,
+    },
+    /// A member with the hosting role has come.
+    HostFound,
+    /// Registration has been tried at least five times while messages wait.
+    StillUnregistered {
+        /// Messages waiting.
+        buffered: usize,
+        /// The nodes that it was tried with; none if no member may run the coordinator.
+        candidates: Vec<UniqueAddress>,
+    },
+}
+
+/// What became of the messages that passed through the machine; the driver adds what bypassed it.
+///
+/// `submitted = delivered + forwarded + dead_lettered + buffered` at every moment. Messages that a shard or
+/// the transport gave back count as submitted again. Source: sharding I3.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Tokens taken.
+    pub submitted: u64,
+    /// Handed to a local shard.
+    pub delivered: u64,
+    /// Enqueued for another region.
+    pub forwarded: u64,
+    /// Dropped with a reason.
+    pub dead_lettered: u64,
+    /// Waiting now.
+    pub buffered: u64,
+}
