@@ -951,6 +951,33 @@ fn scenario_82_a_shard_whose_number_the_journal_has_passed_ends_and_is_allocated
     assert_eq!(lab.nodes[O].published, Route::Local { generation: generation(10) });
 }
 
+/// The coordinator allocates once more before it hears of the journal's numbers, so that the shard is fenced twice: what waited in
+/// it the first time is not too old the second time (found by the clock that was set back, `ownership.rs`).
+#[test]
+fn scenario_82_what_waits_in_a_shard_that_is_fenced_twice_is_handled() {
+    for next_owner in [O, N] {
+        let mut lab = Lab::owned_by_o();
+        lab.send(P, "m1");
+        lab.nodes[O].busy = true;
+        lab.arrive(P, O);
+        for (number, next, owner) in [(1, 2, O), (2, 10, next_owner)] {
+            lab.tell(O, Input::Fenced { shard: shard(), generation: generation(number), stored: Some(generation(9)) });
+            lab.stopped(O);
+            let left = |m: &RegionMessage| matches!(m, RegionMessage::ShardStopped { leftovers: true, .. });
+            assert!(lab.last_told(O, left).is_some());
+            lab.nodes[O].busy = number == 1;
+            let home = Home { leftovers_from: Some(region(O)), ..home_after(owner, next, number) };
+            lab.host(home.clone());
+            lab.ready(owner);
+            lab.route(O, home);
+        }
+        lab.route(P, home(next_owner, 10));
+        lab.send(P, "m2");
+        lab.settle();
+        assert_eq!((lab.handled, lab.dead), (vec![(next_owner, "m1"), (next_owner, "m2")], vec![]));
+    }
+}
+
 /// A newer writer of the same number (an answer was lost, say) is no reason to move.
 #[test]
 fn scenario_81_a_newer_writer_of_the_same_generation_only_asks_for_the_home() {
@@ -1188,6 +1215,15 @@ fn scenario_34_a_shard_that_comes_back_starts_after_the_former_one_has_ended() {
     lab.ready(O);
     assert_eq!((lab.started(O, 2), lab.nodes[O].starts), (1, 2));
     assert_eq!((lab.handled, lab.dead), (vec![(O, "m")], vec![]));
+}
+
+/// A region without shards has nothing to wait for.
+#[test]
+fn scenario_47_a_region_without_shards_ends_at_once() {
+    let mut lab = Lab::owned_by_o();
+    lab.tell(N, Input::GracefulShutdown);
+    assert_eq!(lab.nodes[N].region.state(), RegionState::Stopped);
+    assert!(lab.last_told(N, |message| matches!(message, RegionMessage::RegionStopped { .. })).is_some());
 }
 
 /// A shard that has begun to stop in order goes on so, whatever becomes of its region: entities see their stop message

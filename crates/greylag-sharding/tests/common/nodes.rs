@@ -32,6 +32,7 @@ pub const VOLATILE: EntityKey<Command> = EntityKey::new("Volatile");
 pub enum Command {
     Increment,
     Decrement,
+    Passivate,
     Get { reply_to: ReplyTo<i64> },
 }
 
@@ -42,10 +43,11 @@ pub struct Volatile(i64);
 impl Entity for Volatile {
     type Message = Command;
 
-    fn receive(&mut self, command: Command, _: &mut Ctx<'_, Command>) -> Result<(), Failure> {
+    fn receive(&mut self, command: Command, cx: &mut Ctx<'_, Command>) -> Result<(), Failure> {
         match command {
             Command::Increment => self.0 += 1,
             Command::Decrement => self.0 -= 1,
+            Command::Passivate => cx.passivate(),
             Command::Get { reply_to } => reply_to.reply(self.0),
         }
         Ok(())
@@ -56,7 +58,7 @@ impl Entity for Volatile {
 pub struct Counter;
 
 #[derive(Serialize, Deserialize)]
-pub struct Changed(i64);
+pub struct Changed(pub i64);
 
 impl EventSourced for Counter {
     type Command = Command;
@@ -71,6 +73,7 @@ impl EventSourced for Counter {
         match command {
             Command::Increment => Effect::persist(Changed(1)),
             Command::Decrement => Effect::persist(Changed(-1)),
+            Command::Passivate => Effect::passivate(),
             Command::Get { reply_to } => Effect::reply(reply_to, *count),
         }
     }

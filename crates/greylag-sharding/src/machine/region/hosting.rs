@@ -274,7 +274,7 @@ impl Region {
         let Some((generation, ending, home)) = place.slot.end() else { return };
         match ending {
             Ending::RegionEnds => self.drop_returned(shard, returned, self.end_reason, out),
-            Ending::HandOff => {
+            Ending::HandOff | Ending::Fenced => {
                 self.take_back(place, returned, generation, &Rank::Leftover { ended: generation });
             }
             Ending::Dropped => self.take_back(place, returned, generation, &Rank::Back),
@@ -358,7 +358,7 @@ impl Region {
                 region.registration.adopt_epoch(stored.epoch());
                 out.push(Effect::Event(RegionEvent::GenerationBehind { stored, own: generation }));
             }
-            region.kill(now, shard, place, Ending::Dropped, Then::Ask, out);
+            region.kill(now, shard, place, Ending::Fenced, Then::Ask, out);
         });
     }
 }

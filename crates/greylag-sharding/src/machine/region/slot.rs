@@ -148,6 +148,9 @@ pub(super) enum Table {
 pub(super) enum Ending {
     /// By a handoff: unhandled messages are leftovers for the next owner.
     HandOff,
+    /// Because the journal has passed its generation: unhandled messages are leftovers too. As messages that were routed anew
+    /// they would be too old for the owner after the next one, when the next number is passed as well.
+    Fenced,
     /// By `DropShard` or a conflict: unhandled messages are routed anew.
     Dropped,
     /// By the end of the region: unhandled messages are dead letters, for its `end_reason`.
