@@ -1,5 +1,5 @@
 //! Nodes that leave, alone and together, and clusters that end as a whole: what becomes of their shards and of the messages
-//! sent meanwhile. Source: sharding §2.11 to §2.13, §2.18, scenarios 16 and 48 to 52.
+//! sent meanwhile. Source: sharding §2.11 to §2.13, §2.18, scenarios 16 and 47 to 52.
 
 #[path = "common/nodes.rs"]
 mod nodes;
@@ -121,6 +121,50 @@ async fn a_node_that_ends_beside_the_oldest_is_served_by_the_next(world: World) 
     assert_eq!(within("the answer", told).await, Ok((1, Some(MemberStatus::Exiting))));
     assert_eq!(within("both end", both).await.expect("no panic"), (ShutdownReason::Left, ShutdownReason::Left));
     get_at_last(&b.volatile, new).await;
+}
+
+/// sharding 47: the newer of two nodes shuts down, and something else keeps it in the phase in which its region does. Its shards
+/// are the other node's long before it has left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_47_shards_move_long_before_a_node_that_takes_its_time_has_left() {
+    for mode in [StateStoreMode::Ddata, StateStoreMode::Persistence] {
+        shards_move_long_before_a_node_has_left(World::in_mode(mode)).await;
+    }
+}
+
+async fn shards_move_long_before_a_node_has_left(mut world: World) {
+    const IDS: usize = 200;
+    // Whoever waited for a repeat would be noticed.
+    world.sharding.retry_interval = PATIENCE;
+    let (a, b) = (world.node("a:1").await, world.node("b:1").await);
+    let began = Instant::now();
+    within("a region without shards ends", b.volatile.graceful_shutdown()).await;
+    assert!(began.elapsed() < PATIENCE / 2, "at once: {:?}", began.elapsed());
+    increment(&a.counters, 0..IDS);
+    assert_all(&a.counters, IDS, 1).await;
+    wait_for_shards(&a.counters, &b.address, 3).await;
+
+    let (release, released) = oneshot::channel::<()>();
+    b.cluster.raise_phase_timeout(Phase::ClusterShardingShutdownRegion, 4 * PATIENCE);
+    b.cluster.on_phase(Phase::ClusterShardingShutdownRegion, "keeps the phase busy", move || {
+        Box::pin(async move { released.await.is_ok() })
+    });
+    let left = tokio::spawn({
+        let leaving = b.cluster.clone();
+        async move { leaving.shutdown().await }
+    });
+    until("its region has stopped", || b.counters.state() == RegionState::Stopped).await;
+    for id in 0..IDS {
+        assert_eq!(get(&a.counters, id).await, 1, "counter {id}");
+        assert_eq!(home_of(&a.counters, id).as_ref(), Some(&a.address), "counter {id}");
+    }
+    let regions = a.counters.inspect().current_regions(PATIENCE).await;
+    assert_eq!((regions.addresses, regions.coordinator_missing), ([a.address.clone()].into(), false));
+    let member = a.cluster.view().members.iter().find(|member| member.address == b.address).map(|member| member.status);
+    assert_eq!(member, Some(MemberStatus::Up), "it has not begun to leave");
+    assert!(!left.is_finished());
+    release.send(()).expect("the phase waits for it");
+    assert_eq!(within("it ends", left).await.expect("no panic"), ShutdownReason::Left);
 }
 
 /// The oldest of two nodes leaves, and its entities take their time.

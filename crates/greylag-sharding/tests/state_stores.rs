@@ -13,8 +13,7 @@ use std::time::Duration;
 use greylag_cluster::ShutdownReason;
 use greylag_core::{Generation, UniqueAddress};
 use greylag_persistence::{
-    FaultyJournal, InMemoryJournal, JournalOp, PersistenceId, ReadRange, Scope, SeqNr, StoreFault, StoredEvent, Stores,
-    Timestamp,
+    FaultyJournal, InMemoryJournal, PersistenceId, ReadRange, Scope, SeqNr, StoredEvent, Stores, Timestamp,
 };
 use greylag_sharding::fingerprint::StateStoreMode;
 use greylag_sharding::horizon::Horizon;
@@ -22,7 +21,7 @@ use greylag_sharding::ids::ShardId;
 use greylag_sharding::machine::coordinator::replay::{HistoryEvent, Replay};
 use greylag_sharding::settings::StateJournalSettings;
 use greylag_sharding::wire::history;
-use greylag_sharding::{InitError, RegionState, Sharding, ShardingSettings, remove_internal_sharding_data};
+use greylag_sharding::{InitError, Region, RegionState, Sharding, ShardingSettings, remove_internal_sharding_data};
 use nodes::*;
 
 impl World {
@@ -240,31 +239,71 @@ async fn homes_are_read_back_after_a_full_stop_and_generations_rise() {
     assert!(history[events..].iter().filter(|event| follows(event)).count() >= before.len());
 }
 
-/// sharding 24, mode persistence: the journal takes nothing. Known homes go on, a new shard waits, and nothing is lost.
+/// Homes cannot be stored while `is_away` is set. Known homes go on, a new shard waits, and nothing is lost; entities come
+/// and go as ever.
+async fn known_homes_go_on(region: &Region<Command>, set_away: impl Fn(bool)) {
+    increment(region, 0..1);
+    assert_eq!(get_at_last(region, 0).await, 1);
+    let other = (1..).find(|id| region.shard_of(&id.to_string()) != region.shard_of("0")).expect("there is one");
+    let passivate = |id: usize| region.entity_ref(id.to_string()).tell(Command::Passivate).expect("it is taken");
+    set_away(true);
+    for _ in 0..4 {
+        increment(region, other..other + 1);
+    }
+    let new = region.entity_ref(other.to_string());
+    let early = new.ask(|reply_to| Command::Get { reply_to }).timeout(Duration::from_millis(600)).await;
+    assert!(early.is_err(), "a home was told that is not stored");
+    increment(region, 0..1);
+    assert_eq!(get(region, 0).await, 2, "what is known goes on");
+    passivate(0);
+    assert_eq!(get(region, 0).await, 0, "and starts again");
+    assert!(!region.is_routed(&region.shard_of(&other.to_string()).expect("it has one")), "it waits still");
+    set_away(false);
+    assert_eq!(get_at_last(region, other).await, 4, "what was told meanwhile is not lost");
+    passivate(other);
+    assert_eq!(get(region, other).await, 0);
+    passivate(0);
+    assert_eq!(get(region, 0).await, 0);
+}
+
+/// sharding 24, mode persistence: the journal takes nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_24_known_homes_go_on_while_the_journal_takes_nothing() {
     let below = Stores::in_memory_shared();
     let journal = Arc::new(FaultyJournal::new(below.journal.clone()));
     let world = World::over(Stores::new(journal.clone(), below.snapshots), StateStoreMode::Persistence);
     let a = world.node("a:1").await;
-    increment(&a.volatile, 0..1);
-    assert_eq!(get_at_last(&a.volatile, 0).await, 1);
+    known_homes_go_on(&a.volatile, |is_away| journal.set_away(is_away)).await;
     let of_coordinator = PersistenceId::unique("/sharding/VolatileCoordinator").expect("valid");
-    let known = a.volatile.shard_of("0").expect("it has one");
-    let other =
-        (1..).find(|id: &usize| a.volatile.shard_of(&id.to_string()) != Some(known.clone())).expect("there is one");
-    // Between two tries lie 100 ms, so that the outage is longer than the first question below.
-    (0..15).for_each(|_| journal.plan(Some(of_coordinator.clone()), JournalOp::Append, 0, StoreFault::Unavailable));
-    increment(&a.volatile, other..other + 1);
-    let new = a.volatile.entity_ref(other.to_string());
-    let early = new.ask(|reply_to| Command::Get { reply_to }).timeout(Duration::from_millis(600)).await;
-    assert!(early.is_err(), "a home was told that is not stored");
-    increment(&a.volatile, 0..1);
-    assert_eq!(get_at_last(&a.volatile, 0).await, 2, "what is known goes on");
-    assert_eq!(get_at_last(&a.volatile, other).await, 1, "what was told meanwhile is not lost");
     let records = world.stores.journal.read(&of_coordinator, ReadRange::all()).await.expect("it answers").records;
     let epochs = records.iter().filter(|record| matches!(decoded(record), HistoryEvent::EpochStarted { .. })).count();
     assert_eq!(epochs, 1, "it was the same coordinator that tried again");
+}
+
+/// sharding 24, mode ddata: no majority of the replicas can be reached.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_24_known_homes_go_on_while_most_replicas_are_out_of_reach() {
+    let world = World::without_resolver();
+    let a = world.node("a:1").await;
+    // They keep homes, and host nothing: all shards are the coordinator's own.
+    let mut others = Vec::new();
+    for address in ["b:1", "c:1"] {
+        let sharding = world.newcomer(address, "").await;
+        sharding.init_proxy(volatiles()).expect("fresh");
+        world.join(sharding.cluster().expect("it has one")).await;
+        others.push(sharding);
+    }
+    known_homes_go_on(&a.volatile, |is_away| {
+        for other in &others {
+            let other = other.remoting().self_address().address();
+            if is_away {
+                world.network.cut(a.address.address(), other);
+            } else {
+                world.network.heal(a.address.address(), other);
+            }
+        }
+    })
+    .await;
 }
 
 /// sharding §2.14, §6.3: a history that cannot be read is never taken for an empty one; once it is removed, the next

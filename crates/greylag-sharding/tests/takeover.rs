@@ -1,4 +1,4 @@
-//! Sharding scenarios 86, 91 and 93: a coordinator takes over, or closes a region, while words between it and the
+//! Sharding scenarios 27, 86, 91 and 93: a coordinator takes over, or closes a region, while words between it and the
 //! regions are late or lost.
 //!
 //! The machines of one coordinator and of two regions, wired to each other: N runs the coordinator and may host, O
@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::machine::coordinator::{
-    Coordinator, CoordinatorConfig, CoordinatorState, Effect as Decision, Input as Fact, StateEvent, StoredState,
+    Coordinator, CoordinatorConfig, CoordinatorState, Effect as Decision, Input as Fact, StateEvent, StopReason,
+    StoredState,
 };
 use greylag_sharding::machine::membership::Members;
 use greylag_sharding::machine::message::{
@@ -262,17 +263,18 @@ impl World {
         }
     }
 
-    /// Another incarnation takes over from what `stored` holds.
-    fn fail_over(&mut self) {
+    /// Another incarnation takes over from what `stored` holds. The one before, which goes on where it was.
+    fn fail_over(&mut self) -> Coordinator {
         let mut decisions = Vec::new();
         self.epoch_seen = self.coordinator.epoch();
         self.incarnation += 1;
-        self.coordinator = coordinator(self.incarnation, &mut decisions);
+        let before = std::mem::replace(&mut self.coordinator, coordinator(self.incarnation, &mut decisions));
         self.decide(Fact::Standing(Standing::Agreed));
         self.decide(Fact::Membership(members()));
         for decision in decisions {
             self.carry_out(decision);
         }
+        before
     }
 
     /// N still has the route to O: what it sends there is lost and tells it so, and the next message starts the shard.
@@ -363,6 +365,31 @@ fn scenario_93_a_home_from_before_the_loss_is_found_before_anything_is_allocated
         assert_eq!(world.owner(), Some(home));
         assert_eq!(world.nodes[O].starts + world.nodes[N].starts, 1, "one copy, started once");
     }
+}
+
+/// The coordinator before resumes after a pause and gives an order: the region tells it of the newer epoch, and it ends.
+#[test]
+fn scenario_27_a_coordinator_that_resumes_is_told_of_the_newer_one_and_stops() {
+    let mut world = World::hosted_by_o();
+    let (shard, generation) = (shard(), world.nodes[O].live.expect("hosted"));
+    let attempt = Attempt(generation.as_u64());
+    let late = world.order(O, CoordinatorMessage::HandOff { shard, generation, attempt, flush_from: vec![] });
+    let mut before = world.fail_over();
+    world.settle();
+    let epoch = world.coordinator.epoch();
+    assert!(epoch > before.epoch());
+    world.arrive(late);
+    assert_eq!(world.owner(), Some(O), "its order is not obeyed");
+    let told: Vec<_> = std::mem::take(&mut world.wire).into();
+    let [Packet::Word(O, stale)] = &told[..] else { panic!("one answer, not {told:?}") };
+    assert_eq!(*stale, RegionMessage::StaleEpoch { region: region(O), epoch });
+    let mut decisions = Vec::new();
+    before.handle(world.now, Fact::FromRegion { node: address(O), message: stale.clone() }, &mut decisions);
+    assert_eq!(decisions.last(), Some(&Decision::Stop(StopReason::Fenced { by: epoch })));
+    decisions.clear();
+    let request = RegionMessage::GetShardHome { region: region(N), shards: vec![ShardId::from_index(2)] };
+    before.handle(world.now, Fact::FromRegion { node: address(N), message: request }, &mut decisions);
+    assert_eq!(decisions, [], "it decides nothing any more");
 }
 
 /// The `HandOff` of the coordinator before comes when O has registered with the next one.

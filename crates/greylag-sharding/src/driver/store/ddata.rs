@@ -203,3 +203,6 @@ impl StateStore for DdataStore {
         if self.is_unfenced().await { Ok(()) } else { Err(NotCommitted::Lost) }
     }
 }
+
+#[cfg(test)]
+mod tests;
