@@ -86,7 +86,7 @@ const PROFILES: &[(Option<&str>, &str, Draw)] = &[
 
 /// Eight seeds with a journal follow eight without, since the kinds of faults come again every eight.
 fn over_both(seed: u64, world: World<Letters>) -> World<Letters> {
-    if seed / 8 % 2 == 0 { world } else { world.over_journal() }
+    if (seed / 8).is_multiple_of(2) { world } else { world.over_journal() }
 }
 
 pub(crate) fn worlds() -> Vec<crate::World> {
