@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use greylag::persistence::Signal;
 use greylag::prelude::*;
-use greylag::sharding::RememberStore;
 
 const JOB: EntityKey<Command> = EntityKey::new("Job");
 const STEPS: u32 = 5;
