@@ -77,9 +77,10 @@ impl Region {
         let generation = hosting.generation;
         if let Err(reason) = self.check_floor(hosting, &waiting) {
             // Where it was submitted the older home may still be in use: a region that kept it for want of a home knew no newer
-            // one to tell of.
-            if waiting.first.is_some_and(|first| first < generation) && !own {
-                self.note_stale(waiting.origin.node.clone(), shard, generation);
+            // one to tell of. The generation before this one is enough to leave that home by, and leaves a route to here open.
+            let newer = hosting.previous.filter(|previous| waiting.first.is_some_and(|first| first < *previous));
+            if let Some(newer) = newer.filter(|_| !own) {
+                self.note_stale(waiting.origin.node.clone(), shard, newer);
             }
             return self.drop_waiting(shard, &waiting, reason, out);
         }
