@@ -25,12 +25,13 @@
 //! ```
 //!
 //! The crate knows nothing of Greylag's protocols: [`transcript`] hands lines of text to a closure,
-//! [`network`] moves values between numbered nodes on virtual time. What a protocol makes of them
-//! is the business of its own tests.
+//! [`network`] moves values between numbered nodes on virtual time, [`linearizability`] judges a history of calls and answers.
+//! What a protocol makes of them is the business of its own tests.
 
 #[cfg(feature = "certificates")]
 pub mod certificates;
 pub mod deadlines;
+pub mod linearizability;
 pub mod mutations;
 pub mod network;
 #[cfg(all(unix, feature = "postgres"))]
