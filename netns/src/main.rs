@@ -2,15 +2,20 @@
 //!
 //! Simulation says that the machines are right; this says that sockets, kernels and schedulers agree.
 //! Each scenario builds its own hosts, breaks one thing, and reads what the nodes report: lines of
-//! JSON, stamped with the one clock of this machine. Needs root, `ip` (iproute2) and `nft` (nftables).
+//! JSON, stamped with the one clock of this machine. Where entities are hosted, clients on every node write and read them,
+//! and what they were answered is judged: see [`judge`]. Needs root, `ip` (iproute2), `nft` (nftables) and PostgreSQL.
 //!
-//! Source: cluster scenarios 44, 60, 61, 76; cluster S14, S20 and F9 for kills, cuts and pauses.
+//! Source: cluster scenarios 44, 60, 61, 76, 85; cluster S14, S20 and F9 for kills, cuts and pauses; sharding I1, §4.1, §5,
+//! scenarios 20, 21 and 22.
 
+mod judge;
 mod lab;
 mod node;
 mod process;
+mod record;
 mod report;
 mod scenario;
+mod sharded;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -43,15 +48,20 @@ enum Task {
     /// One node; started by the scenarios.
     #[command(hide = true)]
     Node(node::Arguments),
+    /// One node with entities and clients; started by the scenarios.
+    #[command(hide = true)]
+    ShardNode(sharded::Arguments),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Some(Task::Node(arguments)) = cli.task {
-        return node::run(arguments);
+    match cli.task {
+        Some(Task::Node(arguments)) => return node::run(arguments),
+        Some(Task::ShardNode(arguments)) => return sharded::run(arguments),
+        None => {}
     }
     if cli.list {
-        SCENARIOS.iter().for_each(|scenario| say(&format!("{:<18} {}", scenario.name, scenario.about)));
+        SCENARIOS.iter().for_each(|scenario| say(&format!("{:<25} {}", scenario.name, scenario.about)));
         return ExitCode::SUCCESS;
     }
     if let Some(name) = cli.only.iter().find(|name| SCENARIOS.iter().all(|scenario| scenario.name != **name)) {

@@ -19,27 +19,43 @@ use crate::report::{At, Line, What};
 /// How often a running instance says so.
 const WORK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// One node.
+/// One node with a singleton.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Its host, as the others dial it.
-    #[arg(long)]
-    host: String,
-    /// Its port.
-    #[arg(long)]
-    port: u16,
-    /// The node to join; itself, if it is the first.
-    #[arg(long)]
-    seed: String,
-    /// What counts as a proof of death.
-    #[arg(long, value_enum, default_value_t = Proof::Local)]
-    proof: Proof,
+    #[command(flatten)]
+    place: Place,
     /// The database that keeps the singleton's lease, as for libpq; without one it runs under none.
     #[arg(long)]
     lease: Option<String>,
+}
+
+/// Where a node is, and how it judges the others.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Place {
+    /// Its host, as the others dial it.
+    #[arg(long)]
+    pub(crate) host: String,
+    /// Its port.
+    #[arg(long)]
+    pub(crate) port: u16,
+    /// The node to join; itself, if it is the first.
+    #[arg(long)]
+    pub(crate) seed: String,
+    /// What counts as a proof of death.
+    #[arg(long, value_enum, default_value_t = Proof::Local)]
+    proof: Proof,
     /// `sbr.stable_after`, which the margin follows.
     #[arg(long, default_value_t = 20_000)]
     stable_after_ms: u64,
+}
+
+impl Place {
+    /// These settings, with its rule of proof and its resolver.
+    pub(crate) fn adapt(&self, settings: ClusterSettings) -> ClusterSettings {
+        let stable_after = Duration::from_millis(self.stable_after_ms);
+        let settings = ClusterSettings { proof_of_death: self.proof.into(), ..settings };
+        settings.with_resolver(SbrSettings { stable_after, ..SbrSettings::default() })
+    }
 }
 
 /// `proof_of_death` by name.
@@ -62,6 +78,11 @@ impl From<Proof> for ProofOfDeath {
 
 /// Runs until the node ends.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    run_to_end(live(arguments))
+}
+
+/// Runs the life of a node.
+pub(crate) fn run_to_end(life: impl Future<Output = Result<(), String>>) -> ExitCode {
     // Standard output is for lines of JSON; people read standard error.
     let filter = tracing_subscriber::EnvFilter::from_default_env();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
@@ -69,7 +90,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return note_failure(&format!("no runtime: {error}")),
     };
-    match runtime.block_on(live(arguments)) {
+    match runtime.block_on(life) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => note_failure(&failure),
     }
@@ -81,11 +102,12 @@ fn note_failure(failure: &str) -> ExitCode {
 }
 
 async fn live(arguments: Arguments) -> Result<(), String> {
-    let seed: NodeAddress = arguments.seed.parse().map_err(|error| format!("{}: {error}", arguments.seed))?;
+    let place = &arguments.place;
+    let seed: NodeAddress = place.seed.parse().map_err(|error| format!("{}: {error}", place.seed))?;
     let transport_settings = TransportSettings {
         cluster_name: "lab".into(),
-        canonical_host: Some(arguments.host.clone()),
-        canonical_port: arguments.port,
+        canonical_host: Some(place.host.clone()),
+        canonical_port: place.port,
         // The lab's network has no other hosts than these.
         tls: Tls::None,
         ..TransportSettings::default()
@@ -97,13 +119,8 @@ async fn live(arguments: Arguments) -> Result<(), String> {
         Some(database) => Some(PostgresLeases::connect(database).await.map_err(|error| format!("no leases: {error}"))?),
         None => None,
     };
-    let settings = ClusterSettings {
-        proof_of_death: arguments.proof.into(),
-        leases: leases.map(|leases| Leases::new("lab", leases)),
-        ..ClusterSettings::default()
-    };
-    let stable_after = Duration::from_millis(arguments.stable_after_ms);
-    let settings = settings.with_resolver(SbrSettings { stable_after, ..SbrSettings::default() });
+    let leases = leases.map(|leases| Leases::new("lab", leases));
+    let settings = place.adapt(ClusterSettings { leases, ..ClusterSettings::default() });
     let cluster = Cluster::start(settings, transport.clone()).await.map_err(|error| error.to_string())?;
     let job = Singleton::job("worker", |_, stop| work(stop));
     let singleton = SingletonSettings { use_lease: arguments.lease.is_some(), ..SingletonSettings::default() };
@@ -132,15 +149,20 @@ async fn work(mut stop: StopToken) {
     tell(What::SingletonEnded);
 }
 
-async fn tell_events(cluster: Cluster) {
+/// Tells of what a scenario may ask for, and how many members are Up whenever it changes.
+pub(crate) async fn tell_events(cluster: Cluster) {
     let mut events = cluster.subscribe();
     let mut up = 0;
-    while let Some(event) = events.next().await {
+    let mut tell_count = || {
         let count = cluster.view().members.iter().filter(|member| member.status == MemberStatus::Up).count();
         if count != up {
             up = count;
             tell(What::Up { count });
         }
+    };
+    tell_count();
+    while let Some(event) = events.next().await {
+        tell_count();
         if let Some(what) = of_interest(event) {
             tell(what);
         }
@@ -170,7 +192,8 @@ fn of_interest(event: ClusterEvent) -> Option<What> {
     })
 }
 
-fn tell(what: What) {
+/// Writes a line.
+pub(crate) fn tell(what: What) {
     let line = Line { at: At::now(), what };
     let mut out = std::io::stdout().lock();
     // A write that fails means that the scenario, which started this node and read its lines, has ended.

@@ -1,7 +1,8 @@
 //! A node's process, from outside: what it has said so far, and the signals that break it.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ pub(crate) struct Node {
     /// `host:port`, as other nodes name it.
     pub(crate) name: String,
     child: Child,
+    orders: ChildStdin,
     said: Arc<(Mutex<Vec<Line>>, Condvar)>,
 }
 
@@ -27,16 +29,18 @@ pub(crate) struct Start<'a> {
     pub(crate) proof: Proof,
     pub(crate) lease: Option<String>,
     pub(crate) stable_after: Duration,
+    /// If it hosts entities: the database that keeps their journal, and the directory of the files it writes.
+    pub(crate) entities: Option<(&'a str, &'a Path)>,
 }
 
 /// The default of the product (cluster S4).
-const STABLE_AFTER: Duration = Duration::from_secs(20);
+pub(crate) const STABLE_AFTER: Duration = Duration::from_secs(20);
 
 impl<'a> Start<'a> {
     /// A node on a host of its own.
     pub(crate) fn on(lab: &Lab, host: usize, seed: &'a str) -> Self {
         let (namespace, host) = (lab.namespace(host), Lab::address(host));
-        Self { namespace, host, port: 17355, seed, proof: Proof::Local, lease: None, stable_after: STABLE_AFTER }
+        Self::at(namespace, host, 17355, seed)
     }
 
     /// A node on host `to` that has the address of host `of`.
@@ -47,7 +51,12 @@ impl<'a> Start<'a> {
     /// One of several nodes on the same host.
     pub(crate) fn beside(lab: &Lab, port: u16, seed: &'a str) -> Self {
         let (namespace, host) = (lab.namespace(0), "127.0.0.1".into());
-        Self { namespace, host, port, seed, proof: Proof::Local, lease: None, stable_after: STABLE_AFTER }
+        Self::at(namespace, host, port, seed)
+    }
+
+    fn at(namespace: String, host: String, port: u16, seed: &'a str) -> Self {
+        let (proof, stable_after) = (Proof::Local, STABLE_AFTER);
+        Self { namespace, host, port, seed, proof, lease: None, stable_after, entities: None }
     }
 
     /// With another rule of proof.
@@ -65,24 +74,36 @@ impl<'a> Start<'a> {
         Self { lease: Some(database.to_owned()), ..self }
     }
 
+    /// With entities and clients in place of the singleton.
+    pub(crate) fn entities(self, database: &'a str, directory: &'a Path) -> Self {
+        Self { entities: Some((database, directory)), ..self }
+    }
+
     /// Starts it.
     pub(crate) fn spawn(self) -> Result<Node, Failure> {
         let program = std::env::current_exe().map_err(|error| format!("no path to this program: {error}"))?;
         let port = self.port.to_string();
         let stable_after = self.stable_after.as_millis().to_string();
         let proof = format!("{:?}", self.proof).to_lowercase();
+        let task = if self.entities.is_some() { "shard-node" } else { "node" };
+        let entities = self.entities.map(|(database, directory)| {
+            ["--database".as_ref(), database.as_ref(), "--directory".as_ref(), directory.as_os_str()]
+        });
         // `ip netns exec` becomes the node, so signals to its process id reach the node itself.
         let mut child = Command::new("ip")
             .args(["netns", "exec", &self.namespace])
             .arg(program)
-            .args(["node", "--host", &self.host, "--port", &port, "--seed", self.seed, "--proof", &proof])
+            .args([task, "--host", &self.host, "--port", &port, "--seed", self.seed, "--proof", &proof])
             .args(["--stable-after-ms", &stable_after])
             .args(self.lease.iter().flat_map(|database| ["--lease", database]))
+            .args(entities.into_iter().flatten())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| format!("cannot start a node: {error}"))?;
         let said = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
         let out = child.stdout.take().ok_or("the node has no standard output")?;
+        let orders = child.stdin.take().ok_or("the node has no standard input")?;
         let heard = Arc::clone(&said);
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
@@ -92,7 +113,7 @@ impl<'a> Start<'a> {
                 }
             }
         });
-        Ok(Node { name: format!("{}:{}", self.host, self.port), child, said })
+        Ok(Node { name: format!("{}:{}", self.host, self.port), child, orders, said })
     }
 }
 
@@ -136,12 +157,34 @@ impl Node {
         self.wait(&format!("{count} Up"), At::EPOCH, Duration::from_secs(60), wanted).map(drop)
     }
 
+    /// Its process, which the files it writes are named for.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Tells it to do something; see [`crate::sharded`].
+    pub(crate) fn order(&mut self, order: &str) -> Result<(), Failure> {
+        writeln!(self.orders, "{order}").map_err(|error| format!("{}: cannot be told to {order}: {error}", self.name))
+    }
+
     /// Ends it as a crash would.
     pub(crate) fn kill(&mut self) -> Result<At, Failure> {
         let at = At::now();
         self.child.kill().map_err(|error| format!("cannot kill {}: {error}", self.name))?;
         self.child.wait().map_err(|error| format!("cannot wait for {}: {error}", self.name))?;
         Ok(at)
+    }
+
+    /// Waits until its process is gone, and what it held with it.
+    pub(crate) fn wait_gone(&mut self, patience: Duration) -> Result<(), Failure> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(_)) => return Ok(()),
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+                outcome => return Err(format!("{}: its process does not end: {outcome:?}", self.name)),
+            }
+        }
     }
 
     /// Stops every thread of it.

@@ -1,15 +1,16 @@
 //! The lines that nodes write, and the findings of a scenario.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::lab::Failure;
 use crate::scenario::Scenario;
 
-/// Microseconds on the clock that all processes of this machine share.
+/// Microseconds on the clock that all processes of this machine share and that is never set: since it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct At(u64);
+pub(crate) struct At(pub(crate) u64);
 
 impl At {
     /// Before everything.
@@ -17,8 +18,9 @@ impl At {
 
     /// This moment.
     pub(crate) fn now() -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+        let time = clock_gettime(ClockId::Boottime);
+        let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+        Self(seconds.unwrap_or_default().saturating_mul(1_000_000).saturating_add(nanos.unwrap_or_default() / 1_000))
     }
 
     /// How long after `earlier` this was.
@@ -67,6 +69,12 @@ pub(crate) enum What {
     SingletonWorks,
     /// The singleton's instance ended here.
     SingletonEnded,
+    /// Since this round began, every client of this node has been answered.
+    Served { round: u64 },
+    /// The clients of this node have ended.
+    ClientsStopped,
+    /// What is written to every entity is in the node's file.
+    Surveyed,
     /// The node ended.
     Ended { reason: String },
     /// Anything else of interest.
@@ -75,7 +83,7 @@ pub(crate) enum What {
 
 /// What a scenario found: figures, each with its name.
 #[derive(Debug, Default)]
-pub(crate) struct Findings(Vec<(String, String)>);
+pub(crate) struct Findings(pub(crate) Vec<(String, String)>);
 
 impl Findings {
     /// Adds one figure.

@@ -4,6 +4,7 @@ mod cuts;
 mod kills;
 mod moves;
 mod pauses;
+mod shards;
 
 use std::time::Duration;
 
@@ -110,6 +111,55 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         in_quick: false,
         alone: false,
         run: cuts::loss,
+    },
+    Scenario {
+        name: "shards-one-host",
+        about: "five processes on one host, four sharded types under clients: the coordinators' process is killed, then the owner's",
+        in_quick: true,
+        alone: true,
+        run: shards::kill_on_one_host,
+    },
+    Scenario {
+        name: "shards-kill-coordinator",
+        about: "four hosts, the same types and clients, default settings: the host of the coordinators is killed",
+        in_quick: false,
+        alone: true,
+        run: shards::kill_coordinator,
+    },
+    Scenario {
+        name: "shards-kill-owner",
+        about: "the same: the host of the single shards is killed",
+        in_quick: false,
+        alone: true,
+        run: shards::kill_owner,
+    },
+    Scenario {
+        name: "shards-cut-coordinator",
+        about: "the same: the host of the coordinators is cut off until it is removed and has ended itself",
+        in_quick: false,
+        alone: true,
+        run: shards::cut_coordinator,
+    },
+    Scenario {
+        name: "shards-cut-owner",
+        about: "the same: the host of the single shards is cut off",
+        in_quick: false,
+        alone: true,
+        run: shards::cut_owner,
+    },
+    Scenario {
+        name: "shards-pause-coordinator",
+        about: "the same: the process of the coordinators is paused until others have taken over, and wakes",
+        in_quick: false,
+        alone: true,
+        run: shards::pause_coordinator,
+    },
+    Scenario {
+        name: "shards-pause-owner",
+        about: "the same: the process of the single shards is paused",
+        in_quick: true,
+        alone: true,
+        run: shards::pause_owner,
     },
 ];
 

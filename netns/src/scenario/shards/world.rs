@@ -1,0 +1,270 @@
+//! Hosts with entities and clients, the journal that they share, and the files that tell what happened.
+
+use std::time::Duration;
+
+use greylag_testkit::postgres::{Postgres, USER};
+use tempfile::TempDir;
+
+use super::super::{PATIENCE, removed};
+use crate::judge::{self, Fault, Waits};
+use crate::lab::{Failure, Lab};
+use crate::process::{Node, STABLE_AFTER, Start};
+use crate::record;
+use crate::report::{At, Findings, What};
+
+/// For which part a process is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The oldest, where all coordinators run.
+    Coordinator,
+    /// Where the one shard of the small types is, which is not the oldest.
+    Owner,
+}
+
+/// How a process is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Break {
+    /// It ends as in a crash.
+    Kill,
+    /// No packet reaches or leaves its host.
+    Cut,
+    /// It stands still.
+    Pause,
+}
+
+/// Where the nodes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    OwnHosts,
+    OneHost,
+}
+
+/// The first port on the host that all share.
+const FIRST_PORT: u16 = 20_000;
+/// How long all goes well before the fault, and again at the end.
+const CALM: Duration = Duration::from_secs(3);
+
+/// What the waits after a fault must be.
+type Promise = Box<dyn Fn(&Waits) -> Result<(), Failure>>;
+
+/// A fault, its name in the table, and what its waits must be.
+struct Noted {
+    name: String,
+    fault: Fault,
+    promise: Promise,
+}
+
+/// A cluster with entities. Its fields are dropped in this order: processes, network, files, database.
+pub(super) struct World {
+    /// The living nodes, the oldest first.
+    pub(super) nodes: Vec<Node>,
+    pub(super) lab: Lab,
+    files: TempDir,
+    database: String,
+    layout: Layout,
+    stable_after: Duration,
+    /// Whether clients ask what no client asked before the first fault.
+    asks_newcomers: bool,
+    faults: Vec<Noted>,
+    _server: Postgres,
+}
+
+impl World {
+    /// So many hosts with a node each. The one with the highest address is the oldest: a single shard goes to the lowest.
+    pub(super) fn on_hosts(hosts: usize, stable_after: Duration) -> Result<Self, Failure> {
+        Self::new(Layout::OwnHosts, hosts, hosts, stable_after)
+    }
+
+    /// So many nodes on one host; the one with the highest port is the oldest.
+    pub(super) fn on_one_host(nodes: usize) -> Result<Self, Failure> {
+        Self::new(Layout::OneHost, 1, nodes, STABLE_AFTER)
+    }
+
+    fn new(layout: Layout, hosts: usize, nodes: usize, stable_after: Duration) -> Result<Self, Failure> {
+        let server = Postgres::try_start(&["max_connections=300"]).map_err(|error| error.to_string())?;
+        // A socket in the file system is the same in every namespace of the network.
+        let (socket, port) = (server.socket_directory().display(), server.port());
+        let database = format!("host={socket} port={port} user={USER} dbname=postgres");
+        let files = tempfile::Builder::new().prefix("greylag-netns-").tempdir();
+        let files = files.map_err(|error| format!("no directory for files: {error}"))?;
+        let mut world = Self {
+            nodes: Vec::new(),
+            lab: Lab::new(hosts)?,
+            files,
+            database,
+            layout,
+            stable_after,
+            asks_newcomers: false,
+            faults: Vec::new(),
+            _server: server,
+        };
+        for index in (0..nodes).rev() {
+            world.add(index)?;
+        }
+        Ok(world)
+    }
+
+    /// Starts a node, and waits until all see it.
+    fn add(&mut self, index: usize) -> Result<(), Failure> {
+        let own = match self.layout {
+            Layout::OwnHosts => format!("{}:17355", Lab::address(index)),
+            Layout::OneHost => format!("127.0.0.1:{}", Self::port(index)),
+        };
+        let seed = self.nodes.first().map_or(own, |node| node.name.clone());
+        let start = match self.layout {
+            Layout::OwnHosts => Start::on(&self.lab, index, &seed),
+            Layout::OneHost => Start::beside(&self.lab, Self::port(index), &seed),
+        };
+        let start = start.stable_after(self.stable_after).entities(&self.database, self.files.path());
+        self.nodes.push(start.spawn()?);
+        let count = self.nodes.len();
+        self.nodes.iter().try_for_each(|node| node.wait_up(count))
+    }
+
+    fn port(index: usize) -> u16 {
+        FIRST_PORT + u16::try_from(index).unwrap_or_default()
+    }
+
+    /// Clients begin on every node, and each is answered. They wait for all regions, so a single shard goes to the lowest
+    /// address.
+    pub(super) fn warm_up(&mut self) -> Result<(), Failure> {
+        let begun = At::now();
+        self.order_all("go")?;
+        self.wait_served(begun)?;
+        std::thread::sleep(CALM);
+        Ok(())
+    }
+
+    /// Breaks the node that plays this part, which is none of the living from then on, and has the clients of all others ask
+    /// what no client asked before, too. Yields the node, and when it was broken.
+    pub(super) fn strike(&mut self, role: Role, how: Break) -> Result<(Node, At), Failure> {
+        let index = self.player(role)?;
+        match how {
+            Break::Kill => {
+                self.nodes[index].kill()?;
+            }
+            Break::Pause => {
+                self.nodes[index].pause()?;
+            }
+            Break::Cut => {
+                let hosts = 0..self.nodes.len();
+                let alone = Self::host(&self.nodes[index])?;
+                self.lab.part(&[alone], &hosts.filter(|host| *host != alone).collect::<Vec<_>>())?;
+            }
+        }
+        // The fault is complete: what others ask from here on is not answered by it.
+        let hit = At::now();
+        let victim = self.nodes.remove(index);
+        self.order_all(if self.asks_newcomers { "round" } else { "newcomers" })?;
+        self.asks_newcomers = true;
+        Ok((victim, hit))
+    }
+
+    /// The place among the living of the node that plays this part.
+    fn player(&self, role: Role) -> Result<usize, Failure> {
+        let records = record::read(self.files.path())?;
+        let host_of = |kind: &str| judge::host_of(&records, kind, At::now());
+        let (owner, other, oldest) = (host_of("one-ddata/")?, host_of("one-persistence/")?, self.nodes[0].pid());
+        if owner != other || owner == oldest {
+            return Err(format!("the single shards are in {owner} and {other}, the coordinators in {oldest}"));
+        }
+        match role {
+            Role::Coordinator => Ok(0),
+            Role::Owner => self.nodes.iter().position(|node| node.pid() == owner).ok_or("the owner is gone".into()),
+        }
+    }
+
+    /// On which host a node is that has one of its own.
+    fn host(node: &Node) -> Result<usize, Failure> {
+        let is_its = |host: &usize| node.name.starts_with(&format!("{}:", Lab::address(*host)));
+        (0..usize::from(u8::MAX)).find(is_its).ok_or_else(|| format!("{} has no host of its own", node.name))
+    }
+
+    /// Waits until all have removed the node.
+    pub(super) fn wait_removed(&self, victim: &Node, hit: At) -> Result<At, Failure> {
+        self.latest("the removal", hit, removed(&victim.name))
+    }
+
+    /// Waits until the clients of all living nodes have been answered by all entities.
+    pub(super) fn wait_served(&self, since: At) -> Result<At, Failure> {
+        self.latest("answers to all clients", since, |what| matches!(what, What::Served { .. }))
+    }
+
+    /// When the last of the living nodes said such a thing.
+    fn latest(&self, what: &str, since: At, wanted: impl Fn(&What) -> bool) -> Result<At, Failure> {
+        let mut last = since;
+        for node in &self.nodes {
+            last = last.max(node.wait(what, since, PATIENCE, &wanted)?);
+        }
+        Ok(last)
+    }
+
+    /// Starts another process where a node was, with clients; all clients are answered.
+    pub(super) fn replace(&mut self, victim: &Node) -> Result<(), Failure> {
+        self.add(Self::host(victim)?)?;
+        let begun = At::now();
+        let (new, others) = self.nodes.split_last_mut().ok_or("no node was added")?;
+        new.order("go")?;
+        others.iter_mut().try_for_each(|node| node.order("round"))?;
+        self.wait_served(begun).map(drop)
+    }
+
+    /// Remembers a fault, and what must be true of the waits after it.
+    pub(super) fn note_fault(
+        &mut self,
+        name: &str,
+        at: At,
+        victim: &Node,
+        promise: impl Fn(&Waits) -> Result<(), Failure> + 'static,
+    ) {
+        let fault = Fault { at, victim: victim.pid() };
+        self.faults.push(Noted { name: name.to_owned(), fault, promise: Box::new(promise) });
+    }
+
+    fn order_all(&mut self, order: &str) -> Result<(), Failure> {
+        self.nodes.iter_mut().try_for_each(|node| node.order(order))
+    }
+
+    /// Plays a story, and judges what the files tell of it. They are kept if it is not as promised.
+    pub(super) fn judged(
+        mut self,
+        story: impl FnOnce(&mut Self, &mut Findings) -> Result<(), Failure>,
+    ) -> Result<Findings, Failure> {
+        let mut findings = Findings::default();
+        let outcome = story(&mut self, &mut findings).and_then(|()| self.judge(&mut findings));
+        match outcome {
+            Ok(()) => Ok(findings),
+            Err(failure) => {
+                self.files.disable_cleanup(true);
+                Err(format!("{failure} (what happened stands in {})", self.files.path().display()))
+            }
+        }
+    }
+
+    fn judge(&mut self, findings: &mut Findings) -> Result<(), Failure> {
+        std::thread::sleep(CALM);
+        let ending = At::now();
+        self.order_all("stop")?;
+        self.latest("the end of its clients", ending, |what| *what == What::ClientsStopped)?;
+        let surveyor = self.nodes.first_mut().ok_or("no node is left")?;
+        surveyor.order("survey")?;
+        surveyor.wait("the survey", ending, PATIENCE, |what| *what == What::Surveyed)?;
+        let records = record::read(self.files.path())?;
+        let (lives, checked) = match (judge::never_two_instances(&records), judge::linearizable(&records)) {
+            (Ok(lives), Ok(checked)) => (lives, checked),
+            (lives, checked) => {
+                return Err([lives.err(), checked.err()].into_iter().flatten().collect::<Vec<_>>().join("; "));
+            }
+        };
+        for Noted { name, fault, promise } in &self.faults {
+            for waits in judge::tell_waits(&records, *fault, name, findings) {
+                promise(&waits)?;
+            }
+            judge::tell_beside(&records, *fault, name, findings);
+        }
+        findings.add("instances, never two of an entity at a time", lives.to_string());
+        let figures = format!("{} of {} entities", checked.operations, checked.keys);
+        findings.add("writes and plain reads, linearizable", figures);
+        Ok(())
+    }
+}

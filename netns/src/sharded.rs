@@ -1,0 +1,123 @@
+//! The process under test where entities are hosted: a node of the facade with four entity types, and clients on it.
+//!
+//! ```text
+//! scenario ── order (standard input) ──▶ node: go | newcomers | round | stop | survey
+//! scenario ◀── lines (standard output) ── node: Served{round}, ClientsStopped, Surveyed, and what node.rs tells
+//! node ── every call, answer and life ──▶ its file in the directory (record.rs)
+//! ```
+
+mod clients;
+mod entity;
+
+use std::io::BufRead as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag::prelude::NodeSettings;
+use greylag::{JournalKind, Node, Secret};
+use greylag_transport::Tls;
+use tokio::sync::mpsc;
+
+use clients::Clients;
+pub(crate) use entity::KINDS;
+
+use crate::node::{Place, run_to_end, tell, tell_events};
+use crate::record::Record;
+use crate::report::What;
+
+/// One node with entities and clients.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    place: Place,
+    /// The database that keeps the journal, as for libpq.
+    #[arg(long)]
+    database: String,
+    /// Where it writes down what happens.
+    #[arg(long)]
+    directory: PathBuf,
+}
+
+/// How often it looks whether all clients were answered.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Runs until the node ends, or the scenario does.
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    run_to_end(live(arguments))
+}
+
+async fn live(arguments: Arguments) -> Result<(), String> {
+    let Arguments { place, database, directory } = arguments;
+    let record = Arc::new(Record::create(&directory)?);
+    let builder = Node::builder("lab").bind(place.host.clone(), place.port).seed_nodes([&place.seed]);
+    let builder = builder.configure(move |settings| configure(settings, &place, database));
+    let builder = KINDS.iter().fold(builder, |builder, kind| kind.set_up(builder, &record));
+    let node = builder.start().await.map_err(|error| error.to_string())?;
+    tokio::spawn(tell_events(node.cluster().clone()));
+    let mut clients = Clients::new(node.clone(), record);
+    let mut orders = orders();
+    let mut look = tokio::time::interval(LOOK_INTERVAL);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut terminated = std::pin::pin!(node.terminated());
+    loop {
+        tokio::select! {
+            reason = &mut terminated => {
+                tell(What::Ended { reason: format!("{reason:?}") });
+                return Ok(());
+            }
+            order = orders.recv() => match order {
+                Some(order) => obey(&order, &mut clients).await?,
+                // The scenario has ended.
+                None => return Ok(()),
+            },
+            _ = look.tick() => clients.served().into_iter().for_each(|round| tell(What::Served { round })),
+        }
+    }
+}
+
+fn configure(settings: &mut NodeSettings, place: &Place, database: String) {
+    settings.cluster = place.adapt(settings.cluster.clone());
+    // The lab's network has no other hosts than these.
+    settings.transport.tls = Tls::None;
+    settings.journal.kind = JournalKind::Postgres;
+    let journal = &mut settings.journal.pg;
+    journal.url = Secret::new(database);
+    // Several nodes share the connections of one small server.
+    journal.settings.write_lanes = 2;
+    journal.settings.pool_write = 2;
+    journal.settings.pool_read = 4;
+    journal.settings.pool_query = 1;
+}
+
+async fn obey(order: &str, clients: &mut Clients) -> Result<(), String> {
+    match order {
+        "go" => clients.go().await,
+        "newcomers" => clients.go_to_newcomers(),
+        "round" => clients.next_round(),
+        "stop" => {
+            clients.stop().await;
+            tell(What::ClientsStopped);
+        }
+        "survey" => {
+            clients.survey().await;
+            tell(What::Surveyed);
+        }
+        other => return Err(format!("there is no order {other:?}")),
+    }
+    Ok(())
+}
+
+/// What the scenario says, line by line; ends with it.
+fn orders() -> mpsc::UnboundedReceiver<String> {
+    let (give, take) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if give.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    take
+}

@@ -1,0 +1,171 @@
+//! The clients of one node: one for each entity, which writes and reads and notes what it is answered.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use greylag::Node;
+use greylag::prelude::{AskError, EntityRef};
+use tokio::task::JoinSet;
+
+use super::entity::{Command, KINDS, Kind};
+use crate::record::{Happened, Record};
+use crate::report::At;
+
+/// How long a client waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// After an error that came at once. A process that wakes asks again without delay, which is where old state would show.
+const AFTER_FAILURE: Duration = Duration::from_millis(20);
+
+/// All clients of a node.
+pub(super) struct Clients {
+    node: Node,
+    shared: Arc<Shared>,
+    /// Of each client the round in which it was last answered.
+    answered: Vec<Arc<AtomicU64>>,
+    running: JoinSet<()>,
+    /// The last round that all were answered in.
+    told: u64,
+}
+
+struct Shared {
+    record: Arc<Record>,
+    /// Numbers calls; with the process in its upper half a call's number is a value that is written once only.
+    calls: AtomicU64,
+    /// Answers count for the round in which they were asked for.
+    round: AtomicU64,
+    has_ended: AtomicBool,
+}
+
+impl Clients {
+    pub(super) fn new(node: Node, record: Arc<Record>) -> Self {
+        let calls = AtomicU64::new(u64::from(std::process::id()) << 32);
+        let shared = Shared { record, calls, round: AtomicU64::new(0), has_ended: AtomicBool::new(false) };
+        Self { node, shared: Arc::new(shared), answered: Vec::new(), running: JoinSet::new(), told: 0 }
+    }
+
+    /// Asks every entity, as soon as every node can get shards.
+    pub(super) async fn go(&mut self) {
+        for kind in &KINDS {
+            while !self.is_hosted_everywhere(kind).await {
+                tokio::time::sleep(AFTER_FAILURE).await;
+            }
+        }
+        KINDS.iter().for_each(|kind| kind.ids().for_each(|id| self.begin(kind, id)));
+        self.next_round();
+    }
+
+    /// Whether the coordinator of the type knows the region of every member.
+    async fn is_hosted_everywhere(&self, kind: &Kind) -> bool {
+        let Ok(region) = self.node.sharding().region(kind.key()) else { return false };
+        let members = self.node.cluster().view().members.len();
+        region.inspect().current_regions(PATIENCE).await.addresses.len() == members
+    }
+
+    /// Asks those, too, that no client asked before. Begins a round.
+    pub(super) fn go_to_newcomers(&mut self) {
+        KINDS.iter().for_each(|kind| kind.newcomer_ids().for_each(|id| self.begin(kind, id)));
+        self.next_round();
+    }
+
+    /// Begins a round.
+    pub(super) fn next_round(&mut self) {
+        self.shared.round.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn begin(&mut self, kind: &'static Kind, id: String) {
+        let answered = Arc::new(AtomicU64::new(0));
+        self.answered.push(Arc::clone(&answered));
+        let entity = kind.entity(&id);
+        let register = self.node.entity_ref(kind.key(), id);
+        let client = Client { register, entity, pace: kind.pace, shared: Arc::clone(&self.shared), answered };
+        self.running.spawn(client.run());
+    }
+
+    /// The round in which every client has been answered now; once for each.
+    pub(super) fn served(&mut self) -> Option<u64> {
+        let round = self.shared.round.load(Ordering::SeqCst);
+        let is_served = round > self.told && self.answered.iter().all(|last| last.load(Ordering::SeqCst) == round);
+        is_served.then(|| {
+            self.told = round;
+            round
+        })
+    }
+
+    /// Asks nothing more, and waits until everything under way has ended.
+    pub(super) async fn stop(&mut self) {
+        self.shared.has_ended.store(true, Ordering::SeqCst);
+        while self.running.join_next().await.is_some() {}
+    }
+
+    /// Notes what is written to each entity. The clients of all nodes have ended before.
+    pub(super) async fn survey(&self) {
+        for kind in &KINDS {
+            for id in kind.ids().chain(kind.newcomer_ids()) {
+                let entity = kind.entity(&id);
+                let register = self.node.entity_ref(kind.key(), id);
+                let (since, values) = loop {
+                    let since = At::now();
+                    match register.ask(Command::Log).timeout(PATIENCE).await {
+                        Ok(values) => break (since, values),
+                        Err(_) => tokio::time::sleep(AFTER_FAILURE).await,
+                    }
+                };
+                self.shared.record.note(&entity, Happened::Logged { since, values });
+            }
+        }
+    }
+}
+
+/// What asks one entity on one node.
+struct Client {
+    register: EntityRef<Command>,
+    entity: String,
+    pace: Duration,
+    shared: Arc<Shared>,
+    answered: Arc<AtomicU64>,
+}
+
+impl Client {
+    async fn run(self) {
+        for turn in 0_u32.. {
+            if self.shared.has_ended.load(Ordering::SeqCst) {
+                return;
+            }
+            let round = self.shared.round.load(Ordering::SeqCst);
+            let call = self.shared.calls.fetch_add(1, Ordering::SeqCst);
+            // Two writes, three reads, and so on.
+            let outcome = if turn % 5 < 2 { self.write(call).await } else { self.read(call).await };
+            if self.note(call, outcome) {
+                self.answered.store(round, Ordering::SeqCst);
+                // Half of the pace to one and a half, so that the clients do not keep step.
+                let part = u32::try_from(call.wrapping_mul(37) % 100).unwrap_or_default();
+                tokio::time::sleep(self.pace / 2 + self.pace * part / 100).await;
+            } else {
+                tokio::time::sleep(AFTER_FAILURE).await;
+            }
+        }
+    }
+
+    async fn write(&self, call: u64) -> Result<(u64, Option<u64>), AskError> {
+        self.shared.record.note(&self.entity, Happened::Called { call, write: Some(call) });
+        let write = |reply_to| Command::Write { value: call, reply_to };
+        self.register.ask(write).timeout(PATIENCE).await.map(|version| (version, None))
+    }
+
+    async fn read(&self, call: u64) -> Result<(u64, Option<u64>), AskError> {
+        self.shared.record.note(&self.entity, Happened::Called { call, write: None });
+        self.register.ask(Command::Read).timeout(PATIENCE).await.map(|(version, value)| (version, Some(value)))
+    }
+
+    /// Whether it was answered.
+    fn note(&self, call: u64, outcome: Result<(u64, Option<u64>), AskError>) -> bool {
+        let is_answer = outcome.is_ok();
+        let what = match outcome {
+            Ok((version, value)) => Happened::Answered { call, version, value },
+            Err(error) => Happened::Failed { call, may_have_run: error.may_have_run(), error: error.to_string() },
+        };
+        self.shared.record.note(&self.entity, what);
+        is_answer
+    }
+}
