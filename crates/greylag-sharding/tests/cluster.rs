@@ -37,6 +37,8 @@ async fn one_node_hosts_everything() {
         a.counters.entity_ref(id.to_string()).tell(Command::Decrement).expect("it is taken");
     }
     assert_all(&a.counters, 10, 2).await;
+    let regions = a.counters.inspect().current_regions(PATIENCE).await;
+    assert_eq!((regions.addresses, regions.coordinator_missing), ([a.address.clone()].into(), false));
     assert_eq!(a.counters.shard_homes().into_keys().collect::<Vec<_>>(), [a.address]);
 }
 
@@ -119,6 +121,9 @@ async fn shards_move_to_a_node_that_joins_and_the_counts_go_on() {
     for _ in 0..2 {
         increment_all(&b.counters, 60);
     }
+    let regions = b.counters.inspect().current_regions(PATIENCE).await;
+    let both = [a.address.clone(), b.address.clone()].into();
+    assert_eq!((regions.addresses, regions.coordinator_missing), (both, false), "as the second node sees it");
     settle(&a.counters, 60).await;
     assert_all(&b.counters, 60, 13).await;
     increment_all(&a.counters, 60);

@@ -262,6 +262,35 @@ async fn scenario_78_stats_name_regions_and_shards_and_are_partial_rather_than_e
     assert!(total(&stats) >= 4, "{stats:?}");
 }
 
+/// sharding 78: with four entities, each in a shard of its own, the sum stays four when a node leaves.
+#[tokio::test]
+async fn scenario_78_the_entities_of_a_node_that_has_left_count_elsewhere() {
+    let (network, gate) = (MemoryNetwork::new(), Gate::default());
+    let mut nodes = Vec::new();
+    for address in ["a:1", "b:1", "c:1"] {
+        let node = node(&network, address, ClusterSettings::test(), still()).await;
+        let region = node.sharding.init(counters(COUNTER, &gate)).unwrap();
+        nodes.push((node, region));
+    }
+    let first = nodes[0].1.clone();
+    stats_at_last(&first, |stats| stats.regions.len() == 3).await;
+    let four = ids(&first, 4);
+    for (_, id) in &four {
+        add(&first, id).await;
+    }
+    let stats = first.inspect().cluster_stats(PATIENCE).await;
+    assert_eq!(total(&stats), 4, "{stats:?}");
+    let (gone, _) = nodes.pop().unwrap();
+    assert!(stats.regions[&gone.address].entities().total() > 0, "it has some of them: {stats:?}");
+    gone.cluster.shutdown().await;
+    for (_, id) in &four {
+        add(&first, id).await;
+    }
+    let stats = stats_at_last(&first, |stats| stats.regions.len() == 2).await;
+    let left = addresses(nodes.iter().map(|(node, _)| node));
+    assert_eq!((stats.regions.keys().cloned().collect::<BTreeSet<_>>(), total(&stats)), (left, 4), "{stats:?}");
+}
+
 #[tokio::test]
 async fn a_region_that_does_not_answer_is_named_and_the_others_are_told_of() {
     let (network, gate) = (MemoryNetwork::new(), Gate::default());

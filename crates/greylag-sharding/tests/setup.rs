@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use greylag_cluster::{ClusterSettings, MemberStatus};
 use greylag_codec::json;
@@ -77,6 +77,7 @@ async fn scenario_7_fifty_types_are_set_up_at_once() {
     let world = World::new();
     let sharding = world.newcomer("a:1", "").await;
     world.join(sharding.cluster().expect("it has one")).await;
+    let began = Instant::now();
     let tasks: Vec<_> = (0..50)
         .map(|number| {
             let sharding = sharding.clone();
@@ -91,6 +92,7 @@ async fn scenario_7_fifty_types_are_set_up_at_once() {
         let (number, answer) = within("a type", task).await.expect("no panic");
         assert_eq!(answer, ("one".to_owned(), vec![number]));
     }
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     assert_eq!(sharding.shard_type_names().len(), 50);
 }
 

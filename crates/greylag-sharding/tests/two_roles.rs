@@ -183,4 +183,6 @@ async fn scenario_107_after_a_partition_both_sides_say_so() {
     assert_eq!(where_it_lives(&right).await, Ok("b".to_owned()), "neither is refused");
     let text = format!("Cart: active on both sides: role is {a:?} here and {b:?} in the cluster");
     assert_eq!(one.cluster.readiness().not_ready, [text]);
+    let text = format!("Cart: active on both sides: role is {b:?} here and {a:?} in the cluster");
+    assert_eq!(two.cluster.readiness().not_ready, [text]);
 }

@@ -1046,6 +1046,7 @@ mod tests {
             ("supervision", echoes().supervision(Supervision { max_restarts: 3, ..Supervision::default() })),
             ("passivation", echoes().passivation(Passivation::none())),
             ("ask_timeout", echoes().ask_timeout(Duration::from_secs(1))),
+            ("settings", echoes().settings(|settings| settings.buffer_size = 7)),
         ];
         for (field, other) in others {
             let refused = sharding.init(other).err();
