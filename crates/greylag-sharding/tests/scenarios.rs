@@ -767,8 +767,8 @@ fn a_sender_hears_of_a_newer_home_from_the_owner_that_dropped_what_another_regio
     assert_eq!(lab.dead, [("passed on", DeadLetterReason::RouteStraggler)]);
     lab.echoes();
     assert_eq!(lab.nodes[P].published, Route::Closed, "P leaves the old route and asks");
-    lab.pass(Duration::from_secs(2));
     lab.route(P, home(N, 3));
+    lab.pass(PAST_FLUSH);
     let open = Route::Remote { region: region(N), generation: generation(3) };
     assert_eq!(lab.nodes[P].published, open);
     lab.frame(P, N, "later still", 1, 3, false);
