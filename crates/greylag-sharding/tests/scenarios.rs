@@ -958,6 +958,24 @@ fn scenario_82_a_shard_whose_number_the_journal_has_passed_ends_and_is_allocated
     assert_eq!(lab.nodes[O].published, Route::Local { generation: generation(10) });
 }
 
+/// sharding §4.6: a journal that names ever higher epochs has the coordinator restart once a minute at most.
+#[test]
+fn scenario_82_an_epoch_of_the_journal_is_adopted_once_a_minute() {
+    let mut lab = Lab::owned_by_o();
+    let number = |epoch| Generation::new(epoch, 1).expect("in range");
+    let fenced = |own, stored| Input::Fenced { shard: shard(), generation: own, stored: Some(number(stored)) };
+    lab.tell(O, fenced(generation(1), 100));
+    lab.stopped(O);
+    lab.epoch = 150;
+    lab.host(Home { generation: number(150), ..home(O, 1) });
+    lab.ready(O);
+    lab.tell(O, fenced(number(150), 200));
+    assert_eq!(lab.nodes[O].ending, None, "it is told of, and changes nothing");
+    lab.pass(Duration::from_secs(60));
+    lab.tell(O, fenced(number(150), 300));
+    assert_eq!(lab.nodes[O].ending, Some(number(150)));
+}
+
 /// The coordinator allocates once more before it hears of the journal's numbers, so that the shard is fenced twice: what waited in
 /// it the first time is not too old the second time (found by the clock that was set back, `ownership.rs`).
 #[test]

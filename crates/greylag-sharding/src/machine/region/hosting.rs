@@ -355,8 +355,10 @@ impl Region {
             // the coordinator knows: a claim after numbering was lost keeps it through later epochs. So the
             // shard ends, and the coordinator allocates it anew.
             if let Some(stored) = stored.filter(|stored| stored.epoch() > region.registration.highest_epoch()) {
-                region.registration.adopt_epoch(stored.epoch());
                 out.push(Effect::Event(RegionEvent::GenerationBehind { stored, own: generation }));
+                if !region.registration.adopt_epoch(now, stored.epoch()) {
+                    return region.collected.asks.push(shard.clone());
+                }
             }
             region.kill(now, shard, place, Ending::Fenced, Then::Ask, out);
         });

@@ -21,6 +21,8 @@ use crate::machine::message::{Claim, CoordinatorId, Epoch, RegionMessage, Regist
 
 /// How often a refused region tries again: a rollback can heal it.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
+/// How long no other epoch of a journal is adopted.
+const BETWEEN_ADOPTIONS: Duration = Duration::from_secs(60);
 /// Retries with messages waiting before that is reported.
 const RETRIES_BEFORE_WARNING: u32 = 5;
 
@@ -31,6 +33,8 @@ pub(super) struct Registration {
     /// The one that subscribers were told of last.
     told: Option<CoordinatorId>,
     highest_epoch: Epoch,
+    /// When an epoch was last adopted from a journal.
+    adopted_at: Option<Instant>,
     /// The coordinator that brought the highest epoch: another one with the same number is not believed.
     highest_by: Option<CoordinatorId>,
     serial: u64,
@@ -54,6 +58,7 @@ impl Registration {
             coordinator: None,
             told: None,
             highest_epoch: 0,
+            adopted_at: None,
             highest_by: None,
             serial: 0,
             changed: false,
@@ -80,12 +85,17 @@ impl Registration {
         self.refused_for.as_ref()
     }
 
-    /// Learns of an epoch from elsewhere than a coordinator (the journal, sharding §4.6).
-    pub(super) fn adopt_epoch(&mut self, epoch: Epoch) {
-        if epoch > self.highest_epoch {
-            self.highest_epoch = epoch;
-            self.highest_by = None;
+    /// Learns of an epoch above the highest from elsewhere than a coordinator: the journal, which has passed the coordinators'
+    /// numbers. Answers whether it is adopted: once a minute at most, so that a journal that names ever higher ones does not have
+    /// coordinators restart without an end. Source: sharding §4.6.
+    pub(super) fn adopt_epoch(&mut self, now: Instant, epoch: Epoch) -> bool {
+        if self.adopted_at.is_some_and(|at| now.saturating_duration_since(at) < BETWEEN_ADOPTIONS) {
+            return false;
         }
+        self.adopted_at = Some(now);
+        self.highest_epoch = epoch.max(self.highest_epoch);
+        self.highest_by = None;
+        true
     }
 
     /// Learns who the oldest candidate is, and whether it is `Up`. Answers whether that has changed, or the coordinator's node
