@@ -966,7 +966,8 @@ fn scenario_82_an_epoch_of_the_journal_is_adopted_once_a_minute() {
     let fenced = |own, stored| Input::Fenced { shard: shard(), generation: own, stored: Some(number(stored)) };
     lab.tell(O, fenced(generation(1), 100));
     lab.stopped(O);
-    lab.epoch = 150;
+    lab.epoch = 149;
+    lab.fail_over();
     lab.host(Home { generation: number(150), ..home(O, 1) });
     lab.ready(O);
     lab.tell(O, fenced(number(150), 200));
