@@ -400,7 +400,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn lose_the_socket() {
         use super::super::{GrpcTransport, draw_uid, listen, runtime};
-        let (control, data) = (runtime("control", 1, || ()).unwrap(), runtime("data", 1, || ()).unwrap());
+        let (control, data) = (runtime("control", 1).unwrap(), runtime("data", 1).unwrap());
         let listener = listen(&control, "127.0.0.1:0".parse().unwrap()).unwrap();
         let (listener, address) = (listener.0.into_std().unwrap(), listener.1);
         let same = std::net::TcpStream::from(std::os::fd::OwnedFd::from(listener.try_clone().unwrap()));

@@ -19,7 +19,6 @@ mod link;
 mod opening;
 mod outbound;
 mod peer;
-mod priority;
 mod reliable;
 mod resolve;
 mod seats;
@@ -547,17 +546,11 @@ const NO_PANIC: &str = "nothing under this lock panics";
 
 /// The control runtime and the data runtime.
 fn runtimes(settings: &TransportSettings) -> Result<(Threads, Threads), BindError> {
-    let control = runtime("greylag-control", settings.control_threads, priority::raise)?;
-    Ok((control, runtime("greylag-data", settings.data_threads, || ())?))
+    Ok((runtime("greylag-control", settings.control_threads)?, runtime("greylag-data", settings.data_threads)?))
 }
 
-fn runtime(name: &str, threads: usize, on_start: fn()) -> Result<Threads, BindError> {
-    let built = Builder::new_multi_thread()
-        .worker_threads(threads)
-        .thread_name(name)
-        .on_thread_start(on_start)
-        .enable_all()
-        .build();
+fn runtime(name: &str, threads: usize) -> Result<Threads, BindError> {
+    let built = Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build();
     Ok(Threads(Some(built.map_err(BindError::Threads)?)))
 }
 
