@@ -1,7 +1,7 @@
 //! The protocols of sharding as machines: values that take inputs and yield effects, without clock, task or socket.
 //!
 //! Users need none of this. It is here for those who drive the machines themselves: simulations, tests that play one
-//! order of events after the other, and whoever wants to read what a region or a coordinator does.
+//! order of events after the other, and readers who look up what a region or a coordinator does.
 //!
 //! | machine | decides |
 //! |---|---|

@@ -24,7 +24,7 @@ struct Numbered {
 
 const NUMBERED: EntityKey<Numbered> = EntityKey::new("Numbered");
 
-/// What the entity has seen in all its lives.
+/// The messages that an entity has handled, over all its incarnations.
 #[derive(Debug, Default)]
 struct Seen {
     /// The last number of each sender.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-/// What machines are told as the present.
+/// The time now, by tokio's clock, which drivers pass to machines: a test that pauses that clock moves the machines with it.
 pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

@@ -30,7 +30,8 @@ pub struct CoordinatorMetrics {
     pub handoff_acks: Histogram,
     /// Of a handoff: from there until the shard had stopped.
     pub handoff_stops: Histogram,
-    /// Of a handoff: from there until the next home was decided, with the commits. Shards that nobody asks for stay out.
+    /// The last part of a handoff: from the end of the shard until its next home is committed. A shard that no region asks for is not
+    /// counted, since it has no next home.
     pub handoff_homes: Histogram,
     /// Contradictions in the history that were repaired when it was read. Of mode persistence. Source: sharding §2.14.
     pub recovery_repairs: u64,

@@ -77,7 +77,7 @@ fn understood(shards: u32, mode: StateStoreMode, remembers: bool) -> Fingerprint
     Fingerprint { remember_entities: true, remember_entities_store: store.into(), state_store_mode: mode, ..plain }
 }
 
-/// What an incarnation is made of, as far as cases say it.
+/// The parameters of a coordinator's incarnation that a transcript can set.
 struct Made<'a> {
     node: &'a str,
     incarnation: u64,

@@ -39,7 +39,7 @@ struct Node {
     machine: Region,
     tokens: BTreeMap<Token, String>,
     routes: BTreeMap<ShardId, Route>,
-    /// What the shard has got and not handled, in order; a node that is not busy handles at once.
+    /// Messages delivered to a shard and not handled yet, in order; a node that is not busy handles a message at once.
     inbox: BTreeMap<ShardId, Vec<(String, Provenance)>>,
     is_busy: bool,
 }
@@ -382,7 +382,7 @@ impl RegionsWorld {
         }
     }
 
-    /// What the shard has not handled.
+    /// Takes the messages that a shard has not handled, as its leftovers.
     fn give_back(&mut self, node: &str, shard: &ShardId) -> Vec<Returned> {
         let inbox = self.node_mut(node).inbox.remove(shard).unwrap_or_default();
         let back = |(message, provenance): (String, Provenance)| {
@@ -463,7 +463,7 @@ impl RegionsWorld {
         effects.into_iter().for_each(|effect| self.execute(node, effect));
     }
 
-    /// What the driver does with an effect, and what is written of it.
+    /// Carries out an effect as a driver would, and writes its line of the transcript.
     fn execute(&mut self, node: &str, effect: Effect) {
         let line = match effect {
             Effect::RouteChange { shard, route } => {

@@ -41,7 +41,7 @@ pub(super) struct Ack {
     pub(super) flushed: bool,
 }
 
-/// What the coordinator is asked to do, in this order.
+/// An effect of the handoffs, which the coordinator carries out in the order of the list.
 #[derive(Debug)]
 pub(super) enum HandOffEffect {
     /// Say this to a region.

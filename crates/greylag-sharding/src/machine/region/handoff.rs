@@ -106,8 +106,8 @@ impl Region {
                 }
                 // The order to host was lost; others were told all the same, and mark what they have sent here.
                 let (shard_id, own) = (shard.clone(), region.config.id.clone());
-                // What was handled before is not known here, so nothing older than this generation becomes a leftover, which the
-                // next owner would take unseen.
+                // Only messages of this generation become leftovers: the next owner takes leftovers unchecked, and this region
+                // does not know which older messages former owners have handled.
                 let home = Home { previous: Some(generation), ..Home::new(shard_id, own, generation) };
                 region.own(now, place, &home, Task::Absent);
                 region.accept_handoff(now, shard, place, attempt, &flush_from, out);

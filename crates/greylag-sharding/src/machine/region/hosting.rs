@@ -98,7 +98,7 @@ impl Region {
         self.registration.hosted_changed();
     }
 
-    /// That the shard is started; or, where it was not, that this region is to be rid of it.
+    /// Tells the coordinator that the shard is accepted; a region that does not start it asks for its handoff in place of that.
     fn tell_accepted(&self, shard: &ShardId, generation: Generation, task: Task, out: &mut Vec<Effect>) {
         let region = self.config.id.clone();
         if task == Task::Absent {

@@ -136,7 +136,7 @@ impl Region {
         self.attempt(now, out);
     }
 
-    /// One round of whatever is repeated: registering, leaving, or telling that this region is gone.
+    /// Repeats the request of the region's state: to register, to be drained, or to be taken for gone.
     fn attempt(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let retry = self.config.settings.retry_interval;
         self.registration.try_at = match self.state {

@@ -41,7 +41,7 @@ pub enum RequestEnd {
     NotAllowedWithRememberEntities,
     /// Nodes disagree about the type, and this region is refused.
     Refused,
-    /// This region has stopped, or is stopping at once.
+    /// The region has stopped, or stops without handing its shards over.
     RegionStopped,
 }
 

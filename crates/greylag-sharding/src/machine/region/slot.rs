@@ -157,7 +157,7 @@ pub(super) enum Ending {
     RegionEnds,
 }
 
-/// What follows when a shard has ended here.
+/// The step that a region takes once the task of a draining shard has ended.
 #[derive(Debug, Default)]
 pub(super) enum Then {
     /// The coordinator is asked, if something waits.

@@ -82,7 +82,7 @@ impl<E, P: Weigh> Shard<E, P> {
             if slot.id.is_none() {
                 continue;
             }
-            // What waits in its queue is no activity, and is handled before the stop request.
+            // Queued messages do not count as use of the entity: they are handled before the stop request, whenever that is put.
             let waits = slot.phase != Phase::Active || slot.stop_requested || slot.veto;
             if !self.passivating.idle.is_idle(slot.touched, self.timers.tick()) {
                 self.passivating.idle.watch(at, slot.touched);
