@@ -2,6 +2,7 @@
 
 mod append_path;
 mod counting;
+mod flood;
 mod hosting;
 mod idle;
 mod silence;

@@ -83,7 +83,7 @@ impl<E, P: Weigh> Shard<E, P> {
             let id = self.table.get(at).id.clone().expect("a slot found by its id has one");
             return out.push(Effect::DeadLetter { id, payload, reason: DeadLetterReason::BufferFull });
         }
-        let room = self.room();
+        let (room, flood_room) = (self.room(), self.flood_room());
         let is_full = self.turns.later >= self.settings.buffer_size;
         let slot = self.table.get_mut(at);
         let (runs, stopping) = (slot.phase == Phase::Active, slot.stop_requested);
@@ -92,12 +92,15 @@ impl<E, P: Weigh> Shard<E, P> {
             return out.push(Effect::DeadLetter { id, payload, reason: DeadLetterReason::BufferFull });
         }
         let extra = slot.extra();
-        if !extra.has_room(&payload, room) {
-            if runs && !stopping {
-                // The entity only waits for its turn: a turn now costs the others little, a drop is final.
-                extra.push(Item::User { payload, activity });
-                return self.run_next(now, at, out);
-            }
+        // An entity that only waits for its turn may have more: what comes was in the shard's inbox, and behind it may stand
+        // messages for others, which must not wait until a flood is handled.
+        let is_flooded = runs && !stopping && !extra.has_room(&payload, room);
+        if is_flooded && !extra.has_room(&payload, flood_room) {
+            // A turn now costs the others little, a drop is final.
+            extra.push(Item::User { payload, activity });
+            return self.run_next(now, at, out);
+        }
+        if !is_flooded && !extra.has_room(&payload, room) {
             let id = slot.id.clone().expect("a slot found by its id has one");
             return out.push(Effect::DeadLetter { id, payload, reason: DeadLetterReason::EntityMailboxFull });
         }
@@ -114,6 +117,12 @@ impl<E, P: Weigh> Shard<E, P> {
     /// What may wait for one entity: messages, and bytes.
     pub(super) fn room(&self) -> (usize, usize) {
         (self.settings.entity_mailbox_capacity, self.settings.entity_mailbox_bytes)
+    }
+
+    /// What may wait for one entity that could run and has no turn yet: as much more as the shard's inbox holds.
+    fn flood_room(&self) -> (usize, usize) {
+        let ((messages, bytes), settings) = (self.room(), &self.settings);
+        (messages.saturating_add(settings.shard_inbox_capacity), bytes.saturating_add(settings.shard_inbox_bytes))
     }
 
     pub(super) fn enqueue_internal(&mut self, at: u32, item: Item<P>) {

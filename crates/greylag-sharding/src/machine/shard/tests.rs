@@ -263,6 +263,43 @@ fn a_hot_entity_leaves_room_for_its_neighbours() {
     assert_eq!(hot, (0..100).collect::<Vec<_>>(), "and nothing of the flood is lost or swapped");
 }
 
+/// sharding 60: however long the flood is. What the hot entity's mailbox has no room for waits as well, as long as the
+/// shard's inbox could have held it; beyond that it is handled out of turn, and nothing is lost.
+#[test]
+fn scenario_60_a_flood_beyond_its_mailbox_leaves_room_for_neighbours_too() {
+    for (inbox, out_of_turn) in [(100, 0), (30, 100 - 5 - 10 - 30)] {
+        let mut world = World::new(|settings| {
+            (settings.entity_throughput, settings.entity_mailbox_capacity) = (4, 10);
+            settings.shard_inbox_capacity = inbox;
+        });
+        for n in 0..100 {
+            world.send("hot", &n.to_string());
+        }
+        world.send("cold", "x");
+        let before = world.log.iter().position(|line| line == "cold: x").unwrap();
+        assert_eq!(before, 1 + 5 + out_of_turn + 1, "with {inbox} in the inbox: {:?}", world.log);
+        world.turns();
+        let hot: Vec<_> = world.log.iter().filter_map(|line| line.strip_prefix("hot: ")?.parse::<u32>().ok()).collect();
+        assert_eq!(hot, (0..100).collect::<Vec<_>>(), "nothing of the flood is lost or swapped");
+    }
+}
+
+/// sharding 60, by bytes.
+#[test]
+fn scenario_60_a_flood_beyond_the_bytes_of_its_mailbox_leaves_room_for_neighbours_too() {
+    let mut world = World::new(|settings| {
+        (settings.entity_throughput, settings.entity_mailbox_bytes, settings.shard_inbox_bytes) = (4, 20, 1_000);
+    });
+    for n in 10..99 {
+        world.send("hot", &n.to_string());
+    }
+    world.send("cold", "x");
+    let before = world.log.iter().position(|line| line == "cold: x").unwrap();
+    assert_eq!(before, 1 + 5 + 1, "{:?}", world.log);
+    world.turns();
+    assert_eq!(world.log.len(), before + 1 + 89 - 5);
+}
+
 #[test]
 fn ready_entities_take_turns() {
     let mut world = World::new(|settings| settings.entity_throughput = 2);
