@@ -38,4 +38,5 @@ pub mod network;
 pub mod postgres;
 #[cfg(all(unix, feature = "small-disk"))]
 pub mod small_disk;
+pub mod stranger;
 pub mod transcript;

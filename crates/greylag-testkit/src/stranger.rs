@@ -1,0 +1,64 @@
+//! A stranger in a server's place: it takes connections and says nothing, and tells how long clients wait between their tries.
+//!
+//! What a client waits out after its server has come back cannot be measured on a machine that has other work: the answer is
+//! late for many reasons. How long it waits before it tries again can, since nothing shortens a wait.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+/// Connections that come closer together than this belong to one try.
+const ONE_TRY: Duration = Duration::from_millis(20);
+
+/// The shortest of `count` waits between the tries of a client to connect to `address`, where no server is. `None` if fewer
+/// come within `patience`. Blocks its thread.
+///
+/// # Panics
+/// If the address cannot be bound.
+pub fn shortest_wait(address: SocketAddr, count: usize, patience: Duration) -> Option<Duration> {
+    let listener = TcpListener::bind(address).expect("no server is there");
+    listener.set_nonblocking(true).expect("a listener can be asked");
+    let (begun, mut last, mut waits) = (Instant::now(), None::<Instant>, Vec::new());
+    while waits.len() < count {
+        match listener.accept() {
+            Ok(connection) => {
+                drop(connection);
+                let wait = last.replace(Instant::now()).map(|last| last.elapsed());
+                waits.extend(wait.filter(|wait| *wait > ONE_TRY));
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) => panic!("the stranger takes no connections: {error}"),
+        }
+        if begun.elapsed() > patience {
+            return None;
+        }
+    }
+    waits.into_iter().min()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    #[test]
+    fn two_connections_of_one_try_are_no_wait() {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let client = std::thread::spawn(move || {
+            let mut has_met = false;
+            loop {
+                let is_there = (0..2).all(|_| TcpStream::connect(address).is_ok());
+                if has_met && !is_there {
+                    return;
+                }
+                has_met |= is_there;
+                std::thread::sleep(Duration::from_millis(60));
+            }
+        });
+        let shortest = shortest_wait(address, 3, Duration::from_secs(30)).expect("it tries again and again");
+        assert!(shortest >= Duration::from_millis(40), "{shortest:?}");
+        client.join().unwrap();
+        assert_eq!(shortest_wait(address, 1, Duration::from_millis(1)), None, "nothing comes");
+    }
+}
