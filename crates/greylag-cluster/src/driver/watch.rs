@@ -332,6 +332,39 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(30), future).await.expect("it ends")
     }
 
+    /// Sharding scenario 105: what peers send to the watcher waits within its bound by number and by bytes, and what is beyond is
+    /// a dead letter; handshakes that strangers cause take the same room. What this node itself has to tell passes all the same.
+    #[tokio::test]
+    async fn scenario_105_the_queue_of_the_watcher_is_bounded_in_messages_and_bytes() {
+        let network = MemoryNetwork::new();
+        let payload = wire::encode(&WatchMessage::Watch { path: "x".into(), instance: 0 });
+        let message = || Inbound {
+            from: "b.watch:1#2".parse().unwrap(),
+            recipient: Recipient::new(PATH),
+            codec: CodecId::INTERNAL,
+            manifest: MANIFEST.into(),
+            payload: payload.clone().into(),
+            ask: None,
+        };
+        let by_bytes = 7 * message().size() + 1;
+        for (host, room) in
+            [("a.watch:1#1", Room::new(7, usize::MAX)), ("c.watch:1#3", Room::new(usize::MAX, by_bytes))]
+        {
+            let remoting = network.node(host.parse().unwrap(), Arc::new(Registry::new()));
+            let (calls, mut waiting) = mpsc::unbounded_channel();
+            let mailbox = Mailbox { calls, room, remoting: Arc::downgrade(&remoting) };
+            (0..10).for_each(|_| mailbox.receive(message()));
+            let full = BTreeMap::from([(DeadLetterReason::MailboxFull, 3)]);
+            assert_eq!((waiting.len(), remoting.dead_letter_totals()), (7, full), "{host}");
+            mailbox.on_event(&mut TransportEvent::RecipientStopped { path: "x".into(), instance: 1 });
+            assert_eq!(waiting.len(), 8);
+            // One is looked at, so that there is room for one.
+            assert!(matches!(waiting.recv().await, Some(Call::Received(..))));
+            (0..2).for_each(|_| mailbox.receive(message()));
+            assert_eq!(waiting.len(), 8);
+        }
+    }
+
     /// Cluster T30: stopped, refused for a stranger, at once for what is not there, removed.
     #[tokio::test]
     async fn a_watch_ends_once_with_its_reason() {
