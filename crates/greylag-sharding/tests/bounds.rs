@@ -158,10 +158,20 @@ impl Entity for Reachable {
 
 #[tokio::test]
 async fn scenario_105_direct_messages_are_bounded_too() {
+    let by_number =
+        ShardingSettings { entity_mailbox_capacity: 20, shard_inbox_capacity: 30, ..ShardingSettings::test() };
+    let size = size_of::<Direct>();
+    let by_bytes =
+        ShardingSettings { entity_mailbox_bytes: 20 * size, shard_inbox_bytes: 30 * size, ..ShardingSettings::test() };
+    for settings in [by_number, by_bytes] {
+        direct_messages_are_bounded(settings).await;
+    }
+}
+
+/// By settings with room for thirty in the inbox and for twenty in the mailbox.
+async fn direct_messages_are_bounded(settings: ShardingSettings) {
     const REACHABLE: EntityKey<Direct> = EntityKey::new("Reachable");
     let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
-    let settings =
-        ShardingSettings { entity_mailbox_capacity: 20, shard_inbox_capacity: 30, ..ShardingSettings::test() };
     let sharding = Sharding::alone(remoting, None, settings).await.unwrap();
     let region = sharding.init(EntityType::new(REACHABLE, |_| Ok(Reachable))).unwrap();
     let direct = region.entity_ref("1").ask(Direct::Address).await.unwrap().expect("it lives in a shard");

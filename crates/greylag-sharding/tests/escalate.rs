@@ -1,12 +1,14 @@
 //! Sharding scenario 58: a failure that escalates is the shard's: every entity of it begins anew, and what waited is handled.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use greylag_core::{Registry, ReplyTo};
 use greylag_sharding::{
-    Ctx, Directive, Entity, EntityKey, EntityType, Event, Failure, Sharding, ShardingSettings, Supervision,
+    Ctx, Directive, Entity, EntityKey, EntityType, Event, Failure, InMemoryRememberStore, RememberStore, Sharding,
+    ShardingSettings, Supervision,
 };
 use greylag_transport::memory::MemoryNetwork;
 
@@ -64,6 +66,34 @@ async fn scenario_58_a_failure_that_escalates_restarts_the_shard() {
         }
     };
     assert_eq!(tokio::time::timeout(PATIENCE, told).await.ok(), failed);
+}
+
+/// Of a type that remembers its entities, all of the shard live again, and no message has asked for them.
+#[tokio::test]
+async fn scenario_58_a_failure_that_escalates_has_remembered_entities_loaded_again() {
+    let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
+    let shard_failure_backoff = Duration::from_millis(50);
+    let settings = ShardingSettings { number_of_shards: 1, shard_failure_backoff, ..ShardingSettings::test() };
+    let sharding = Sharding::alone(remoting, None, settings).await.unwrap();
+    let starts = Arc::new(Mutex::new(BTreeMap::<String, u32>::new()));
+    let noted = starts.clone();
+    let counters = EntityType::new(COUNTER, move |init| {
+        *noted.lock().unwrap().entry(init.id.to_string()).or_default() += 1;
+        Ok(Counter::default())
+    });
+    let counters = counters.supervision(Supervision::always(Directive::Escalate));
+    let store = InMemoryRememberStore::new();
+    let counters = sharding.init(counters.remember_entities(RememberStore::custom(store))).unwrap();
+    for id in ["1", "2", "3"] {
+        assert_eq!(counters.entity_ref(id).ask(Message::Count).timeout(PATIENCE).await, Ok(1));
+    }
+    counters.entity_ref("1").tell(Message::Fail).unwrap();
+    let again = async {
+        while !starts.lock().unwrap().values().all(|starts| *starts == 2) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, again).await.unwrap_or_else(|_| panic!("{:?}", starts.lock().unwrap()));
 }
 
 /// Counts what it is told; every so often it fails, and its shard with it.

@@ -5,7 +5,7 @@ mod machines;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use greylag_core::{Generation, UniqueAddress};
 use greylag_sharding::ids::{RegionId, ShardId};
@@ -239,4 +239,59 @@ fn scenario_100_leftovers_leave_in_one_turn_and_the_mark_behind_them() {
     assert_eq!(world.left.len(), 2_000 + TURN, "and the others have begun");
     while world.turn() {}
     assert_eq!(world.left, (1..=4_000).collect::<Vec<_>>());
+}
+
+/// The time that this thread has had a processor for, which other processes do not lengthen. `None`: the system does not tell.
+fn processor_time() -> Option<Duration> {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    stat.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+}
+
+/// What `work` costs at least, of several tries.
+fn least_cost(mut work: impl FnMut()) -> Duration {
+    let cost = |work: &mut dyn FnMut()| {
+        let (processor, wall) = (processor_time(), Instant::now());
+        work();
+        processor.zip(processor_time()).map_or_else(|| wall.elapsed(), |(before, after)| after - before)
+    };
+    (0..3).map(|_| cost(&mut work)).min().expect("three tries")
+}
+
+/// So many messages wait for a shard that starts, and leave.
+fn buffer_and_leave(messages: u64) {
+    let mut world = World::new();
+    world.fill(messages);
+    world.home(BUSY, 1);
+    world.ready(BUSY);
+    while world.turn() {}
+    assert_eq!(world.left.len() as u64, messages);
+}
+
+/// So many messages are left over in a shard, and leave for its next home.
+fn give_back_and_leave(messages: u64) {
+    let mut world = World::new();
+    world.home(BUSY, 1);
+    world.ready(BUSY);
+    let (shard, generation) = (ShardId::from_index(BUSY), Generation::new(1, 1).unwrap());
+    let attempt = Attempt(generation.as_u64());
+    world.order(CoordinatorMessage::HandOff { shard: shard.clone(), generation, attempt, flush_from: Vec::new() });
+    let leftovers =
+        (1..=messages).map(|token| Returned { message: MessageInfo::of(Token(token)), provenance: Provenance::Own });
+    world.input(Input::ShardStopped { shard: shard.clone(), generation, leftovers: leftovers.collect() });
+    let home = Home::new(shard, region(3), Generation::new(1, 9).unwrap());
+    world.order(CoordinatorMessage::ShardHomes(vec![home]));
+    assert_eq!(world.marked_after, Some(messages as usize));
+}
+
+/// A message costs the same however many others wait: all at once cost as much as the same number in sixteen parts, give or
+/// take what memory costs. Were each to cost more for each other one, it would be sixteen times as much.
+#[test]
+fn scenario_100_a_message_costs_the_same_however_many_wait() {
+    const PARTS: u64 = 16;
+    let kinds: [(&str, fn(u64)); 2] = [("buffered", buffer_and_leave), ("leftover", give_back_and_leave)];
+    for (kind, work) in kinds {
+        let in_parts = least_cost(|| (0..PARTS).for_each(|_| work(MESSAGES / PARTS)));
+        let at_once = least_cost(|| work(MESSAGES));
+        assert!(at_once < in_parts * 5, "{kind}: {at_once:?} at once, {in_parts:?} in parts");
+    }
 }

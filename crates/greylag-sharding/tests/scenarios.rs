@@ -21,7 +21,7 @@ use greylag_sharding::machine::message::{
 use greylag_sharding::machine::region::{
     Effect, Input, MessageInfo, Provenance, Region, RegionConfig, RegionEvent, RegionState, Returned, Route, Token,
 };
-use greylag_sharding::settings::ShardingSettings;
+use greylag_sharding::settings::{RememberSettings, ShardingSettings};
 use greylag_testkit::deadlines::assert_moved;
 use machines::up;
 
@@ -1336,6 +1336,54 @@ fn scenario_51_late_messages_of_the_last_region_say_that_no_other_one_could_host
     assert_eq!(last, [("late", NoOtherRegion), ("queued", NoOtherRegion), ("after", RegionStopped)]);
     let at_once = ends(|lab| lab.tell(O, Input::Stop));
     assert_eq!(at_once, [("late", RegionStopped), ("queued", RegionStopped), ("after", RegionStopped)]);
+}
+
+/// However many shards the last region hosts, and whether or not their entities are remembered: it ends in the same instant as
+/// the last of them, by the default settings, and what comes before that is for no other region.
+#[test]
+fn scenario_51_the_last_region_ends_in_the_instant_in_which_its_last_shard_has() {
+    for enabled in [false, true] {
+        let now = Instant::now();
+        let remember = RememberSettings { enabled, ..RememberSettings::default() };
+        let settings = ShardingSettings { remember, ..ShardingSettings::default() };
+        let mut region = Region::new(RegionConfig { settings, ..config(O) }, now);
+        let mut handle = |input| {
+            let mut effects = Vec::new();
+            region.handle(now, input, &mut effects);
+            (region.state(), effects)
+        };
+        let order = |message| {
+            let coordinator = CoordinatorId { node: address(O), incarnation: 7 };
+            let message = FromCoordinator { coordinator, epoch: 7, to: Some(self::region(O)), message };
+            Input::FromCoordinator { node: address(O), message }
+        };
+        handle(Input::Membership(members_without(&[N, P], now)));
+        handle(order(CoordinatorMessage::RegisterAck { serial: 1 }));
+        let shards: Vec<_> = (1..=5).map(ShardId::from_index).collect();
+        for shard in &shards {
+            let home = Home::new(shard.clone(), self::region(O), generation(1));
+            handle(order(CoordinatorMessage::HostShard(vec![home])));
+            handle(Input::ShardInitialized { shard: shard.clone(), generation: generation(1) });
+        }
+        handle(Input::GracefulShutdown);
+        let (state, effects) = handle(order(CoordinatorMessage::StopHere));
+        let stops = effects.iter().filter(|effect| matches!(effect, Effect::StopShard { .. })).count();
+        assert_eq!((state, stops), (RegionState::Stopping, 5));
+        for (number, shard) in shards.iter().enumerate() {
+            let late = MessageInfo::of(Token(number as u64));
+            let (_, effects) = handle(Input::LocalSend { shard: shard.clone(), message: late });
+            let reason = effects.iter().find_map(|effect| match effect {
+                Effect::DeadLetter { reason, .. } => Some(*reason),
+                _ => None,
+            });
+            assert_eq!(reason, Some(DeadLetterReason::NoOtherRegion));
+            let ended = Input::ShardStopped { shard: shard.clone(), generation: generation(1), leftovers: Vec::new() };
+            let (state, effects) = handle(ended);
+            let is_last = number == 4;
+            assert_eq!(state == RegionState::Stopped, is_last, "after {} shards", number + 1);
+            assert_eq!(effects.contains(&Effect::Stopped), is_last);
+        }
+    }
 }
 
 /// By the default settings: one warning after ten seconds, and each message ends after ten seconds of its own.

@@ -94,6 +94,27 @@ fn scenario_92_a_coordinator_restarts_once_for_what_is_lost() {
     assert!(losses > 50 && fenced > 10, "{losses} losses, {fenced} restarts");
 }
 
+/// sharding 28: the owner of a shard and the coordinator die within a second, in the midst of the shard's handoff. Survivors host
+/// it, without any other node's help, and what waited there is handled: all of it, and nothing twice.
+#[test]
+fn scenario_28_owner_and_coordinator_die_in_the_midst_of_a_handoff() {
+    let faults = Faults { twin_deaths: true, ..Faults::default() };
+    for over_journal in [false, true] {
+        let mut total = Tally::default();
+        for seed in 0..seeds(200) {
+            let world = World::new(seed, faults, Sabotage::default());
+            let mut world = if over_journal { world.over_journal() } else { world };
+            let tally = world.run(world::SAFETY, world::PATIENCE).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+            total.twin_deaths += tally.twin_deaths;
+            total.waited += tally.waited;
+        }
+        assert!(
+            total.twin_deaths * 2 > seeds(200) && total.waited > seeds(200),
+            "over a journal: {over_journal}: {total:?}"
+        );
+    }
+}
+
 /// sharding 96: with 3 to 50 shards, so that decisions about many are under way at once.
 #[test]
 fn promises_hold_with_many_shards() {

@@ -130,34 +130,40 @@ async fn scenario_107_the_side_that_came_later_is_refused() {
     }
 }
 
-/// Both at once: one side stays, and it is the same for every node.
+/// Both at once, after the join and before it: one side stays, it is the same for every node, and the other one says why not.
 #[tokio::test]
 async fn scenario_107_of_two_sides_that_start_at_once_one_stays() {
-    for round in 0..10 {
+    for round in 0..20 {
         let network = MemoryNetwork::new();
         let one = Node::start(&network, "n1:1", "a").await;
         let two = Node::start(&network, "n2:1", "b").await;
-        tokio::join!(one.join(), two.join());
-        let (regions, answers) = {
-            let ((left, _), (right, _)) = if round % 2 == 0 {
-                (one.host(), two.host())
-            } else {
-                let right = two.host();
-                (one.host(), right)
-            };
-            let answers = tokio::join!(where_it_lives(&left), where_it_lives(&right));
-            ((left, right), answers)
+        let before_the_join = round < 10;
+        if !before_the_join {
+            tokio::join!(one.join(), two.join());
+        }
+        let ((left, left_events), (right, right_events)) = if round % 2 == 0 {
+            (one.host(), two.host())
+        } else {
+            let right = two.host();
+            (one.host(), right)
         };
-        let refused = Err(AskError::Dropped(greylag_core::DeadLetterReason::Refused));
+        if before_the_join {
+            tokio::join!(one.join(), two.join());
+        }
+        let answers = tokio::join!(where_it_lives(&left), where_it_lives(&right));
+        let dropped = Err(AskError::Dropped(greylag_core::DeadLetterReason::Refused));
         let is_refused = |answer: &Result<String, AskError>| {
-            *answer == refused || *answer == Err(AskError::Send(SendError::Refused))
+            *answer == dropped || *answer == Err(AskError::Send(SendError::Refused))
         };
         match &answers {
             (Ok(side), other) if side == "a" => assert!(is_refused(other), "{answers:?}"),
             (other, Ok(side)) if side == "b" => assert!(is_refused(other), "{answers:?}"),
             _ => panic!("one side stays: {answers:?}"),
         }
-        drop(regions);
+        let (a, b) = ("a (on n1:1)", "b (on n2:1)");
+        let (mut events, said) =
+            if answers.0.is_ok() { (right_events, differs(a, b)) } else { (left_events, differs(b, a)) };
+        assert_eq!(found(&mut events, refused).await, said);
     }
 }
 

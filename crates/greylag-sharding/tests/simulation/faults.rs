@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use greylag_sharding::ids::RegionId;
+use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::machine::coordinator::{self, StoredState};
 use greylag_sharding::machine::membership::{Members, Phase, Removal};
+use greylag_sharding::machine::message::{CoordinatorMessage, FromCoordinator};
 use greylag_sharding::machine::region::{self, RegionState};
 use greylag_transport::Lane;
 use rand::RngExt;
@@ -70,6 +71,35 @@ impl<A: Application> World<A> {
         let delay = self.random(500, 1500);
         let clean = self.chance(0.3);
         self.after(delay, Timer::Remove { node, clean });
+    }
+
+    /// The coordinator on `node` gives an order. If it is a step of a handoff, the owner and that node may die for it within a
+    /// second of each other, the first of them before the handoff can be over.
+    pub(super) fn draw_twin_deaths(&mut self, node: usize, order: &FromCoordinator) {
+        let (shard, owner) = match &order.message {
+            CoordinatorMessage::BeginHandOff { shard, owner, .. } => (shard, Some(owner)),
+            CoordinatorMessage::HandOff { shard, .. } => (shard, order.to.as_ref()),
+            _ => return,
+        };
+        let owner = owner.and_then(|owner| self.living().into_iter().find(|n| self.nodes[*n].address == owner.node));
+        let Some(owner) = owner.filter(|owner| *owner != node) else { return };
+        let survives = |n: &usize| *n != owner && *n != node && !self.nodes[*n].proxy;
+        let is_drawn = self.faults.twin_deaths && self.faulty && self.tally.twin_deaths == 0;
+        if !is_drawn || !self.living().iter().any(survives) || !self.chance(0.2) {
+            return;
+        }
+        self.tally.twin_deaths += 1;
+        let (first, second) = if self.chance(0.5) { (owner, node) } else { (node, owner) };
+        let (soon, later) = (self.random(0, 100), self.random(0, 999));
+        self.after(soon, Timer::Dies { node: first, twin: second, shard: shard.clone() });
+        self.after(later, Timer::Dies { node: second, twin: first, shard: shard.clone() });
+    }
+
+    pub(super) fn on_death(&mut self, node: usize, twin: usize, shard: &ShardId) {
+        self.crash(node);
+        if !self.nodes[twin].alive {
+            A::on_twin_deaths(self, shard);
+        }
     }
 
     pub(super) fn end_process(&mut self, node: usize) {

@@ -53,6 +53,8 @@ pub(crate) struct Letters {
     /// The last sequence number handled, per sender and entity.
     handled: BTreeMap<(Sender, u32), u64>,
     probes: BTreeSet<(Sender, u32, u64)>,
+    /// What waited at other nodes when an owner and the coordinator had died: each is to be handled.
+    waiting: BTreeSet<(Sender, u32, u64)>,
     /// An owner ended before it served: what it had sent along an old path may be too old for the next one, a gap that
     /// docs/departures.md names.
     has_gap: bool,
@@ -147,6 +149,18 @@ impl Application for Letters {
         }
     }
 
+    fn on_twin_deaths(world: &mut World<Self>, shard: &ShardId) {
+        for node in world.living() {
+            let waits = world.nodes[node].tokens.values().filter(|msg| ShardId::from_index(msg.entity) == *shard);
+            world.app.waiting.extend(waits.map(|msg| (msg.sender, msg.entity, msg.seq)));
+        }
+        world.tally.waited += world.app.waiting.len() as u64;
+    }
+
+    fn on_lost(world: &mut World<Self>, msg: &Msg) {
+        world.tally.waited -= u64::from(world.app.waiting.remove(&(msg.sender, msg.entity, msg.seq)));
+    }
+
     fn warm_up(world: &mut World<Self>) {
         Self::probe(world);
         world.app.probes.clear();
@@ -174,7 +188,11 @@ impl Application for Letters {
         if !world.app.probes.is_empty() {
             return Some(format!("after healing no entity handled {:?}", world.app.probes));
         }
-        if world.faults.breaks_links() || world.faults.leave || world.faults.lost_state {
+        if !world.app.waiting.is_empty() {
+            return Some(format!("no entity handled {:?}, which waited for another owner", world.app.waiting));
+        }
+        let Faults { leave, lost_state, twin_deaths, .. } = world.faults;
+        if world.faults.breaks_links() || leave || lost_state || twin_deaths {
             return None;
         }
         let dead: u64 = world.tally.dead.values().sum();
@@ -267,6 +285,7 @@ impl World<Letters> {
             *last = msg.seq;
         }
         self.app.probes.remove(&(msg.sender, msg.entity, msg.seq));
+        self.app.waiting.remove(&(msg.sender, msg.entity, msg.seq));
     }
 
     fn on_gone(&mut self, node: usize, shard: &ShardId, generation: Generation) {

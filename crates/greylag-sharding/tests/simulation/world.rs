@@ -96,6 +96,10 @@ pub(crate) trait Application: Sized {
     fn on_end(_world: &mut World<Self>, _node: usize) {}
     /// Sends something everywhere after healing, so that every route is put right.
     fn warm_up(_world: &mut World<Self>) {}
+    /// The owner of the shard and the coordinator have died in the midst of its handoff.
+    fn on_twin_deaths(_world: &mut World<Self>, _shard: &ShardId) {}
+    /// A message leaves for a process that is dead. Transports hand back some of those; here all of them are lost.
+    fn on_lost(_world: &mut World<Self>, _msg: &Self::Msg) {}
     /// Asks everything for an answer.
     fn probe(world: &mut World<Self>);
     /// Whether all that has to come after healing has come.
@@ -211,6 +215,12 @@ enum Timer<A: Application> {
     Left {
         node: usize,
     },
+    /// One of two nodes dies in the midst of a handoff of the shard.
+    Dies {
+        node: usize,
+        twin: usize,
+        shard: ShardId,
+    },
     Fault,
     Application(A::Timer),
 }
@@ -227,7 +237,7 @@ pub(crate) struct Node<A: Application> {
     pub(crate) routes: BTreeMap<ShardId, Route>,
     admitted: BTreeSet<(ShardId, RegionId)>,
     pub(crate) shards: BTreeMap<ShardId, A::Shard>,
-    tokens: BTreeMap<Token, A::Msg>,
+    pub(crate) tokens: BTreeMap<Token, A::Msg>,
     pub(crate) alive: bool,
     pub(crate) suspect: bool,
     pub(crate) held: bool,
@@ -262,6 +272,8 @@ pub(crate) struct Faults {
     pub(crate) full_stop: bool,
     /// Users stop shards.
     pub(crate) stop_shards: bool,
+    /// Once in a run the owner of a shard and the node of the coordinator die in the midst of the shard's handoff.
+    pub(crate) twin_deaths: bool,
 }
 
 impl Faults {
@@ -280,6 +292,7 @@ impl Faults {
         moved: false,
         full_stop: false,
         stop_shards: false,
+        twin_deaths: false,
     };
 
     /// Everything, and names that move.
@@ -334,6 +347,10 @@ pub(crate) struct Tally {
     pub(crate) steps: u64,
     /// How often everything that was stored was lost.
     pub(crate) losses: u64,
+    /// How often an owner and the coordinator died in the midst of a handoff.
+    pub(crate) twin_deaths: u64,
+    /// Messages that waited at other nodes for a shard when its owner and the coordinator were dead.
+    pub(crate) waited: u64,
     /// By node: how often its coordinator ended because another epoch is ahead of its own.
     pub(crate) fenced: BTreeMap<usize, u64>,
     pub(crate) dead: BTreeMap<DeadLetterReason, u64>,
@@ -739,6 +756,9 @@ impl<A: Application> World<A> {
             }
             Effect::SendData { to, shard, token, stamp } => {
                 let msg = self.nodes[node].tokens.remove(&token).expect("a token is named once");
+                if self.nodes.iter().any(|peer| peer.address == to.node && !peer.alive) {
+                    A::on_lost(self, &msg);
+                }
                 self.transmit(node, &to.node.clone(), Wire::Frame { shard, to, stamp, msg });
             }
             Effect::SendMark { to, shard, mark } => {
@@ -848,7 +868,10 @@ impl<A: Application> World<A> {
                 let delay = self.random(5, 80);
                 self.after(delay, Timer::StoreWrite { node, incarnation, batch, events });
             }
-            E::Send { to, message } => self.transmit(node, &to, Wire::FromCoordinator(message)),
+            E::Send { to, message } => {
+                self.draw_twin_deaths(node, &message);
+                self.transmit(node, &to, Wire::FromCoordinator(message));
+            }
             E::CallAllocate { call, shards, view } => {
                 let homes = shards
                     .into_iter()
@@ -956,6 +979,7 @@ impl<A: Application> World<A> {
                 self.remove(node, false);
             }
             Timer::Left { node } => self.on_left(node),
+            Timer::Dies { node, twin, shard } => self.on_death(node, twin, &shard),
             Timer::Fault => self.on_fault(),
             Timer::Application(timer) => A::on_timer(self, timer),
         }

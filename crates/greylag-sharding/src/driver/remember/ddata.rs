@@ -202,3 +202,6 @@ impl ShardSet for DdataShards {
         .await
     }
 }
+
+#[cfg(test)]
+mod tests;

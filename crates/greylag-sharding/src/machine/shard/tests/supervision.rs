@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use super::World;
-use crate::entity::{Backoff, Directive, Supervision};
+use super::{World, after_failure};
+use crate::entity::{Backoff, Directive, FailureCause, Supervision};
+use crate::ids::EntityId;
+use crate::machine::shard::{Input, Remembered};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -27,6 +29,76 @@ fn an_entity_that_backs_off_keeps_its_messages_and_starts_when_its_wait_is_over(
     world.expect(&["1: start 2", "1: a", "1: b"]);
     world.advance(SECOND * 5);
     world.expect(&[]);
+}
+
+/// sharding 58: the row of the table in §4.6 that the other directives have in `each_directive_keeps_and_drops_what_the_table_says`:
+/// the state and the timers are gone, what its work comes to is discarded, and the queue waits.
+#[test]
+fn scenario_58_an_entity_that_backs_off_keeps_its_queue_alone() {
+    let backoff = Directive::Backoff(Backoff { jitter: 0.0, ..Backoff::default() });
+    let rest = ["1: Failed", "late work", "1: start 2", "1: a", "1: b", "1: later"];
+    for failure in ["fail", "panic"] {
+        let log = after_failure(backoff, |world| {
+            for message in [failure, "a", "b"] {
+                world.send("1", message);
+            }
+            world.resume("1", "r");
+        });
+        assert_eq!(log, [&["1: r", &format!("1: {failure}")][..], &rest].concat(), "after {failure}");
+    }
+    let log = after_failure(backoff, |world| {
+        for message in ["a", "b"] {
+            world.send("1", message);
+        }
+        let (slot, _) = world.suspended["1"];
+        world.fail(slot, FailureCause::Suspension("asked to".into()));
+    });
+    assert_eq!(log, rest, "after a failed suspension");
+}
+
+/// A shard that remembers entity 1, which runs.
+fn remembering(directive: Directive) -> World {
+    let mut world = World::supervised(Supervision::always(directive), |_| {});
+    world.shard = world.shard.remember();
+    world.input(Input::Begin);
+    world.input(Input::Loaded { ids: vec![EntityId::new("1").unwrap()] });
+    world.send("1", "start!");
+    world.log.clear();
+    world
+}
+
+/// sharding 58: the last column of the table in §4.6, but for `Stop`, after which an entity waits longer each time
+/// (`scenario_70_after_a_failure_messages_wait_for_the_restart_which_waits_longer_each_time`). No failure has anything
+/// written to the store.
+#[test]
+fn scenario_58_a_remembered_entity_that_fails_stays_remembered() {
+    let table: [(Directive, &str, &[&str]); 4] = [
+        (Directive::Resume, "fail", &["1: fail", "1: a"]),
+        (Directive::Resume, "panic", &["1: panic", "1: restart 2", "1: a"]),
+        (Directive::Restart, "fail", &["1: fail", "1: restart 2", "1: a"]),
+        (Directive::Restart, "panic", &["1: panic", "1: restart 2", "1: a"]),
+    ];
+    for (directive, failure, expected) in table {
+        let mut world = remembering(directive);
+        world.send("1", failure);
+        world.send("1", "a");
+        world.turns();
+        world.expect(expected);
+        assert_eq!(world.shard.remembered(Remembered::Active), 1, "{directive:?} after {failure}: it stays active");
+    }
+    let mut world = remembering(Directive::Backoff(Backoff { jitter: 0.0, ..Backoff::default() }));
+    for message in ["fail", "a", "start!"] {
+        world.send("1", message);
+    }
+    world.advance(SECOND * 99 / 100);
+    world.expect(&["1: fail", "1: Failed"]);
+    assert_eq!(world.shard.all_remembered(), 1);
+    world.advance(SECOND / 100);
+    world.expect(&["1: start 2", "1: a", "1: start!"]);
+    assert_eq!(world.shard.remembered(Remembered::Active), 1);
+    let mut world = remembering(Directive::Escalate);
+    world.send("1", "fail");
+    world.expect(&["1: fail", "the shard fails", "1: Killed"]);
 }
 
 /// sharding 58: an entity of which nothing is wanted is started again, too.
