@@ -144,9 +144,11 @@ pub struct ShardingSettings {
     pub entity_throughput: usize,
     /// Messages a shard handles before it yields. Default 128.
     pub shard_run_budget: usize,
-    /// Messages waiting for one entity. Default 10,000.
+    /// Messages waiting for one entity; one that only waits for its turn may have `shard_inbox_capacity` more, so that a flood
+    /// does not hold up its neighbours. Default 10,000.
     pub entity_mailbox_capacity: usize,
-    /// Bytes of the messages waiting for one entity. Default 16 MiB.
+    /// Bytes of the messages waiting for one entity; one that only waits for its turn may have `shard_inbox_bytes` more. Default
+    /// 16 MiB.
     pub entity_mailbox_bytes: usize,
     /// Messages waiting in one shard's inbox. Default 1,000,000.
     pub shard_inbox_capacity: usize,

@@ -408,13 +408,16 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new("sharding.shard_run_budget", "sharding §4.2", "Messages a shard handles before it yields.", |draft| {
             &mut draft.settings.sharding.shard_run_budget
         }),
-        Key::new("sharding.entity_mailbox_capacity", "sharding §7", "Messages waiting for one entity.", |draft| {
-            &mut draft.settings.sharding.entity_mailbox_capacity
-        }),
+        Key::new(
+            "sharding.entity_mailbox_capacity",
+            "sharding §7",
+            "Messages waiting for one entity; one that only waits for its turn may have `sharding.shard_inbox_capacity` more.",
+            |draft| &mut draft.settings.sharding.entity_mailbox_capacity,
+        ),
         Key::bytes(
             "sharding.entity_mailbox_bytes",
             "sharding §7",
-            "Bytes of the messages waiting for one entity.",
+            "Bytes of the messages waiting for one entity; one that only waits for its turn may have `sharding.shard_inbox_bytes` more.",
             |draft| &mut draft.settings.sharding.entity_mailbox_bytes,
         ),
         Key::new("sharding.shard_inbox_capacity", "sharding §7", "Messages waiting in one shard's inbox.", |draft| {
