@@ -1,7 +1,7 @@
 //! Tells to entities of another node and asks of them, over loopback, and beside them in the same run what bare tonic streams
 //! do with the same envelopes.
 //!
-//! `cargo bench -p greylag-sharding --bench remote`
+//! `cargo bench -p greylag-sharding --bench remote`, or only one half with `-- tells` or `-- asks`.
 
 #![allow(clippy::print_stdout, missing_docs)]
 
@@ -22,11 +22,14 @@ use greylag_sharding::{Ctx, Entity, EntityKey, EntityRef, EntityType, Failure, R
 use serde::{Deserialize, Serialize};
 use support::{Node, PATIENCE, is_measured};
 use tokio::runtime::Runtime;
+use tokio::sync::Notify;
 
 const PAYLOAD: usize = 100;
 const ROUNDS: usize = 5;
-/// Tells that are under way at a time, so that no queue is full.
-const AHEAD: u64 = 50_000;
+/// Tells that are under way at a time: fewer than the queue to the other node takes, so that none is refused.
+const AHEAD: u64 = 3_000;
+/// The sender looks after so many tells how many are under way, and is woken after as many.
+const STEP: u64 = 500;
 
 const SINK: EntityKey<Bytes> = EntityKey::new("Sink");
 const ECHO: EntityKey<Question> = EntityKey::new("Echo");
@@ -40,7 +43,7 @@ impl Codec<Bytes> for AsIs {
     }
 
     fn manifest(&self, _: &Bytes) -> Manifest {
-        "bench.tell".into()
+        Manifest::from_static("bench.tell")
     }
 
     fn manifests(&self) -> Vec<Manifest> {
@@ -58,14 +61,47 @@ impl Codec<Bytes> for AsIs {
 }
 
 /// Counts what all entities of this process receive.
-struct Sink(Arc<AtomicU64>);
+#[derive(Default)]
+struct Handled {
+    count: AtomicU64,
+    some_more: Notify,
+}
+
+impl Handled {
+    /// How many were received, once no more come.
+    async fn settled(&self) -> u64 {
+        loop {
+            let count = self.count.load(Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            if self.count.load(Ordering::Relaxed) == count {
+                return count;
+            }
+        }
+    }
+
+    /// Waits until so many were received.
+    async fn wait_for(&self, count: u64) {
+        loop {
+            let more = self.some_more.notified();
+            if self.count.load(Ordering::Relaxed) >= count {
+                return;
+            }
+            // The last ones make no step; nor does a node that was asked before it counted.
+            tokio::time::timeout(Duration::from_millis(1), more).await.ok();
+        }
+    }
+}
+
+struct Sink(Arc<Handled>);
 
 impl Entity for Sink {
     type Message = Bytes;
 
     fn receive(&mut self, message: Bytes, _: &mut Ctx<'_, Bytes>) -> Result<(), Failure> {
         assert_eq!(message.len(), PAYLOAD);
-        self.0.fetch_add(1, Ordering::Relaxed);
+        if self.0.count.fetch_add(1, Ordering::Relaxed) % STEP == STEP - 1 {
+            self.0.some_more.notify_one();
+        }
         Ok(())
     }
 }
@@ -95,12 +131,12 @@ struct Pair {
     there: Node,
     sinks: Region<Bytes>,
     echoes: Region<Question>,
-    handled: Arc<AtomicU64>,
+    handled: Arc<Handled>,
 }
 
 impl Pair {
     async fn start() -> Self {
-        let handled = Arc::new(AtomicU64::new(0));
+        let handled = Arc::<Handled>::default();
         let types = |node: &Node| {
             let counter = handled.clone();
             let sinks = EntityType::new(SINK, move |_| Ok(Sink(counter.clone()))).codec(AsIs);
@@ -155,23 +191,16 @@ impl Pair {
     async fn tells(&self, entities: usize, messages: u64) -> (f64, f64, u64) {
         let refs = self.there(&self.sinks, entities).await;
         let payload = Bytes::from_static(&[7; PAYLOAD]);
-        let wait_for = |count: u64| async move {
-            while self.handled.load(Ordering::Relaxed) < count {
-                tokio::task::yield_now().await;
-            }
-        };
-        let first = self.handled.load(Ordering::Relaxed);
+        let first = self.handled.settled().await;
         let (stats, before, start) = (self.here.transport.stats(), processor_time(), Instant::now());
         for n in 0..messages {
             let entity = &refs[n as usize % refs.len()];
-            while entity.tell(payload.clone()).is_err() {
-                tokio::task::yield_now().await;
-            }
-            if n % 1_000 == 0 {
-                wait_for(first + n.saturating_sub(AHEAD)).await;
+            entity.tell(payload.clone()).expect("there is room");
+            if n % STEP == 0 {
+                self.handled.wait_for(first + (n + STEP).saturating_sub(AHEAD)).await;
             }
         }
-        wait_for(first + messages).await;
+        self.handled.wait_for(first + messages).await;
         let (wall, cost) = (start.elapsed().as_secs_f64(), (processor_time() - before) / messages as f64);
         let now = self.here.transport.stats();
         let frames = now.sent_frames - stats.sent_frames;
@@ -209,10 +238,11 @@ fn main() {
         };
         pair.spread(&pair.echoes, wake).await;
     });
-    for entities in [1_000, 10_000, 100_000] {
+    let wanted = |half: &str| !std::env::args().any(|arg| arg != half && ["tells", "asks"].contains(&&*arg));
+    for entities in [1_000, 10_000, 100_000].into_iter().filter(|_| wanted("tells")) {
         tells(&runtime, &pair, entities / scale, 1_000_000 / scale as u64);
     }
-    for entities in [100, 1_000, 10_000] {
+    for entities in [100, 1_000, 10_000].into_iter().filter(|_| wanted("asks")) {
         asks(&runtime, &pair, entities / scale, 10_000 / scale as u64);
     }
     runtime.block_on(async {
@@ -223,18 +253,21 @@ fn main() {
 
 fn tells(runtime: &Runtime, pair: &Pair, entities: usize, messages: u64) {
     let (mut ours, mut costs, mut ratios, mut cost_ratios) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut per_frames = Vec::new();
     for _ in 0..ROUNDS {
         let (rate, cost, per_frame) = runtime.block_on(pair.tells(entities, messages));
         let per_frame = per_frame.max(1);
         let batch = BareBatch::of(usize::try_from(per_frame).unwrap_or(1), PAYLOAD);
         let frames = messages / per_frame;
         let (bare, bare_cost) = runtime.block_on(bare_stream(frames, batch, Raw::<BareBatch>::default()));
+        per_frames.push(per_frame as f64);
         ours.push(rate);
         costs.push(cost);
         ratios.push(rate / (bare * per_frame as f64));
         cost_ratios.push(bare_cost / per_frame as f64 / cost);
     }
     let what = format!("remote tells of {PAYLOAD} bytes to {entities} entities");
+    support::report(&format!("{what}: messages in a frame"), per_frames);
     support::report(&format!("{what}: messages/s"), ours);
     support::report(&format!("{what}: ns of a processor each"), costs);
     support::report(&format!("{what}: part of a bare tonic stream's rate"), ratios);
