@@ -15,8 +15,6 @@
 //!
 //! Source: sharding §2.1.
 
-use std::sync::Arc;
-
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use greylag_core::{DecodeError, Generation, UniqueAddress};
 
@@ -33,12 +31,42 @@ const LEFTOVER: u8 = 1;
 const TRAVELLED: u8 = 2;
 
 /// The header of a message.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    pub(crate) stamp: Stamp,
     /// Digest of the sender's fingerprint.
     pub(crate) digest: u32,
+    /// The generation of the route that the last sender took.
+    pub(crate) generation: Generation,
+    /// Which region of its origin's process it was submitted to.
+    pub(crate) incarnation: u64,
+    /// Returned by the shard's former owner.
+    leftover: bool,
+    travelled: Option<Travelled>,
     pub(crate) id: EntityId,
+}
+
+/// What the header of a message says that did not come straight from its origin.
+#[derive(Debug, PartialEq, Eq)]
+struct Travelled {
+    hops: u8,
+    first: Generation,
+    node: UniqueAddress,
+}
+
+impl Header {
+    /// Whether the message came by its first route straight from the region it was submitted to, at the other end of the link.
+    pub(crate) fn is_straight(&self) -> bool {
+        !self.leftover && self.travelled.is_none()
+    }
+
+    /// What the region's machine is to know of a message that came by the link of `peer`, and the entity it is for.
+    pub(crate) fn into_stamp(self, peer: &UniqueAddress) -> (Stamp, EntityId) {
+        let Self { generation, incarnation, leftover, travelled, id, .. } = self;
+        let Travelled { hops, first, node } =
+            travelled.unwrap_or_else(|| Travelled { hops: 0, first: generation, node: peer.clone() });
+        let stamp = Stamp { generation, origin: RegionId { node, incarnation }, first, hops, leftover };
+        (stamp, id)
+    }
 }
 
 /// Appends a header; the message follows.
@@ -57,25 +85,26 @@ pub(crate) fn put_header(buffer: &mut BytesMut, stamp: &Stamp, digest: u32, id: 
     put_text(buffer, id.as_str());
 }
 
-/// Reads a header off the front of `bytes`; the rest is the message.
-pub(crate) fn take_header(peer: &UniqueAddress, bytes: &mut Bytes, horizon: Horizon) -> Result<Header, ReadError> {
-    version(bytes)?;
-    let flags = take_u8(bytes)?;
+/// Reads the header at the front of `bytes`, and says how long it is; the rest is the message. It is read where it lies, for
+/// every message passes here.
+pub(crate) fn read_header(bytes: &[u8], horizon: Horizon) -> Result<(Header, usize), ReadError> {
+    let rest = &mut &*bytes;
+    version(rest)?;
+    let flags = take_u8(rest)?;
     if flags & !(LEFTOVER | TRAVELLED) != 0 {
         return Err(malformed("unknown flags"));
     }
-    let digest = if bytes.remaining() >= 4 { bytes.get_u32() } else { return Err(malformed("it is cut short")) };
-    let generation = take_generation(bytes, horizon)?;
-    let incarnation = take_u64(bytes)?;
-    let (hops, first, node) = if flags & TRAVELLED == 0 {
-        (0, generation, peer.clone())
+    let digest = if rest.remaining() >= 4 { rest.get_u32() } else { return Err(malformed("it is cut short")) };
+    let generation = take_generation(rest, horizon)?;
+    let incarnation = take_u64(rest)?;
+    let travelled = if flags & TRAVELLED == 0 {
+        None
     } else {
-        (take_u8(bytes)?, take_generation(bytes, horizon)?, take_node(bytes)?)
+        Some(Travelled { hops: take_u8(rest)?, first: take_generation(rest, horizon)?, node: take_node(rest)? })
     };
-    let id = EntityId::new(take_text(bytes)?).map_err(|_| malformed("the entity id is empty or too long"))?;
-    let origin = RegionId { node, incarnation };
-    let stamp = Stamp { generation, origin, first, hops, leftover: flags & LEFTOVER != 0 };
-    Ok(Header { stamp, digest, id })
+    let id = EntityId::new(take_text(rest)?).map_err(|_| malformed("the entity id is empty or too long"))?;
+    let header = Header { digest, generation, incarnation, leftover: flags & LEFTOVER != 0, travelled, id };
+    Ok((header, bytes.len() - rest.len()))
 }
 
 /// A mark as bytes.
@@ -108,8 +137,8 @@ pub(crate) fn encode_mark(mark: &Mark) -> Bytes {
 }
 
 /// Reads a mark.
-pub(crate) fn decode_mark(mut bytes: Bytes, horizon: Horizon) -> Result<Mark, ReadError> {
-    let bytes = &mut bytes;
+pub(crate) fn decode_mark(bytes: &[u8], horizon: Horizon) -> Result<Mark, ReadError> {
+    let bytes = &mut &*bytes;
     version(bytes)?;
     let mark = match take_u8(bytes)? {
         1 => Mark::Flush {
@@ -139,29 +168,32 @@ pub(crate) fn put_direct(buffer: &mut BytesMut, instance: u64) {
     buffer.put_u64(instance);
 }
 
-/// Reads the instance that a direct message is for; the rest is the message.
+/// Reads the instance that a direct message is for; the rest of the bytes is the message.
 pub(crate) fn take_direct(bytes: &mut Bytes) -> Result<u64, ReadError> {
-    version(bytes)?;
-    take_u64(bytes)
+    let rest = &mut &bytes[..];
+    version(rest)?;
+    let instance = take_u64(rest)?;
+    bytes.advance(bytes.len() - rest.len());
+    Ok(instance)
 }
 
 fn malformed(reason: &str) -> ReadError {
     DecodeError::malformed("sharding frame", reason).into()
 }
 
-fn version(bytes: &mut Bytes) -> Result<(), ReadError> {
+fn version(bytes: &mut &[u8]) -> Result<(), ReadError> {
     if take_u8(bytes)? == VERSION { Ok(()) } else { Err(malformed("unknown version")) }
 }
 
-fn take_u8(bytes: &mut Bytes) -> Result<u8, ReadError> {
+fn take_u8(bytes: &mut &[u8]) -> Result<u8, ReadError> {
     if bytes.has_remaining() { Ok(bytes.get_u8()) } else { Err(malformed("it is cut short")) }
 }
 
-fn take_u64(bytes: &mut Bytes) -> Result<u64, ReadError> {
+fn take_u64(bytes: &mut &[u8]) -> Result<u64, ReadError> {
     if bytes.remaining() >= 8 { Ok(bytes.get_u64()) } else { Err(malformed("it is cut short")) }
 }
 
-fn take_generation(bytes: &mut Bytes, horizon: Horizon) -> Result<Generation, ReadError> {
+fn take_generation(bytes: &mut &[u8], horizon: Horizon) -> Result<Generation, ReadError> {
     horizon.generation(take_u64(bytes)?).ok_or(ReadError::BeyondReach("generation"))
 }
 
@@ -170,19 +202,16 @@ fn put_text(buffer: &mut BytesMut, text: &str) {
     buffer.put_slice(text.as_bytes());
 }
 
-fn take_text(bytes: &mut Bytes) -> Result<Arc<str>, ReadError> {
+fn take_text<'a>(bytes: &mut &'a [u8]) -> Result<&'a str, ReadError> {
     if bytes.remaining() < 2 {
         return Err(malformed("it is cut short"));
     }
     let length = usize::from(bytes.get_u16());
-    if bytes.remaining() < length {
-        return Err(malformed("it is cut short"));
-    }
-    let text = bytes.split_to(length);
-    Ok(std::str::from_utf8(&text).map_err(|error| DecodeError::malformed("sharding frame", error))?.into())
+    let text = bytes.split_off(..length).ok_or_else(|| malformed("it is cut short"))?;
+    Ok(std::str::from_utf8(text).map_err(|error| DecodeError::malformed("sharding frame", error))?)
 }
 
-fn take_node(bytes: &mut Bytes) -> Result<UniqueAddress, ReadError> {
+fn take_node(bytes: &mut &[u8]) -> Result<UniqueAddress, ReadError> {
     Ok(take_text(bytes)?.parse().map_err(|error| DecodeError::malformed("sharding frame", error))?)
 }
 
@@ -191,7 +220,7 @@ fn put_region(buffer: &mut BytesMut, region: &RegionId) {
     buffer.put_u64(region.incarnation);
 }
 
-fn take_region(bytes: &mut Bytes) -> Result<RegionId, ReadError> {
+fn take_region(bytes: &mut &[u8]) -> Result<RegionId, ReadError> {
     Ok(RegionId { node: take_node(bytes)?, incarnation: take_u64(bytes)? })
 }
 
@@ -234,13 +263,14 @@ mod tests {
     #[test]
     fn headers_come_back_and_leave_the_message() {
         for stamp in stamps() {
-            let header = Header { stamp, digest: 0xdead_beef, id: EntityId::new("customer-42").unwrap() };
+            let id = EntityId::new("customer-42").unwrap();
             let mut buffer = BytesMut::new();
-            put_header(&mut buffer, &header.stamp, header.digest, &header.id);
+            put_header(&mut buffer, &stamp, 0xdead_beef, &id);
             buffer.put_slice(b"message");
-            let mut bytes = buffer.freeze();
-            assert_eq!(take_header(&"a:1#1".parse().unwrap(), &mut bytes, horizon()), Ok(header));
-            assert_eq!(&bytes[..], b"message");
+            let (header, length) = read_header(&buffer, horizon()).unwrap();
+            assert_eq!((header.digest, header.is_straight()), (0xdead_beef, stamp.hops == 0));
+            assert_eq!(header.into_stamp(&"a:1#1".parse().unwrap()), (stamp, id));
+            assert_eq!(&buffer[length..], b"message");
         }
     }
 
@@ -268,9 +298,9 @@ mod tests {
         ] {
             let mut buffer = BytesMut::new();
             put_header(&mut buffer, &stamp, 1, &EntityId::new("c").unwrap());
-            let taken = take_header(&"a:1#1".parse().unwrap(), &mut buffer.freeze(), horizon());
+            let taken = read_header(&buffer, horizon());
             assert!(matches!(taken, Err(ReadError::BeyondReach(_))), "{taken:?}");
-            let probe = decode_mark(encode_mark(&Mark::Probe { nonce: 1, stamp }), horizon());
+            let probe = decode_mark(&encode_mark(&Mark::Probe { nonce: 1, stamp }), horizon());
             assert!(matches!(probe, Err(ReadError::BeyondReach(_))), "{probe:?}");
         }
         let (from, attempt) = (region("a:1#1"), Attempt(beyond().as_u64()));
@@ -279,7 +309,7 @@ mod tests {
             Mark::Flush { generation: generation(1), attempt, from: from.clone() },
             Mark::Leftover { generation: beyond(), from },
         ] {
-            let read = decode_mark(encode_mark(&mark), horizon());
+            let read = decode_mark(&encode_mark(&mark), horizon());
             assert!(matches!(read, Err(ReadError::BeyondReach(_))), "{read:?}");
         }
     }
@@ -292,18 +322,16 @@ mod tests {
         ];
         marks.extend(stamps().into_iter().map(|stamp| Mark::Probe { nonce: 5, stamp }));
         for mark in marks {
-            assert_eq!(decode_mark(encode_mark(&mark), horizon()), Ok(mark));
+            assert_eq!(decode_mark(&encode_mark(&mark), horizon()), Ok(mark));
         }
     }
 
     proptest! {
         #[test]
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-            let bytes = Bytes::from(bytes);
-            let peer = "a:1#1".parse().unwrap();
-            let _ = take_header(&peer, &mut bytes.clone(), horizon());
-            let _ = take_direct(&mut bytes.clone());
-            let _ = decode_mark(bytes, horizon());
+            let _ = read_header(&bytes, horizon());
+            let _ = decode_mark(&bytes, horizon());
+            let _ = take_direct(&mut bytes.into());
         }
     }
 }

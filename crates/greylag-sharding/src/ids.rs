@@ -77,6 +77,13 @@ pub fn percent_encode(text: &str) -> String {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardId(Arc<str>);
 
+/// Shards are compared as their text, so maps by shard are searched by text.
+impl std::borrow::Borrow<str> for ShardId {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
 impl ShardId {
     /// The longest shard id in bytes.
     pub const MAX_BYTES: usize = 255;
@@ -97,8 +104,13 @@ impl ShardId {
 
     /// The number of a shard that [`ShardId::from_index`] could have made, else `None`.
     pub fn index(&self) -> Option<u32> {
-        let index: u32 = self.0.parse().ok()?;
-        let canonical = !self.0.starts_with('+') && (self.0.len() == 1 || !self.0.starts_with('0'));
+        Self::index_of(&self.0)
+    }
+
+    /// As [`ShardId::index`], of a name that is not checked.
+    pub(crate) fn index_of(name: &str) -> Option<u32> {
+        let index: u32 = name.parse().ok()?;
+        let canonical = !name.starts_with('+') && (name.len() == 1 || !name.starts_with('0'));
         canonical.then_some(index)
     }
 

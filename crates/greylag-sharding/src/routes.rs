@@ -17,7 +17,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock, RwLock};
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
-use greylag_core::Generation;
+use greylag_core::{Generation, UniqueAddress};
 
 use crate::ids::RegionId;
 use crate::inbox::Inbox;
@@ -58,16 +58,17 @@ impl<T> LocalRoute<T> {
 
     /// From now on frames of `origin` need no check.
     pub(crate) fn admit(&self, origin: RegionId) {
-        if self.admitted(&origin).is_none() {
+        if self.admitted(&origin.node, origin.incarnation).is_none() {
             let mut all = self.admitted.load().as_ref().clone();
             all.push(Arc::new(Origin { region: origin, first: self.generation }));
             self.admitted.store(Arc::new(all));
         }
     }
 
-    /// What to keep with frames of `origin`, if it is admitted.
-    pub(crate) fn admitted(&self, origin: &RegionId) -> Option<Arc<Origin>> {
-        self.admitted.load().iter().find(|known| known.region == *origin).cloned()
+    /// What to keep with frames of a node's region, if it is admitted.
+    pub(crate) fn admitted(&self, node: &UniqueAddress, incarnation: u64) -> Option<Arc<Origin>> {
+        let is_origin = |region: &RegionId| region.incarnation == incarnation && region.node == *node;
+        self.admitted.load().iter().find(|known| is_origin(&known.region)).cloned()
     }
 }
 
@@ -233,10 +234,11 @@ mod tests {
     #[test]
     fn admission_belongs_to_one_generation() {
         let local = LocalRoute::<()>::new(generation(3), Arc::new(Inbox::new(Bound { items: 9, bytes: 100 })));
-        assert_eq!(local.admitted(&region()), None);
+        let admitted = || local.admitted(&region().node, region().incarnation);
+        assert_eq!(admitted(), None);
         local.admit(region());
         local.admit(region());
-        assert_eq!(local.admitted(&region()).unwrap().first, generation(3));
+        assert_eq!(admitted().unwrap().first, generation(3));
         assert_eq!(local.admitted.load().len(), 1);
     }
 }

@@ -41,10 +41,10 @@ impl ShardNames {
         }
     }
 
-    /// The number of a shard that is known here.
-    pub(crate) fn number(&self, shard: &ShardId) -> Option<u32> {
+    /// The number of a shard that is known here, by its name.
+    pub(crate) fn number(&self, shard: &str) -> Option<u32> {
         match self {
-            Self::Numbered(all) => shard.index().filter(|index| (*index as usize) < all.len()),
+            Self::Numbered(all) => ShardId::index_of(shard).filter(|index| (*index as usize) < all.len()),
             Self::Free(met) => met.read().unwrap_or_else(PoisonError::into_inner).numbers.get(shard).copied(),
         }
     }
@@ -54,7 +54,7 @@ impl ShardNames {
     /// # Errors
     /// [`DeadLetterReason::InvalidShardId`] if the type has no such shard, or too many.
     pub(crate) fn meet(&self, shard: &ShardId) -> Result<u32, DeadLetterReason> {
-        if let Some(known) = self.number(shard) {
+        if let Some(known) = self.number(shard.as_str()) {
             return Ok(known);
         }
         let Self::Free(met) = self else { return Err(DeadLetterReason::InvalidShardId) };
@@ -92,9 +92,9 @@ mod tests {
     #[test]
     fn numbered_shards_are_known_and_no_other_is_taken() {
         let names = ShardNames::new(NonZeroU32::new(3));
-        assert_eq!((names.number(&shard("2")), names.meet(&shard("0"))), (Some(2), Ok(0)));
+        assert_eq!((names.number("2"), names.meet(&shard("0"))), (Some(2), Ok(0)));
         for other in ["3", "02", "berlin"] {
-            assert_eq!(names.number(&shard(other)), None);
+            assert_eq!(names.number(other), None);
             assert_eq!(names.meet(&shard(other)), Err(DeadLetterReason::InvalidShardId));
         }
         assert_eq!((names.name(2), names.name(3)), (Some(shard("2")), None));
@@ -103,12 +103,12 @@ mod tests {
     #[test]
     fn free_names_are_numbered_as_they_are_met() {
         let names = ShardNames::new(None);
-        assert_eq!(names.number(&shard("berlin")), None);
+        assert_eq!(names.number("berlin"), None);
         assert_eq!(
             ["berlin", "lagos", "berlin", "7"].map(|name| names.meet(&shard(name))),
             [Ok(0), Ok(1), Ok(0), Ok(2)]
         );
-        assert_eq!((names.number(&shard("7")), names.name(1)), (Some(2), Some(shard("lagos"))));
+        assert_eq!((names.number("7"), names.name(1)), (Some(2), Some(shard("lagos"))));
         assert_eq!(names.name(3), None);
     }
 

@@ -757,7 +757,7 @@ impl<M: Send + 'static> Shared<M> {
 
     /// The route of a shard that is known here.
     pub(crate) fn cell(&self, shard: &ShardId) -> Option<&RouteCell<Parcel<M>>> {
-        self.routes.cell(self.shards.number(shard)?)
+        self.routes.cell(self.shards.number(shard.as_str())?)
     }
 
     fn publish(&self, guarded: &Guarded<M>, shard: ShardId, route: Route) {
@@ -1068,7 +1068,7 @@ impl<M: Send + 'static> Shared<M> {
 
     /// The number of a shard, which is known here from now on.
     pub(crate) fn meet(&self, shard: &ShardId) -> Result<u32, DeadLetterReason> {
-        if let Some(number) = self.shards.number(shard) {
+        if let Some(number) = self.shards.number(shard.as_str()) {
             return Ok(number);
         }
         if self.settings.remember.enabled && !self.settings.remember.store.has_room_for(&self.name, shard) {
@@ -1077,6 +1077,11 @@ impl<M: Send + 'static> Shared<M> {
         let number = self.shards.meet(shard)?;
         self.routes.grow(number);
         Ok(number)
+    }
+
+    /// The number of a shard that is known here, by its name.
+    pub(crate) fn number_of(&self, shard: &str) -> Option<u32> {
+        self.shards.number(shard)
     }
 
     /// Name of a shard.

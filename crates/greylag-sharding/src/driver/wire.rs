@@ -6,18 +6,19 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use greylag_core::{CodecId, DeadLetterReason, Manifest, ReplyScope, UniqueAddress};
 use greylag_transport::{Inbound, Receiver};
 
 use super::clock;
 use super::shared::{Shared, undelivered};
 use crate::frame;
-use crate::ids::ShardId;
+use crate::ids::{RegionId, ShardId};
 use crate::inbox::Refused;
+use crate::machine::message::Stamp;
 use crate::machine::region::Input;
 use crate::parcel::{AskTag, Content, Parcel};
-use crate::routes::Open;
+use crate::routes::{Open, RouteCell};
 use crate::start::{START_MANIFEST, read_request};
 
 /// Which path a receiver stands at.
@@ -61,54 +62,76 @@ impl<M: Send + 'static> Receiver for Wire<M> {
     }
 }
 
-fn shard_of<M: Send + 'static>(shared: &Shared<M>, message: &Inbound) -> Result<(ShardId, u32), DeadLetterReason> {
-    let shard = ShardId::new(message.recipient.sub_path.clone().ok_or(DeadLetterReason::InvalidShardId)?)?;
-    let number = shared.meet(&shard)?;
-    Ok((shard, number))
+/// The name of a message's shard, and its number here.
+fn shard_of<'a, M: Send + 'static>(
+    shared: &Shared<M>,
+    message: &'a Inbound,
+) -> Result<(&'a Arc<str>, u32), DeadLetterReason> {
+    let name = message.recipient.sub_path.as_ref().ok_or(DeadLetterReason::InvalidShardId)?;
+    let number = match shared.number_of(name) {
+        Some(known) => known,
+        None => shared.meet(&ShardId::new(name.clone())?)?,
+    };
+    Ok((name, number))
 }
 
 fn on_mark<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Result<(), DeadLetterReason> {
     let (shard, _) = shard_of(shared, message)?;
-    let mark = frame::decode_mark(message.payload.clone(), shared.node.horizon).map_err(|error| error.reason())?;
-    shared.input(Input::Mark { node: message.from.clone(), shard, mark });
+    let mark = frame::decode_mark(&message.payload, shared.node.horizon).map_err(|error| error.reason())?;
+    shared.input(Input::Mark { node: message.from.clone(), shard: ShardId::new(shard.clone())?, mark });
     Ok(())
 }
 
 fn on_frame<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Result<(), DeadLetterReason> {
-    let (shard, index) = shard_of(shared, message)?;
-    let mut payload = message.payload.clone();
-    let header =
-        frame::take_header(&message.from, &mut payload, shared.node.horizon).map_err(|error| error.reason())?;
+    let (shard, number) = shard_of(shared, message)?;
+    let (header, length) = frame::read_header(&message.payload, shared.node.horizon).map_err(|error| error.reason())?;
     if header.digest != shared.digest {
         return Err(DeadLetterReason::FingerprintMismatch);
     }
-    let stamp = header.stamp;
-    let ask =
-        message.ask.map(|ask| Box::new(AskTag::of_another(message.from.clone(), ask.id, clock::now(), ask.budget)));
-    let bytes = payload.len();
-    let content = Content::Bytes { codec: message.codec, manifest: message.manifest.clone(), payload };
-    let mut parcel = Parcel::of_wire(header.id, content, ask, bytes);
+    let Inbound { from, codec, manifest, ask, .. } = message;
+    let tag = ask.map(|ask| Box::new(AskTag::of_another(from.clone(), ask.id, clock::now(), ask.budget)));
+    let mut payload = message.payload.clone();
+    payload.advance(length);
+    let size = payload.len();
+    let route = shared.routes.cell(number).map(RouteCell::load);
+    let local = match route.as_ref().and_then(|route| route.as_deref()) {
+        Some(Open::Local(local)) if header.is_straight() && header.generation == local.generation => Some(local),
+        _ => None,
+    };
+    let Some((local, origin)) = local.and_then(|local| Some((local, local.admitted(from, header.incarnation)?))) else {
+        let (stamp, id) = header.into_stamp(from);
+        let content = Content::Bytes { codec: *codec, manifest: manifest.clone(), payload };
+        return through_machine(shared, from, shard, stamp, Parcel::of_wire(id, content, tag, size));
+    };
 
     // Straight from an admitted origin: into the shard's inbox, past the machine.
-    if stamp.hops == 0
-        && !stamp.leftover
-        && let Some(Open::Local(local)) = shared.routes.cell(index).and_then(|cell| cell.load().clone()).as_deref()
-        && stamp.generation == local.generation
-        && let Some(origin) = local.admitted(&stamp.origin)
-    {
-        parcel = read(shared, parcel).map_err(|_| DeadLetterReason::Undecodable)?;
-        parcel.origin = Some(origin);
-        let size = parcel.size;
-        match local.inbox.push(parcel, size) {
-            Ok(()) => return Ok(()),
-            Err(Refused::Full(refused)) => {
-                shared.dead_letter(refused, DeadLetterReason::ShardInboxFull);
-                return Ok(());
-            }
-            Err(Refused::Sealed(refused)) => parcel = refused,
+    let content = read_content(shared, *codec, manifest, payload, ask.map(|ask| (from, ask.id)));
+    let (generation, incarnation) = (header.generation, header.incarnation);
+    let mut parcel =
+        Parcel::of_wire(header.id, content.map_err(|()| DeadLetterReason::Undecodable)?, tag, size);
+    parcel.origin = Some(origin);
+    let size = parcel.size;
+    match local.inbox.push(parcel, size) {
+        Ok(()) => Ok(()),
+        Err(Refused::Full(parcel)) => {
+            shared.dead_letter(parcel, DeadLetterReason::ShardInboxFull);
+            Ok(())
+        }
+        Err(Refused::Sealed(parcel)) => {
+            let stamp = Stamp::straight(RegionId { node: from.clone(), incarnation }, generation);
+            through_machine(shared, from, shard, stamp, parcel)
         }
     }
-    let node: UniqueAddress = message.from.clone();
+}
+
+fn through_machine<M: Send + 'static>(
+    shared: &Arc<Shared<M>>,
+    from: &UniqueAddress,
+    shard: &Arc<str>,
+    stamp: Stamp,
+    parcel: Parcel<M>,
+) -> Result<(), DeadLetterReason> {
+    let (node, shard) = (from.clone(), ShardId::new(shard.clone())?);
     shared.input_with(parcel, |message| Input::Frame { node, shard, stamp, message });
     Ok(())
 }
@@ -146,25 +169,27 @@ pub(crate) fn decode<M: Send + 'static>(
 
 /// The parcel with its message read, or as it was.
 pub(crate) fn read<M: Send + 'static>(shared: &Shared<M>, mut parcel: Parcel<M>) -> Result<Parcel<M>, Parcel<M>> {
-    if let Content::Bytes { codec: CodecId::INTERNAL, manifest, payload } = &parcel.content
-        && *manifest == START_MANIFEST
-    {
-        let _scope = ReplyScope::enter(shared.remoting().reply_port());
-        let request = read_request(payload);
-        return match request {
-            Ok(reply_to) => {
-                parcel.content = Content::Start(Box::new(reply_to));
-                Ok(parcel)
-            }
-            Err(_) => Err(parcel),
-        };
-    }
     if let Content::Bytes { codec, manifest, payload } = &parcel.content {
         let asker = parcel.ask.as_ref().and_then(|ask| Some((ask.asker.as_ref()?, ask.id)));
-        match decode(shared, *codec, manifest, payload.clone(), asker) {
-            Ok(message) => parcel.content = Content::value(message),
+        match read_content(shared, *codec, manifest, payload.clone(), asker) {
+            Ok(content) => parcel.content = content,
             Err(()) => return Err(parcel),
         }
     }
     Ok(parcel)
+}
+
+/// Reads what came to an entity: a message, or a request to start it.
+fn read_content<M: Send + 'static>(
+    shared: &Shared<M>,
+    codec: CodecId,
+    manifest: &Manifest,
+    payload: Bytes,
+    asker: Option<(&UniqueAddress, u64)>,
+) -> Result<Content<M>, ()> {
+    if codec == CodecId::INTERNAL && *manifest == START_MANIFEST {
+        let _scope = ReplyScope::enter(shared.remoting().reply_port());
+        return read_request(&payload).map(|reply_to| Content::Start(Box::new(reply_to))).map_err(|_| ());
+    }
+    decode(shared, codec, manifest, payload, asker).map(Content::value)
 }

@@ -65,6 +65,13 @@ pub struct Stamp {
     pub leftover: bool,
 }
 
+impl Stamp {
+    /// Of what leaves the region it was submitted to by its first route.
+    pub fn straight(origin: RegionId, generation: Generation) -> Self {
+        Self { generation, origin, first: generation, hops: 0, leftover: false }
+    }
+}
+
 /// What travels between the messages on a shard's data lane. Marks bypass queue capacities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mark {

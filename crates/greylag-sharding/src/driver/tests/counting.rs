@@ -112,7 +112,7 @@ async fn stale_routes_are_counted() {
     let (shard, node) = (counters.shard_of("1").unwrap(), "b:1#9".parse::<UniqueAddress>().unwrap());
     let origin = RegionId { node: node.clone(), incarnation: 1 };
     let generation = Generation::new(1, 1).unwrap();
-    let stamp = Stamp { generation, origin, first: generation, hops: 0, leftover: false };
+    let stamp = Stamp::straight(origin, generation);
     let parcel = Parcel::local(EntityId::new("1").unwrap(), Command::Add(1), None);
     assert_eq!(counters.metrics().stale_routes, 0);
     counters.0.input_with(parcel, |message| Input::Frame { node, shard, stamp, message });

@@ -118,8 +118,7 @@ impl Region {
             self.nonce += 1;
             path.probe = Some(self.nonce);
             let (to, generation) = (path.region.clone(), path.generation);
-            let origin = self.config.id.clone();
-            let stamp = Stamp { generation, origin, first: generation, hops: 0, leftover: false };
+            let stamp = Stamp::straight(self.config.id.clone(), generation);
             let mark = Mark::Probe { nonce: self.nonce, stamp };
             out.push(Effect::SendMark { to, shard: shard.clone(), mark });
         }
