@@ -8,6 +8,7 @@ mod control;
 mod coordinated;
 mod coordinator;
 mod daemon;
+mod data;
 mod desired;
 mod dispatchers;
 mod durable_state;

@@ -72,17 +72,36 @@ impl Header {
 /// Appends a header; the message follows.
 pub(crate) fn put_header(buffer: &mut BytesMut, stamp: &Stamp, digest: u32, id: &EntityId) {
     let travelled = stamp.hops > 0 || stamp.leftover || stamp.first != stamp.generation;
-    buffer.put_u8(VERSION);
-    buffer.put_u8((u8::from(stamp.leftover) * LEFTOVER) | (u8::from(travelled) * TRAVELLED));
-    buffer.put_u32(digest);
-    buffer.put_u64(stamp.generation.as_u64());
-    buffer.put_u64(stamp.origin.incarnation);
+    let flags = (u8::from(stamp.leftover) * LEFTOVER) | (u8::from(travelled) * TRAVELLED);
+    put_begin(buffer, flags, digest, stamp.generation, stamp.origin.incarnation);
     if travelled {
         buffer.put_u8(stamp.hops);
         buffer.put_u64(stamp.first.as_u64());
         put_text(buffer, &stamp.origin.node.to_string());
     }
     put_text(buffer, id.as_str());
+}
+
+/// Appends the header of a message that leaves the region it was submitted to by its first route.
+pub(crate) fn put_straight(
+    buffer: &mut BytesMut,
+    generation: Generation,
+    incarnation: u64,
+    digest: u32,
+    id: &EntityId,
+) {
+    put_begin(buffer, 0, digest, generation, incarnation);
+    put_text(buffer, id.as_str());
+}
+
+/// What all headers begin with.
+fn put_begin(buffer: &mut BytesMut, flags: u8, digest: u32, generation: Generation, incarnation: u64) {
+    let mut begin = [0; 22];
+    (begin[0], begin[1]) = (VERSION, flags);
+    begin[2..6].copy_from_slice(&digest.to_be_bytes());
+    begin[6..14].copy_from_slice(&generation.as_u64().to_be_bytes());
+    begin[14..].copy_from_slice(&incarnation.to_be_bytes());
+    buffer.put_slice(&begin);
 }
 
 /// Reads the header at the front of `bytes`, and says how long it is; the rest is the message. It is read where it lies, for
@@ -285,6 +304,9 @@ mod tests {
             &[0, 0, 0, 0, 0, 0, 0, 7],
             &[0, 1, b'c'],
         ];
+        assert_eq!(&buffer[..], expected.concat());
+        buffer.clear();
+        put_straight(&mut buffer, generation(2), 7, 0xdead_beef, &EntityId::new("c").unwrap());
         assert_eq!(&buffer[..], expected.concat());
     }
 

@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock, RwLock};
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use greylag_core::{Generation, UniqueAddress};
+use greylag_transport::{Destination, Recipient};
 
 use crate::ids::RegionId;
 use crate::inbox::Inbox;
@@ -41,12 +42,22 @@ pub(crate) struct LocalRoute<T> {
     admitted: ArcSwap<Vec<Arc<Origin>>>,
 }
 
+/// Where the messages of a shard go that lives on another node.
+pub(crate) struct Target {
+    /// The node.
+    pub(crate) destination: Destination,
+    /// The shard's place on it.
+    pub(crate) recipient: Recipient,
+}
+
 /// See [`Open::Remote`].
 pub(crate) struct RemoteRoute {
     /// The region that hosts the shard.
     pub(crate) region: RegionId,
     /// Under which allocation.
     pub(crate) generation: Generation,
+    /// Where messages for the shard go.
+    pub(crate) target: Target,
     /// Whether the route was left. Held for reading while a message is put on the lane.
     left: RwLock<bool>,
 }
@@ -73,8 +84,8 @@ impl<T> LocalRoute<T> {
 }
 
 impl RemoteRoute {
-    pub(crate) fn new(region: RegionId, generation: Generation) -> Self {
-        Self { region, generation, left: RwLock::new(false) }
+    pub(crate) fn new(region: RegionId, generation: Generation, target: Target) -> Self {
+        Self { region, generation, target, left: RwLock::new(false) }
     }
 
     /// Runs `enqueue` unless the route was left. The flip waits for it.
@@ -186,6 +197,12 @@ mod tests {
         RegionId { node: "a:1#1".parse().unwrap(), incarnation: 1 }
     }
 
+    fn remote(seq: u64) -> RemoteRoute {
+        let (region, recipient) = (region(), Recipient::new("sharding/T"));
+        let target = Target { destination: region.node.clone().into(), recipient };
+        RemoteRoute::new(region, generation(seq), target)
+    }
+
     #[test]
     fn leaving_a_local_route_refuses_whoever_still_holds_it() {
         let table = RouteTable::new(Some(NonZeroU32::MIN));
@@ -203,11 +220,11 @@ mod tests {
     fn leaving_a_remote_route_refuses_whoever_still_holds_it() {
         let table = RouteTable::<()>::new(Some(NonZeroU32::MIN));
         let cell = table.cell(0).unwrap();
-        cell.publish(Some(Open::Remote(RemoteRoute::new(region(), generation(1)))));
+        cell.publish(Some(Open::Remote(remote(1))));
         let held = cell.load();
         let Some(Open::Remote(remote)) = held.as_deref() else { panic!("just published") };
         assert_eq!(remote.enter(|| 1), Some(1));
-        cell.publish(Some(Open::Remote(RemoteRoute::new(region(), generation(2)))));
+        cell.publish(Some(Open::Remote(remote(2))));
         assert_eq!(remote.enter(|| 1), None);
     }
 
@@ -223,7 +240,7 @@ mod tests {
         }
         for shard in [64, 200, 1_000_000] {
             growing.grow(shard);
-            growing.cell(shard).unwrap().publish(Some(Open::Remote(RemoteRoute::new(region(), generation(1)))));
+            growing.cell(shard).unwrap().publish(Some(Open::Remote(remote(1))));
         }
         assert!(growing.cell(127).is_some() && growing.cell(128).is_some() && growing.cell(256).is_none());
         let open = |shard: u32| growing.cell(shard).is_some_and(RouteCell::is_open);

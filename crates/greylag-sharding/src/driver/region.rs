@@ -13,13 +13,14 @@ use greylag_transport::{Envelope, Recipient};
 use tokio::sync::oneshot;
 
 use super::clock;
+use super::data::data_path;
 use super::dispatchers::Threads;
 use super::event::Event;
 use super::handle::Region;
 use super::inquiries::Inquiries;
 use super::node::Node;
 use super::requests::Answers;
-use super::shared::{Deferred, Shared, data_path, direct_path};
+use super::shared::{Deferred, Shared, direct_path};
 use super::wire::{Path, Wire};
 use crate::entity_type::Described;
 use crate::extractor::Extractor;

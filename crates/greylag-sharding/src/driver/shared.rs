@@ -4,7 +4,6 @@
 //! the machine, gives it the input and executes its effects in order, as `machine::region::protocol` asks.
 //! Work that an effect must not do under that lock is put aside for the region's task.
 
-use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -14,12 +13,10 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use greylag_core::{
-    Codec, CodecId, DeadLetterReason, EncodeError, Generation, Manifest, ReplyAddress, ReplyOutcome, ReplyTo,
-    UniqueAddress, answer_undelivered,
+    Codec, CodecId, DeadLetterReason, Generation, Manifest, ReplyAddress, ReplyOutcome, ReplyTo, UniqueAddress,
+    answer_undelivered,
 };
-use greylag_transport::{
-    AskHeader, Destination, Envelope, Payload, PayloadValue, Recipient, Remoting, SendError as Rejection,
-};
+use greylag_transport::{AskHeader, Destination, Envelope, Recipient, Remoting, SendError as Rejection};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{broadcast, oneshot, watch};
 
@@ -27,6 +24,7 @@ use super::answering::Answering;
 use super::clock;
 use super::control::ControlLane;
 use super::coordinated::CoordinatorMetrics;
+use super::data::{DataLane, Stamped};
 use super::dispatchers::Threads;
 use super::event::Event;
 use super::handlers::Handled;
@@ -59,7 +57,7 @@ use crate::passivation::Passivation;
 use crate::remember::starter::Input as StarterInput;
 use crate::routes::{LocalRoute, Open, RemoteRoute, RouteCell, RouteTable};
 use crate::settings::ShardingSettings;
-use crate::start::{START_MANIFEST, StartEntityAck, put_request};
+use crate::start::{START_MANIFEST, StartEntityAck};
 
 /// The answer to come of an ask.
 pub(crate) type Asked =
@@ -104,7 +102,6 @@ const OF_PEERS: Bound = Bound { items: 65_536, bytes: 64 << 20 };
 pub(crate) struct Shared<M> {
     pub(crate) name: EntityTypeName,
     pub(crate) id: RegionId,
-    pub(crate) digest: u32,
     pub(crate) entity_type: Described<M>,
     pub(crate) extractor: Arc<dyn Extractor>,
     pub(crate) settings: ShardingSettings,
@@ -131,12 +128,12 @@ pub(crate) struct Shared<M> {
     /// Of a type that remembers its entities; set right after the region was made.
     pub(crate) remember: OnceLock<Remember>,
     control_lane: ControlLane,
+    pub(crate) data_lane: Arc<DataLane<M>>,
     /// Another region of the type takes over on this node.
     pub(crate) retired: AtomicBool,
     shards: ShardNames,
     /// The extractor is the program's own, and each message is compared with what it says when the shard takes it.
     checks_shards: bool,
-    data_path: Arc<str>,
     direct_path: Arc<str>,
     guarded: Mutex<Guarded<M>>,
 }
@@ -178,36 +175,6 @@ impl<M> Clone for Hosted<M> {
     }
 }
 
-/// A message for another node, encoded by the lane writer.
-struct Outgoing<M> {
-    stamp: Stamp,
-    digest: u32,
-    parcel: Parcel<M>,
-    codec: Option<Arc<dyn Codec<M>>>,
-}
-
-impl<M: Send + 'static> PayloadValue for Outgoing<M> {
-    fn encode(&self, buffer: &mut BytesMut) -> Result<(), EncodeError> {
-        frame::put_header(buffer, &self.stamp, self.digest, &self.parcel.id);
-        match (&self.parcel.content, &self.codec) {
-            (Content::Value { message, .. }, Some(codec)) => codec.encode(message, buffer),
-            (Content::Bytes { payload, .. }, _) => {
-                buffer.extend_from_slice(payload);
-                Ok(())
-            }
-            (Content::Start(reply_to), _) => {
-                put_request(buffer, reply_to);
-                Ok(())
-            }
-            (Content::Value { .. }, None) => Err(EncodeError::NotRegistered { type_name: std::any::type_name::<M>() }),
-        }
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
-    }
-}
-
 impl<M: Send + 'static> Shared<M> {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
@@ -227,14 +194,15 @@ impl<M: Send + 'static> Shared<M> {
         let leases = node.leases.clone().filter(|_| settings.lease.is_used()).map(|leases| {
             Arc::new(ShardLeases::new(leases, name.clone(), settings.lease.clone(), node.runtime.clone()))
         });
+        let written = (entity_type.common.codec.clone(), entity_type.codec_id);
+        let data_lane = DataLane::new(&name, machine.id().clone(), digest, written, node.remoting.clone());
         Self {
             id: machine.id().clone(),
-            digest,
+            data_lane: Arc::new(data_lane),
             entity_type,
             routes: RouteTable::new(count),
             shards: ShardNames::new(count),
             checks_shards: !is_built_in(&*extractor),
-            data_path: data_path(&name).into(),
             direct_path: direct_path(&name).into(),
             control_lane: ControlLane::new(name.clone(), node.remoting.clone()),
             retired: AtomicBool::new(false),
@@ -302,17 +270,9 @@ impl<M: Send + 'static> Shared<M> {
             Some(Open::Remote(remote)) => {
                 // Named before the gate is entered: a task that closes the route waits for the gate, and a codec may take long.
                 let mut parcel = Some(self.named(parcel));
-                let stamp = Stamp {
-                    generation: remote.generation,
-                    origin: self.id.clone(),
-                    first: remote.generation,
-                    hops: 0,
-                    leftover: false,
-                };
-                let recipient = self.recipient(&self.known_shard(shard));
                 let sent = remote.enter(|| {
                     let parcel = parcel.take().expect("entered once");
-                    self.put_on_lane(&remote.region, recipient, stamp, parcel)
+                    self.data_lane.put(&remote.target, Stamped::Straight(remote.generation), parcel)
                 });
                 match sent {
                     Some(Ok(())) => return Ok(()),
@@ -381,7 +341,7 @@ impl<M: Send + 'static> Shared<M> {
     pub(crate) fn drop_unaddressed(&self, message: M, reason: DeadLetterReason) -> SendError {
         let codec = self.entity_type.common.codec.as_ref();
         let manifest = codec.map_or_else(|| "".into(), |codec| manifest_of(&**codec, &message));
-        self.remoting().dead_letter(reason, &self.data_path, &manifest);
+        self.remoting().dead_letter(reason, &self.data_lane.path, &manifest);
         undelivered(message, reason);
         reason.into()
     }
@@ -463,7 +423,7 @@ impl<M: Send + 'static> Shared<M> {
 
     /// Counts a message that is dropped, and tells of it.
     pub(crate) fn report_dead_letter(&self, reason: DeadLetterReason, id: &EntityId, message: Manifest) {
-        let recipient = format!("{}/{id}", self.data_path);
+        let recipient = format!("{}/{id}", self.data_lane.path);
         self.remoting().dead_letter(reason, &recipient, &message);
         if self.dead_letters.count(clock::now(), reason) {
             let shard = self.place(id).ok();
@@ -510,50 +470,6 @@ impl<M: Send + 'static> Shared<M> {
             (Content::Start(_), _) => START_MANIFEST.into(),
             (Content::Value { .. }, None) => "".into(),
         }
-    }
-
-    /// Puts a message on the shard's lane to another region, or gives it back.
-    fn put_on_lane(
-        &self,
-        to: &RegionId,
-        recipient: Recipient,
-        stamp: Stamp,
-        parcel: Parcel<M>,
-    ) -> Result<(), (Rejection, Parcel<M>)> {
-        let codec_id = match &parcel.content {
-            Content::Bytes { codec, .. } => *codec,
-            Content::Value { .. } => self.entity_type.codec_id,
-            Content::Start(_) => CodecId::INTERNAL,
-        };
-        let manifest = self.manifest(&parcel);
-        // The header lets the transport end an ask of this node; a forwarded one is not ours to end.
-        let ask = parcel
-            .ask
-            .as_ref()
-            .filter(|ask| ask.asker.is_none())
-            .map(|ask| AskHeader { id: ask.id, budget: ask.deadline.saturating_duration_since(clock::now()) });
-        let codec = self.entity_type.common.codec.clone();
-        let value = Outgoing { stamp, digest: self.digest, parcel, codec };
-        let mut envelope = Envelope::with_payload(recipient, codec_id, manifest, Payload::Value(Box::new(value)));
-        envelope.ask = ask;
-        let envelope = envelope.to_uid(to.node.uid());
-        self.remoting().send(&Destination::Incarnation(to.node.clone()), envelope).map_err(|rejected| {
-            let Some((_, parcel)) = Self::unpack(*rejected.envelope) else {
-                unreachable!("the envelope comes back as it was sent")
-            };
-            (rejected.error, parcel)
-        })
-    }
-
-    /// The message in an envelope of ours, with its header.
-    fn unpack(envelope: Envelope) -> Option<(Stamp, Parcel<M>)> {
-        let Payload::Value(value) = envelope.payload else { return None };
-        let outgoing = value.into_any().downcast::<Outgoing<M>>().ok()?;
-        Some((outgoing.stamp, outgoing.parcel))
-    }
-
-    fn recipient(&self, shard: &ShardId) -> Recipient {
-        Recipient { path: self.data_path.clone(), sub_path: Some(shard.shared().clone()), instance: 0 }
     }
 
     /// Sends a message to one incarnation of an entity.
@@ -767,7 +683,10 @@ impl<M: Send + 'static> Shared<M> {
             Route::Local { generation } => {
                 guarded.hosted.get(&shard).map(|hosted| Open::Local(LocalRoute::new(generation, hosted.inbox.clone())))
             }
-            Route::Remote { region, generation } => Some(Open::Remote(RemoteRoute::new(region, generation))),
+            Route::Remote { region, generation } => {
+                let target = self.data_lane.target(&region, &shard);
+                Some(Open::Remote(RemoteRoute::new(region, generation, target)))
+            }
         };
         let routed = open.is_some();
         cell.publish(open);
@@ -792,7 +711,8 @@ impl<M: Send + 'static> Shared<M> {
 
     fn send_data(&self, guarded: &mut Guarded<M>, to: RegionId, shard: ShardId, token: Token, stamp: Stamp) {
         let Some(parcel) = guarded.parcels.remove(&token) else { return };
-        match self.put_on_lane(&to, self.recipient(&shard), stamp.clone(), parcel) {
+        let target = self.data_lane.target(&to, &shard);
+        match self.data_lane.put(&target, Stamped::Travelled(Box::new(stamp.clone())), parcel) {
             Ok(()) => {}
             Err((Rejection::Quarantined, parcel)) => {
                 let frames = vec![(shard, stamp, guarded.keep(parcel))];
@@ -811,7 +731,8 @@ impl<M: Send + 'static> Shared<M> {
 
     fn send_mark(&self, to: &RegionId, shard: &ShardId, mark: &Mark) {
         let bytes = frame::encode_mark(mark);
-        let mut envelope = Envelope::new(self.recipient(shard), CodecId::INTERNAL, frame::MARK_MANIFEST, bytes);
+        let mut envelope =
+            Envelope::new(self.data_lane.recipient(shard), CodecId::INTERNAL, frame::MARK_MANIFEST, bytes);
         envelope.must_enqueue = true;
         let envelope = envelope.to_uid(to.node.uid());
         if let Err(rejected) = self.remoting().send(&Destination::Incarnation(to.node.clone()), envelope) {
@@ -1015,7 +936,7 @@ impl<M: Send + 'static> Shared<M> {
     pub(crate) fn handed_back(self: &Arc<Self>, node: UniqueAddress, envelopes: Vec<Envelope>) {
         let envelopes = envelopes.into_iter().filter_map(|envelope| {
             let shard = ShardId::new(envelope.recipient.sub_path.clone()?).ok()?;
-            let (stamp, parcel) = Self::unpack(envelope)?;
+            let (stamp, parcel) = DataLane::unpack(envelope)?;
             Some((shard, stamp, self.named(parcel)))
         });
         let envelopes: Vec<_> = envelopes.collect();
@@ -1138,11 +1059,6 @@ pub(crate) fn undelivered<M>(message: M, reason: DeadLetterReason) {
 fn percent(taken: u64, whole: usize) -> u8 {
     let percent = u128::from(taken) * 100 / (whole as u128).max(1);
     u8::try_from(percent.min(100)).unwrap_or(100)
-}
-
-/// Where a type's messages and marks arrive; the sub-path is the shard.
-pub(crate) fn data_path(name: &EntityTypeName) -> String {
-    format!("sharding/{}", name.encoded())
 }
 
 /// Where messages to one incarnation arrive; the sub-path is the shard.

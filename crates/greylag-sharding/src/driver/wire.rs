@@ -85,7 +85,7 @@ fn on_mark<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Res
 fn on_frame<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Result<(), DeadLetterReason> {
     let (shard, number) = shard_of(shared, message)?;
     let (header, length) = frame::read_header(&message.payload, shared.node.horizon).map_err(|error| error.reason())?;
-    if header.digest != shared.digest {
+    if header.digest != shared.data_lane.digest {
         return Err(DeadLetterReason::FingerprintMismatch);
     }
     let Inbound { from, codec, manifest, ask, .. } = message;
@@ -107,8 +107,7 @@ fn on_frame<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Re
     // Straight from an admitted origin: into the shard's inbox, past the machine.
     let content = read_content(shared, *codec, manifest, payload, ask.map(|ask| (from, ask.id)));
     let (generation, incarnation) = (header.generation, header.incarnation);
-    let mut parcel =
-        Parcel::of_wire(header.id, content.map_err(|()| DeadLetterReason::Undecodable)?, tag, size);
+    let mut parcel = Parcel::of_wire(header.id, content.map_err(|()| DeadLetterReason::Undecodable)?, tag, size);
     parcel.origin = Some(origin);
     let size = parcel.size;
     match local.inbox.push(parcel, size) {

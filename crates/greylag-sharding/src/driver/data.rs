@@ -1,0 +1,151 @@
+//! The way of a type's messages to regions of other nodes.
+//!
+//! A message is put on its shard's lane as a value, and written by the lane's writer, so that a message that is given back
+//! is as it was. Every message of a region passes here, on whatever thread sends it, and is dropped by the writer's: what
+//! they have in common is shared by one count, since each count is a line that two processors pull to and fro.
+//!
+//! Source: sharding §2.1, §10.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use greylag_core::{Codec, CodecId, EncodeError, Generation};
+use greylag_transport::{
+    AskHeader, Destination, Envelope, Payload, PayloadValue, Recipient, Remoting, SendError as Rejection,
+};
+
+use super::clock;
+use crate::frame;
+use crate::ids::{EntityTypeName, RegionId, ShardId};
+use crate::machine::message::Stamp;
+use crate::parcel::{Content, Parcel};
+use crate::routes::Target;
+use crate::start::{START_MANIFEST, put_request};
+
+/// What the messages of one region have in common.
+pub(crate) struct DataLane<M> {
+    /// The region that sends.
+    pub(crate) id: RegionId,
+    /// Digest of its fingerprint.
+    pub(crate) digest: u32,
+    /// Where the type's messages and marks arrive on any node.
+    pub(crate) path: Arc<str>,
+    codec: Option<Arc<dyn Codec<M>>>,
+    codec_id: CodecId,
+    remoting: Arc<dyn Remoting>,
+}
+
+/// What the header of a message says of its way.
+pub(crate) enum Stamped {
+    /// It leaves the region it was submitted to, by its first route.
+    Straight(Generation),
+    /// It came from another region, or comes again.
+    Travelled(Box<Stamp>),
+}
+
+/// A message for another node, encoded by the lane writer.
+struct Outgoing<M> {
+    stamp: Stamped,
+    parcel: Parcel<M>,
+    lane: Arc<DataLane<M>>,
+}
+
+impl<M: Send + 'static> PayloadValue for Outgoing<M> {
+    fn encode(&self, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+        let Self { stamp, parcel, lane } = self;
+        match stamp {
+            Stamped::Straight(generation) => {
+                frame::put_straight(buffer, *generation, lane.id.incarnation, lane.digest, &parcel.id);
+            }
+            Stamped::Travelled(stamp) => frame::put_header(buffer, stamp, lane.digest, &parcel.id),
+        }
+        match (&parcel.content, &lane.codec) {
+            (Content::Value { message, .. }, Some(codec)) => codec.encode(message, buffer),
+            (Content::Bytes { payload, .. }, _) => {
+                buffer.extend_from_slice(payload);
+                Ok(())
+            }
+            (Content::Start(reply_to), _) => {
+                put_request(buffer, reply_to);
+                Ok(())
+            }
+            (Content::Value { .. }, None) => Err(EncodeError::NotRegistered { type_name: std::any::type_name::<M>() }),
+        }
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+impl<M: Send + 'static> DataLane<M> {
+    /// The lane of a region whose messages are written by `codec`; nothing is sent without one.
+    pub(crate) fn new(
+        name: &EntityTypeName,
+        id: RegionId,
+        digest: u32,
+        (codec, codec_id): (Option<Arc<dyn Codec<M>>>, CodecId),
+        remoting: Arc<dyn Remoting>,
+    ) -> Self {
+        Self { id, digest, path: data_path(name).into(), codec, codec_id, remoting }
+    }
+
+    /// Whom the messages and marks of a shard are for, on any node.
+    pub(crate) fn recipient(&self, shard: &ShardId) -> Recipient {
+        Recipient { path: self.path.clone(), sub_path: Some(shard.shared().clone()), instance: 0 }
+    }
+
+    /// Where the messages of a shard go that lives in a region of another node.
+    pub(crate) fn target(&self, to: &RegionId, shard: &ShardId) -> Target {
+        Target { destination: Destination::Incarnation(to.node.clone()), recipient: self.recipient(shard) }
+    }
+
+    /// Puts a message, whose content has its manifest, on its shard's lane, or gives it back.
+    pub(crate) fn put(
+        self: &Arc<Self>,
+        to: &Target,
+        stamp: Stamped,
+        mut parcel: Parcel<M>,
+    ) -> Result<(), (Rejection, Parcel<M>)> {
+        let (codec, manifest) = match &mut parcel.content {
+            Content::Bytes { codec, manifest, .. } => (*codec, manifest.clone()),
+            Content::Value { manifest, .. } => (self.codec_id, manifest.take().unwrap_or_else(|| "".into())),
+            Content::Start(_) => (CodecId::INTERNAL, START_MANIFEST.into()),
+        };
+        // The header lets the transport end an ask of this node; a forwarded one is not ours to end.
+        let ask = parcel
+            .ask
+            .as_ref()
+            .filter(|ask| ask.asker.is_none())
+            .map(|ask| AskHeader { id: ask.id, budget: ask.deadline.saturating_duration_since(clock::now()) });
+        let value = Payload::Value(Box::new(Outgoing { stamp, parcel, lane: self.clone() }));
+        let mut envelope = Envelope::with_payload(to.recipient.clone(), codec, manifest, value);
+        envelope.ask = ask;
+        self.remoting.send(&to.destination, envelope).map_err(|rejected| {
+            let Some((_, parcel)) = Self::unpack(*rejected.envelope) else {
+                unreachable!("the envelope comes back as it was sent")
+            };
+            (rejected.error, parcel)
+        })
+    }
+
+    /// The message in an envelope of ours, with its header.
+    pub(crate) fn unpack(envelope: Envelope) -> Option<(Stamp, Parcel<M>)> {
+        let Payload::Value(value) = envelope.payload else { return None };
+        let Outgoing { stamp, mut parcel, lane } = *value.into_any().downcast::<Outgoing<M>>().ok()?;
+        if let Content::Value { manifest, .. } = &mut parcel.content {
+            *manifest = Some(envelope.manifest);
+        }
+        let stamp = match stamp {
+            Stamped::Straight(generation) => Stamp::straight(lane.id.clone(), generation),
+            Stamped::Travelled(stamp) => *stamp,
+        };
+        Some((stamp, parcel))
+    }
+}
+
+/// Where a type's messages and marks arrive; the sub-path is the shard.
+pub(crate) fn data_path(name: &EntityTypeName) -> String {
+    format!("sharding/{}", name.encoded())
+}
