@@ -18,6 +18,7 @@ mod external;
 mod external_shards;
 mod handle;
 mod handlers;
+mod handover;
 mod histogram;
 mod inquiries;
 mod inspect;

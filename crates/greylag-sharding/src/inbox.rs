@@ -45,6 +45,17 @@ struct State<T> {
     pushed: u64,
 }
 
+impl<T> State<T> {
+    fn add(&mut self, item: T, bytes: u32) {
+        self.queue.push_back(item);
+        self.bytes = self.bytes.saturating_add(bytes as usize);
+        #[cfg(test)]
+        {
+            self.pushed += 1;
+        }
+    }
+}
+
 /// Past this many slots an emptied vector is given back to the allocator.
 const KEPT_CAPACITY: usize = 4096;
 
@@ -80,6 +91,24 @@ impl<T> Inbox<T> {
         self.add_within(state, item, bytes).map_err(Refused::Full)
     }
 
+    /// Appends as many of these items, which say themselves what they count, as [`Inbox::push`] would take, and wakes the
+    /// reader once for all. The others are left, in their order; answers why there are some.
+    pub(crate) fn push_all(&self, items: &mut VecDeque<T>, bytes: impl Fn(&T) -> u32) -> Option<Refused<()>> {
+        let mut state = self.lock();
+        if state.sealed {
+            return Some(Refused::Sealed(()));
+        }
+        while let Some(item) = items.pop_front() {
+            let size = bytes(&item);
+            if let Err(item) = self.admit(&mut state, item, size) {
+                items.push_front(item);
+                break;
+            }
+        }
+        Self::wake(state);
+        (!items.is_empty()).then_some(Refused::Full(()))
+    }
+
     /// As [`Inbox::push`], also if the inbox is sealed: for the task that seals it. Gives the item back if the inbox is full.
     pub(crate) fn push_sealed(&self, item: T, bytes: u32) -> Result<(), T> {
         self.add_within(self.lock(), item, bytes)
@@ -87,28 +116,30 @@ impl<T> Inbox<T> {
 
     /// Appends one item, also if the inbox is full or sealed: for what must not be lost.
     pub(crate) fn push_anyway(&self, item: T) {
-        Self::add(self.lock(), item, 0);
+        let mut state = self.lock();
+        state.add(item, 0);
+        Self::wake(state);
     }
 
-    /// An item that is larger than all of the bound waits alone.
-    fn add_within(&self, state: MutexGuard<'_, State<T>>, item: T, bytes: u32) -> Result<(), T> {
+    fn add_within(&self, mut state: MutexGuard<'_, State<T>>, item: T, bytes: u32) -> Result<(), T> {
+        self.admit(&mut state, item, bytes)?;
+        Self::wake(state);
+        Ok(())
+    }
+
+    /// Appends an item if there is room for it. An item that is larger than all of the bound waits alone.
+    fn admit(&self, state: &mut State<T>, item: T, bytes: u32) -> Result<(), T> {
         let is_beyond = state.bytes.saturating_add(bytes as usize) > self.bound.bytes && !state.queue.is_empty();
         if state.queue.len() >= self.bound.items || is_beyond {
             return Err(item);
         }
-        Self::add(state, item, bytes);
+        state.add(item, bytes);
         Ok(())
     }
 
-    fn add(mut state: MutexGuard<'_, State<T>>, item: T, bytes: u32) {
-        state.queue.push_back(item);
-        state.bytes = state.bytes.saturating_add(bytes as usize);
-        #[cfg(test)]
-        {
-            state.pushed += 1;
-        }
+    /// Wakes the reader, outside of the lock, into which the reader would otherwise run at once.
+    fn wake(mut state: MutexGuard<'_, State<T>>) {
         let reader = state.reader.take();
-        // Waking outside of the lock: the reader would otherwise run into it at once.
         drop(state);
         if let Some(reader) = reader {
             reader.wake();
@@ -181,6 +212,28 @@ mod tests {
         assert_eq!(batch, [1, 2, 5]);
         inbox.unseal();
         inbox.push(6, 1).unwrap();
+    }
+
+    #[test]
+    fn many_items_are_pushed_as_far_as_there_is_room_and_none_past_the_seal() {
+        let inbox = Inbox::new(Bound { items: 3, bytes: 100 });
+        let size = |item: &char| if *item == 'd' { 90 } else { 10 };
+        let mut items: VecDeque<_> = "abcd".chars().collect();
+        assert!(matches!(inbox.push_all(&mut items, size), Some(Refused::Full(()))));
+        assert_eq!(items, ['d'], "a fourth");
+        let mut batch = VecDeque::new();
+        inbox.take(&mut batch);
+        assert_eq!(std::mem::take(&mut batch), ['a', 'b', 'c']);
+        items.push_back('e');
+        items.push_back('f');
+        assert!(matches!(inbox.push_all(&mut items, size), Some(Refused::Full(()))));
+        assert_eq!(items, ['f'], "too many bytes");
+        inbox.take(&mut batch);
+        assert!(inbox.push_all(&mut items, size).is_none() && items.is_empty());
+        inbox.seal();
+        items.push_back('g');
+        assert!(matches!(inbox.push_all(&mut items, size), Some(Refused::Sealed(()))));
+        assert_eq!(items, ['g']);
     }
 
     #[test]

@@ -75,12 +75,10 @@ pub(crate) struct LastReceiver {
 }
 
 impl LastReceiver {
-    /// Delivers one message after the other. A receiver that panics must not take the worker of all others
-    /// with it: its message is lost, and the next one is delivered. One guard for many messages, because
-    /// each guard moves what it guards.
-    pub(crate) fn isolated<T>(&mut self, messages: impl IntoIterator<Item = T>, mut deliver: impl FnMut(T, &mut Self)) {
-        let mut messages = messages.into_iter();
-        let mut deliver_rest = |last: &mut Self| messages.by_ref().for_each(|message| deliver(message, last));
+    /// Delivers one message after the other, which `deliver_rest` takes from wherever they wait. A receiver that panics must
+    /// not take the worker of all others with it: its message is lost, and `deliver_rest` is called for the next ones. One
+    /// guard for many messages, because each guard moves what it guards.
+    pub(crate) fn isolated(&mut self, mut deliver_rest: impl FnMut(&mut Self)) {
         while catch_unwind(AssertUnwindSafe(|| deliver_rest(self))).is_err() {
             say_panicked("a receiver", self.found.as_ref().map_or("", |found| &found.path));
         }
@@ -183,7 +181,8 @@ impl Endpoint {
         self.listeners.write().unwrap_or_else(PoisonError::into_inner).push(listener);
     }
 
-    /// Hands a message to the receiver that is registered for it. A question that reaches no receiver is refused.
+    /// Hands a message to the receiver that is registered for it, and those of `next` with it, which are for the same
+    /// recipient and process. A question that reaches no receiver is refused, and `next` is left as it is.
     /// Called under [`LastReceiver::isolated`], because a receiver may panic.
     pub(crate) fn deliver(
         &self,
@@ -191,6 +190,7 @@ impl Endpoint {
         lane: Lane,
         target: Option<Uid>,
         message: Inbound,
+        next: impl Iterator<Item = Inbound>,
         last: &mut LastReceiver,
     ) -> Option<Refusal> {
         let stale = target.is_some_and(|uid| uid != self.self_address.uid());
@@ -199,7 +199,7 @@ impl Endpoint {
         } else {
             match self.find(&message.recipient.path, last) {
                 Some(found) if message.recipient.instance == 0 || message.recipient.instance == found.instance => {
-                    found.receiver.receive(message);
+                    found.receiver.receive_all(&mut std::iter::once(message).chain(next));
                     return None;
                 }
                 Some(_) => DeadLetterReason::StaleRecipient,
@@ -628,7 +628,8 @@ mod tests {
                 payload: Bytes::new(),
                 ask: Some(AskHeader { id: 3, budget: Duration::from_secs(1) }),
             };
-            let refusal = endpoint.deliver(Instant::now(), Lane::CONTROL, Uid::new(uid), message, &mut last);
+            let refusal =
+                endpoint.deliver(Instant::now(), Lane::CONTROL, Uid::new(uid), message, std::iter::empty(), &mut last);
             refusal.map(|refusal| refusal.reason)
         };
         assert_eq!(deliver(&endpoint, "inbox", 0, 0), None);

@@ -63,16 +63,6 @@ impl Recipient {
         self
     }
 
-    /// Whether the other names the same, as far as a look at where the names lie can tell.
-    pub(crate) fn has_names_of(&self, other: &Self) -> bool {
-        let is_same_below = match (&self.sub_path, &other.sub_path) {
-            (None, None) => true,
-            (Some(own), Some(other)) => Arc::ptr_eq(own, other),
-            _ => false,
-        };
-        is_same_below && Arc::ptr_eq(&self.path, &other.path)
-    }
-
     /// Whether messages for it leave before all others in their lane.
     pub(crate) fn is_heartbeat(&self) -> bool {
         let below = self.path.strip_prefix(Self::HEARTBEAT);

@@ -343,6 +343,12 @@ pub trait TransportListener: Send + Sync + 'static {
 pub trait Receiver: Send + Sync + 'static {
     /// Takes one message.
     fn receive(&self, message: Inbound);
+
+    /// Takes messages that came together, in their order. A receiver that hands messages on to others may do so once for
+    /// all of them. What it leaves in the iterator comes again, with the next ones.
+    fn receive_all(&self, messages: &mut dyn Iterator<Item = Inbound>) {
+        messages.for_each(|message| self.receive(message));
+    }
 }
 
 /// A node whose certificate ends within so many days is degraded. Source: cluster 83.

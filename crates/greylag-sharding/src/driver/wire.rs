@@ -11,14 +11,13 @@ use greylag_core::{CodecId, DeadLetterReason, Manifest, ReplyScope, UniqueAddres
 use greylag_transport::{Inbound, Receiver};
 
 use super::clock;
+use super::handover::Handover;
 use super::shared::{Shared, undelivered};
 use crate::frame;
-use crate::ids::{RegionId, ShardId};
-use crate::inbox::Refused;
-use crate::machine::message::Stamp;
+use crate::ids::ShardId;
 use crate::machine::region::Input;
 use crate::parcel::{AskTag, Content, Parcel};
-use crate::routes::{Open, RouteCell};
+use crate::routes::Open;
 use crate::start::{START_MANIFEST, read_request};
 
 /// Which path a receiver stands at.
@@ -48,17 +47,26 @@ impl<M> Wire<M> {
 
 impl<M: Send + 'static> Receiver for Wire<M> {
     fn receive(&self, message: Inbound) {
-        let Some(shared) = self.shared.get().and_then(Weak::upgrade) else { return };
-        let taken = match self.path {
-            Path::Data if message.codec == CodecId::INTERNAL && message.manifest == frame::MARK_MANIFEST => {
-                on_mark(&shared, &message)
+        self.receive_all(&mut std::iter::once(message));
+    }
+
+    fn receive_all(&self, messages: &mut dyn Iterator<Item = Inbound>) {
+        let Some(shared) = self.shared.get().and_then(Weak::upgrade) else { return messages.for_each(drop) };
+        let mut handover = Handover::new();
+        for message in messages {
+            let taken = match self.path {
+                Path::Data if message.codec == CodecId::INTERNAL && message.manifest == frame::MARK_MANIFEST => {
+                    handover.end(&shared);
+                    on_mark(&shared, &message)
+                }
+                Path::Data => on_frame(&shared, &message, &mut handover),
+                Path::Direct => on_direct(&shared, &message),
+            };
+            if let Err(reason) = taken {
+                shared.remoting().refuse(&message, reason);
             }
-            Path::Data => on_frame(&shared, &message),
-            Path::Direct => on_direct(&shared, &message),
-        };
-        if let Err(reason) = taken {
-            shared.remoting().refuse(&message, reason);
         }
+        handover.end(&shared);
     }
 }
 
@@ -82,7 +90,11 @@ fn on_mark<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Res
     Ok(())
 }
 
-fn on_frame<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Result<(), DeadLetterReason> {
+fn on_frame<M: Send + 'static>(
+    shared: &Arc<Shared<M>>,
+    message: &Inbound,
+    handover: &mut Handover<M>,
+) -> Result<(), DeadLetterReason> {
     let (shard, number) = shard_of(shared, message)?;
     let (header, length) = frame::read_header(&message.payload, shared.node.horizon).map_err(|error| error.reason())?;
     if header.digest != shared.data_lane.digest {
@@ -93,44 +105,25 @@ fn on_frame<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Re
     let mut payload = message.payload.clone();
     payload.advance(length);
     let size = payload.len();
-    let route = shared.routes.cell(number).map(RouteCell::load);
-    let local = match route.as_ref().and_then(|route| route.as_deref()) {
-        Some(Open::Local(local)) if header.is_straight() && header.generation == local.generation => Some(local),
-        _ => None,
-    };
-    let Some((local, origin)) = local.and_then(|local| Some((local, local.admitted(from, header.incarnation)?))) else {
-        let (stamp, id) = header.into_stamp(from);
-        let content = Content::Bytes { codec: *codec, manifest: manifest.clone(), payload };
-        return through_machine(shared, from, shard, stamp, Parcel::of_wire(id, content, tag, size));
-    };
-
     // Straight from an admitted origin: into the shard's inbox, past the machine.
-    let content = read_content(shared, *codec, manifest, payload, ask.map(|ask| (from, ask.id)));
-    let (generation, incarnation) = (header.generation, header.incarnation);
-    let mut parcel = Parcel::of_wire(header.id, content.map_err(|()| DeadLetterReason::Undecodable)?, tag, size);
-    parcel.origin = Some(origin);
-    let size = parcel.size;
-    match local.inbox.push(parcel, size) {
-        Ok(()) => Ok(()),
-        Err(Refused::Full(parcel)) => {
-            shared.dead_letter(parcel, DeadLetterReason::ShardInboxFull);
-            Ok(())
-        }
-        Err(Refused::Sealed(parcel)) => {
-            let stamp = Stamp::straight(RegionId { node: from.clone(), incarnation }, generation);
-            through_machine(shared, from, shard, stamp, parcel)
-        }
+    if header.is_straight()
+        && let Some(cell) = shared.routes.cell(number)
+        && let Some(Open::Local(local)) = cell.load().as_deref()
+        && header.generation == local.generation
+        && let Some(origin) = local.admitted(from, header.incarnation)
+    {
+        let content = read_content(shared, *codec, manifest, payload, ask.map(|ask| (from, ask.id)));
+        let content = content.map_err(|()| DeadLetterReason::Undecodable)?;
+        let parcel = Parcel { origin: Some(origin), ..Parcel::of_wire(header.id, content, tag, size) };
+        handover.add(number, local, parcel);
+        return Ok(());
     }
-}
-
-fn through_machine<M: Send + 'static>(
-    shared: &Arc<Shared<M>>,
-    from: &UniqueAddress,
-    shard: &Arc<str>,
-    stamp: Stamp,
-    parcel: Parcel<M>,
-) -> Result<(), DeadLetterReason> {
+    // The machine gets it, and behind what came before it.
+    handover.end(shared);
+    let (stamp, id) = header.into_stamp(from);
+    let content = Content::Bytes { codec: *codec, manifest: manifest.clone(), payload };
     let (node, shard) = (from.clone(), ShardId::new(shard.clone())?);
+    let parcel = Parcel::of_wire(id, content, tag, size);
     shared.input_with(parcel, |message| Input::Frame { node, shard, stamp, message });
     Ok(())
 }

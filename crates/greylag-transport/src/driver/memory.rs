@@ -273,9 +273,11 @@ impl MemoryNode {
                 } else if self.is_stranger(&message.from) && !self.endpoint.strangers.is_open(&message.recipient.path) {
                     self.endpoint.refuse(now, Some(lane), &message, DeadLetterReason::NotAMember)
                 } else {
-                    let mut refusal = None;
-                    LastReceiver::default().isolated([message], |message, last| {
-                        refusal = self.endpoint.deliver(now, lane, target, message, last);
+                    let (mut refusal, mut message) = (None, Some(message));
+                    LastReceiver::default().isolated(|last| {
+                        if let Some(message) = message.take() {
+                            refusal = self.endpoint.deliver(now, lane, target, message, std::iter::empty(), last);
+                        }
                     });
                     refusal
                 };

@@ -1,7 +1,7 @@
 //! Which envelope of a frame goes to which worker.
 
 use super::workers::Workers;
-use crate::envelope::{Inbound, Recipient};
+use crate::envelope::Inbound;
 use crate::wire::{Arrived, ArrivedContent};
 
 /// Puts each envelope of a frame to those of its worker.
@@ -9,8 +9,9 @@ pub(super) struct Sorting<'a> {
     workers: &'a Workers,
     bins: Vec<Vec<Arrived>>,
     room: usize,
-    /// Where the one before went: most frames are for few recipients.
-    last: Option<(Recipient, usize)>,
+    /// Where the one before went: most frames are for few recipients. Names are known by the place where they lie, which is
+    /// that of no other name while the envelopes of the frame are here.
+    last: Option<([usize; 2], usize)>,
 }
 
 impl<'a> Sorting<'a> {
@@ -40,14 +41,17 @@ impl<'a> Sorting<'a> {
 
     fn bin(&mut self, content: &ArrivedContent) -> usize {
         match content {
-            ArrivedContent::Message(Inbound { from, recipient, .. }) => match &self.last {
-                Some((last, bin)) if last.has_names_of(recipient) => *bin,
-                _ => {
-                    let bin = self.workers.index(from, &recipient.path, recipient.below());
-                    self.last = Some((recipient.clone(), bin));
-                    bin
+            ArrivedContent::Message(Inbound { from, recipient, .. }) => {
+                let names = [recipient.path.as_ptr().addr(), recipient.below().as_ptr().addr()];
+                match self.last {
+                    Some((last, bin)) if last == names => bin,
+                    _ => {
+                        let bin = self.workers.index(from, &recipient.path, recipient.below());
+                        self.last = Some((names, bin));
+                        bin
+                    }
                 }
-            },
+            }
             ArrivedContent::Reply { ask_id, .. } => (*ask_id as usize) % self.bins.len(),
         }
     }

@@ -9,15 +9,15 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use greylag_core::{DeadLetterReason, Room, Share, UniqueAddress};
+use greylag_core::{DeadLetterReason, Room, Share, Uid, UniqueAddress};
 use tokio::sync::mpsc;
 
 use super::flushes::Mark;
 use super::shared::{Shared, SharedPort};
 use crate::association::Input;
-use crate::endpoint::LastReceiver;
+use crate::endpoint::{LastReceiver, Reply};
 use crate::envelope::Inbound;
 use crate::lane::{Lane, LaneKind, lane_key_hash};
 use crate::queue::Place;
@@ -204,12 +204,14 @@ async fn work(shared: Arc<Shared>, mut desk: Desk) {
             },
             count = desk.local.recv_many(&mut locals, LOCAL_AT_ONCE) => {
                 desk.local_depth.fetch_sub(count, Ordering::AcqRel);
-                last.isolated(locals.drain(..), |local, last| match local {
+                let mut locals = locals.drain(..);
+                last.isolated(|last| locals.by_ref().for_each(|local| match local {
                     Local::Message { lane, message, _share } => {
-                        shared.refuse(shared.endpoint.deliver(Instant::now(), lane, None, message, last));
+                        let (now, none) = (Instant::now(), std::iter::empty());
+                        shared.refuse(shared.endpoint.deliver(now, lane, None, message, none, last));
                     }
                     Local::Mark(mark) => mark.pass(),
-                });
+                }));
                 let waiting = std::mem::take(&mut *desk.waiting.lock().expect(NO_PANIC));
                 waiting.into_values().for_each(Waker::wake);
             }
@@ -238,39 +240,74 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
         return;
     }
     let is_stranger = shared.is_stranger(&from);
-    last.isolated(arrived, |Arrived { target_uid, content }, last| {
-        match content {
-            ArrivedContent::Message(message) => {
-                if message.ask.is_some_and(|ask| ask.budget <= waited) {
-                    // Its asker has given up by now (cluster T38).
+    let mut arrived = arrived.into_iter();
+    last.isolated(|last| {
+        while let Some(Arrived { target_uid, content }) = arrived.next() {
+            match content {
+                // Its asker has given up by now (cluster T38).
+                ArrivedContent::Message(message) if has_expired(&message, waited) => {
                     shared.endpoint.refuse(now, Some(lane), &message, DeadLetterReason::Expired);
-                    return;
                 }
-                if is_stranger && let Some(reason) = shared.closed_to_strangers(&message.recipient) {
-                    let refusal = shared.endpoint.refuse(now, Some(lane), &message, reason);
-                    // An answer would dial the address that the stranger named (cluster T21).
-                    shared.refuse(refusal.filter(|refusal| shared.has_reached(&refusal.to)));
-                    return;
+                ArrivedContent::Message(message) => {
+                    if is_stranger && let Some(reason) = shared.closed_to_strangers(&message.recipient) {
+                        let refusal = shared.endpoint.refuse(now, Some(lane), &message, reason);
+                        // An answer would dial the address that the stranger named (cluster T21).
+                        shared.refuse(refusal.filter(|refusal| shared.has_reached(&refusal.to)));
+                        continue;
+                    }
+                    // Whatever holds for this message holds for those that follow it to the same receiver.
+                    let (path, instance) = (message.recipient.path.clone(), message.recipient.instance);
+                    let is_alike = |arrived: &Arrived| match &arrived.content {
+                        ArrivedContent::Message(message) => {
+                            let to = &message.recipient;
+                            Arc::ptr_eq(&to.path, &path)
+                                && (to.instance, arrived.target_uid) == (instance, target_uid)
+                                && !has_expired(message, waited)
+                        }
+                        ArrivedContent::Reply { .. } => false,
+                    };
+                    let next = std::iter::from_fn(|| match arrived.as_slice().first() {
+                        Some(next) if is_alike(next) => match arrived.next()?.content {
+                            ArrivedContent::Message(message) => Some(message),
+                            ArrivedContent::Reply { .. } => None,
+                        },
+                        _ => None,
+                    });
+                    shared.refuse(shared.endpoint.deliver(now, lane, target_uid, message, next, last));
                 }
-                let refusal = shared.endpoint.deliver(now, lane, target_uid, message, last);
-                shared.refuse(refusal);
-            }
-            ArrivedContent::Reply { ask_id, reply } => {
-                let endpoint = &shared.endpoint;
-                let reason = if target_uid != Some(endpoint.self_address.uid()) {
-                    // An answer to the process that ran here before: its numbers are not ours.
-                    DeadLetterReason::StaleIncarnation
-                } else if is_stranger && !endpoint.asks.was_sent_to(ask_id, &from) {
-                    shared.stranger_reason()
-                } else {
-                    endpoint.accept_reply(now, &from, ask_id, reply, || Arc::new(SharedPort(shared.clone())));
-                    return;
-                };
-                let what = || format!("the answer of {from} to question {ask_id}");
-                endpoint.count_dead_letter(now, reason, Some(lane), Some(from.address()), 1, what);
+                ArrivedContent::Reply { ask_id, reply } => {
+                    take_reply(shared, now, (&from, lane), (target_uid, is_stranger), ask_id, reply);
+                }
             }
         }
     });
+}
+
+/// Whether an asker has given up by now: its question waited here for as long as it had left.
+fn has_expired(message: &Inbound, waited: Duration) -> bool {
+    message.ask.is_some_and(|ask| ask.budget <= waited)
+}
+
+fn take_reply(
+    shared: &Arc<Shared>,
+    now: Instant,
+    (from, lane): (&UniqueAddress, Lane),
+    (target_uid, is_stranger): (Option<Uid>, bool),
+    ask_id: u64,
+    reply: Reply,
+) {
+    let endpoint = &shared.endpoint;
+    let reason = if target_uid != Some(endpoint.self_address.uid()) {
+        // An answer to the process that ran here before: its numbers are not ours.
+        DeadLetterReason::StaleIncarnation
+    } else if is_stranger && !endpoint.asks.was_sent_to(ask_id, from) {
+        shared.stranger_reason()
+    } else {
+        endpoint.accept_reply(now, from, ask_id, reply, || Arc::new(SharedPort(shared.clone())));
+        return;
+    };
+    let what = || format!("the answer of {from} to question {ask_id}");
+    endpoint.count_dead_letter(now, reason, Some(lane), Some(from.address()), 1, what);
 }
 
 /// Counts a message that arrived and is not delivered, as what it is, so that what its protocol says again is no warning

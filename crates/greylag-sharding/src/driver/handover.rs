@@ -1,0 +1,70 @@
+//! Messages that came together for shards of this node: each shard is handed its own at once.
+//!
+//! A frame brings messages for many shards. Pushed one by one, the first would wake its shard's task, which would run on
+//! another processor for that one message, and meet the next pushes at its inbox's lock.
+//!
+//! Source: sharding §10.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use greylag_core::{DeadLetterReason, Generation};
+
+use super::shared::Shared;
+use crate::inbox::{Inbox, Refused};
+use crate::machine::message::Stamp;
+use crate::machine::region::Input;
+use crate::parcel::Parcel;
+use crate::routes::LocalRoute;
+
+/// See the module's description.
+pub(super) struct Handover<M>(Vec<Waiting<M>>);
+
+/// Messages for one shard, which came straight from one region.
+struct Waiting<M> {
+    shard: u32,
+    inbox: Arc<Inbox<Parcel<M>>>,
+    generation: Generation,
+    parcels: VecDeque<Parcel<M>>,
+}
+
+impl<M: Send + 'static> Handover<M> {
+    pub(super) fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Keeps a message for a shard until [`Handover::end`].
+    pub(super) fn add(&mut self, shard: u32, route: &LocalRoute<Parcel<M>>, parcel: Parcel<M>) {
+        let is_same = |waiting: &&mut Waiting<M>| {
+            waiting.shard == shard
+                && waiting.generation == route.generation
+                && Arc::ptr_eq(&waiting.inbox, &route.inbox)
+        };
+        if let Some(waiting) = self.0.iter_mut().find(is_same) {
+            return waiting.parcels.push_back(parcel);
+        }
+        let (inbox, generation, parcels) = (route.inbox.clone(), route.generation, VecDeque::from([parcel]));
+        self.0.push(Waiting { shard, inbox, generation, parcels });
+    }
+
+    /// Hands over what is kept. What a shard takes no more goes through the region's machine, which knows better.
+    pub(super) fn end(&mut self, shared: &Arc<Shared<M>>) {
+        for Waiting { shard, inbox, generation, mut parcels } in self.0.drain(..) {
+            match inbox.push_all(&mut parcels, |parcel| parcel.size) {
+                None => {}
+                Some(Refused::Full(())) => {
+                    parcels.into_iter().for_each(|parcel| shared.dead_letter(parcel, DeadLetterReason::ShardInboxFull));
+                }
+                Some(Refused::Sealed(())) => {
+                    parcels.into_iter().for_each(|parcel| through_machine(shared, shard, generation, parcel));
+                }
+            }
+        }
+    }
+}
+
+fn through_machine<M: Send + 'static>(shared: &Arc<Shared<M>>, shard: u32, generation: Generation, parcel: Parcel<M>) {
+    let (Some(shard), Some(origin)) = (shared.shard(shard), &parcel.origin) else { return };
+    let (node, stamp) = (origin.region.node.clone(), Stamp::straight(origin.region.clone(), generation));
+    shared.input_with(parcel, |message| Input::Frame { node, shard, stamp, message });
+}
