@@ -124,7 +124,7 @@ enum Task {
         #[arg(long)]
         diff: Option<String>,
         /// Only crates whose name holds this.
-        #[arg(long, default_value = "")]
+        #[arg(short = 'p', long = "package", alias = "only", default_value = "")]
         only: String,
     },
     /// Run every benchmark and print its figures.

@@ -77,13 +77,6 @@ pub fn percent_encode(text: &str) -> String {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardId(Arc<str>);
 
-/// Shards are compared as their text, so maps by shard are searched by text.
-impl std::borrow::Borrow<str> for ShardId {
-    fn borrow(&self) -> &str {
-        &self.0
-    }
-}
-
 impl ShardId {
     /// The longest shard id in bytes.
     pub const MAX_BYTES: usize = 255;

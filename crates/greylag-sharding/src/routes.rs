@@ -222,10 +222,10 @@ mod tests {
         let cell = table.cell(0).unwrap();
         cell.publish(Some(Open::Remote(remote(1))));
         let held = cell.load();
-        let Some(Open::Remote(remote)) = held.as_deref() else { panic!("just published") };
-        assert_eq!(remote.enter(|| 1), Some(1));
+        let Some(Open::Remote(left)) = held.as_deref() else { panic!("just published") };
+        assert_eq!(left.enter(|| 1), Some(1));
         cell.publish(Some(Open::Remote(remote(2))));
-        assert_eq!(remote.enter(|| 1), None);
+        assert_eq!(left.enter(|| 1), None);
     }
 
     #[test]

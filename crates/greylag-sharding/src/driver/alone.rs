@@ -101,7 +101,7 @@ impl Inner {
     ) {
         let set = memory.shards();
         let added = match set.read().await {
-            Ok(known) => set.add(shards.iter().filter(|shard| !known.contains(*shard)).cloned().collect()).await,
+            Ok(known) => set.add(shards.iter().filter(|shard| !known.contains(shard)).cloned().collect()).await,
             Err(error) => Err(error),
         };
         match added {

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use greylag_core::DeadLetterReason;
 
@@ -28,7 +28,7 @@ pub(crate) enum ShardNames {
 /// Names come from programs and peers, so the map's seed is drawn by each process.
 #[derive(Default)]
 pub(crate) struct Met {
-    numbers: HashMap<ShardId, u32>,
+    numbers: HashMap<Arc<str>, u32>,
     names: Vec<ShardId>,
 }
 
@@ -60,7 +60,7 @@ impl ShardNames {
         let Self::Free(met) = self else { return Err(DeadLetterReason::InvalidShardId) };
         let mut met = met.write().unwrap_or_else(PoisonError::into_inner);
         // Another task may have met it meanwhile.
-        if let Some(known) = met.numbers.get(shard) {
+        if let Some(known) = met.numbers.get(shard.as_str()) {
             return Ok(*known);
         }
         if met.names.len() >= MAX_NAMES {
@@ -68,7 +68,7 @@ impl ShardNames {
         }
         let number = u32::try_from(met.names.len()).expect("fewer than the bound");
         met.names.push(shard.clone());
-        met.numbers.insert(shard.clone(), number);
+        met.numbers.insert(shard.shared().clone(), number);
         Ok(number)
     }
 

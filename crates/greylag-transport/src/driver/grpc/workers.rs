@@ -255,24 +255,8 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
                         shared.refuse(refusal.filter(|refusal| shared.has_reached(&refusal.to)));
                         continue;
                     }
-                    // Whatever holds for this message holds for those that follow it to the same receiver.
-                    let (path, instance) = (message.recipient.path.clone(), message.recipient.instance);
-                    let is_alike = |arrived: &Arrived| match &arrived.content {
-                        ArrivedContent::Message(message) => {
-                            let to = &message.recipient;
-                            Arc::ptr_eq(&to.path, &path)
-                                && (to.instance, arrived.target_uid) == (instance, target_uid)
-                                && !has_expired(message, waited)
-                        }
-                        ArrivedContent::Reply { .. } => false,
-                    };
-                    let next = std::iter::from_fn(|| match arrived.as_slice().first() {
-                        Some(next) if is_alike(next) => match arrived.next()?.content {
-                            ArrivedContent::Message(message) => Some(message),
-                            ArrivedContent::Reply { .. } => None,
-                        },
-                        _ => None,
-                    });
+                    // What holds for this message holds for those that follow it to the same receiver.
+                    let next = Following::new(&mut arrived, &message, target_uid, waited);
                     shared.refuse(shared.endpoint.deliver(now, lane, target_uid, message, next, last));
                 }
                 ArrivedContent::Reply { ask_id, reply } => {
@@ -281,6 +265,49 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
             }
         }
     });
+}
+
+/// The messages of a delivery that follow one message to the same receiver of the same process, up to the first that does not.
+struct Following<'a> {
+    arrived: &'a mut std::vec::IntoIter<Arrived>,
+    path: Arc<str>,
+    instance: u64,
+    target_uid: Option<Uid>,
+    waited: Duration,
+}
+
+impl<'a> Following<'a> {
+    fn new(
+        arrived: &'a mut std::vec::IntoIter<Arrived>,
+        message: &Inbound,
+        target_uid: Option<Uid>,
+        waited: Duration,
+    ) -> Self {
+        let (path, instance) = (message.recipient.path.clone(), message.recipient.instance);
+        Self { arrived, path, instance, target_uid, waited }
+    }
+
+    fn follows(&self, Arrived { target_uid, content }: &Arrived) -> bool {
+        let ArrivedContent::Message(message) = content else { return false };
+        // Names of one frame lie in one place each.
+        Arc::ptr_eq(&message.recipient.path, &self.path)
+            && (message.recipient.instance, *target_uid) == (self.instance, self.target_uid)
+            && !has_expired(message, self.waited)
+    }
+}
+
+impl Iterator for Following<'_> {
+    type Item = Inbound;
+
+    fn next(&mut self) -> Option<Inbound> {
+        if !self.follows(self.arrived.as_slice().first()?) {
+            return None;
+        }
+        match self.arrived.next()?.content {
+            ArrivedContent::Message(message) => Some(message),
+            ArrivedContent::Reply { .. } => None,
+        }
+    }
 }
 
 /// Whether an asker has given up by now: its question waited here for as long as it had left.
@@ -343,6 +370,44 @@ mod tests {
         let arrived = if mark.is_some() { Vec::new() } else { vec![message; 3] };
         let (lane, read_at) = (Lane::ordinary(0), Instant::now());
         Delivery { from, lane, arrived, read_at, mark }
+    }
+
+    /// Cluster T38, T39: what follows a message to its receiver is handed over with it, in order, and nothing else: no
+    /// answer, no question whose asker has given up, nothing for another receiver, instance or process.
+    #[test]
+    fn what_follows_to_the_same_receiver_is_handed_over_with_a_message() {
+        let from: UniqueAddress = "a:1#1".parse().unwrap();
+        let (inbox, other): (Arc<str>, Arc<str>) = ("inbox".into(), "other".into());
+        let message = |path: &Arc<str>, number: u8| Inbound {
+            from: from.clone(),
+            recipient: Recipient { path: path.clone(), sub_path: None, instance: 0 },
+            codec: greylag_core::CodecId::JSON,
+            manifest: "m".into(),
+            payload: vec![number].into(),
+            ask: None,
+        };
+        let arrived = |message| Arrived { target_uid: Uid::new(7), content: ArrivedContent::Message(message) };
+        let waited = Duration::from_secs(1);
+        let ask = |seconds| Some(crate::envelope::AskHeader { id: 1, budget: Duration::from_secs(seconds) });
+        let late = Inbound { ask: ask(1), ..message(&inbox, 9) };
+        let in_time = Inbound { ask: ask(2), ..message(&inbox, 4) };
+        let mut of_an_instance = message(&inbox, 9);
+        of_an_instance.recipient.instance = 3;
+        let reply = Reply::Dropped(DeadLetterReason::Expired);
+        for stranger in [
+            arrived(message(&other, 9)),
+            arrived(late),
+            arrived(of_an_instance),
+            Arrived { target_uid: Uid::new(8), ..arrived(message(&inbox, 9)) },
+            Arrived { target_uid: Uid::new(7), content: ArrivedContent::Reply { ask_id: 1, reply } },
+        ] {
+            let alike = [message(&inbox, 2), message(&inbox, 3), in_time.clone()].map(arrived);
+            let all = alike.into_iter().chain([stranger, arrived(message(&inbox, 5))]);
+            let mut rest = all.collect::<Vec<_>>().into_iter();
+            let following = Following::new(&mut rest, &message(&inbox, 1), Uid::new(7), waited);
+            assert_eq!(following.map(|message| message.payload[0]).collect::<Vec<_>>(), [2, 3, 4]);
+            assert_eq!(rest.len(), 2, "the others wait for their turn");
+        }
     }
 
     /// Cluster T22, T38: messages of a node to itself are bounded in number and in bytes; a mark is taken all the
