@@ -31,11 +31,13 @@ struct HeldClaims {
     inner: Arc<dyn Journal>,
     through: watch::Sender<bool>,
     waiting: AtomicUsize,
+    /// Claims say under which generation they are made.
+    with_generation: bool,
 }
 
 impl HeldClaims {
-    fn new(inner: Arc<dyn Journal>) -> Self {
-        Self { inner, through: watch::Sender::new(false), waiting: AtomicUsize::new(0) }
+    fn new(inner: Arc<dyn Journal>, with_generation: bool) -> Self {
+        Self { inner, through: watch::Sender::new(false), waiting: AtomicUsize::new(0), with_generation }
     }
 }
 
@@ -48,6 +50,11 @@ impl Journal for HeldClaims {
     async fn claim(&self, id: &PersistenceId, writer_uuid: WriterUuid, under: Under) -> Result<Claim, ClaimError> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         self.through.subscribe().wait_for(|through| *through).await.expect("the sender lives in this journal");
+        let under = if self.with_generation {
+            under
+        } else {
+            Under::Seen(self.inner.head(id).await.expect("it answers").epoch)
+        };
         self.inner.claim(id, writer_uuid, under).await
     }
 
@@ -154,16 +161,29 @@ fn id_of(entity_type: &str, id: usize) -> PersistenceId {
     PersistenceId::of(entity_type, &id.to_string()).expect("valid")
 }
 
+/// An owner that was left behind, in a cluster of two others.
+struct LeftBehind {
+    a: Host,
+    b: Host,
+    c: Host,
+    /// The journal of `c`, without its own.
+    held: Arc<HeldClaims>,
+    journal: Arc<dyn Journal>,
+    /// The entity that `c` has begun to start.
+    id: usize,
+    _world: World,
+}
+
 /// The owner of a shard starts an entity and is paused before it claims it. Meanwhile it is downed by a cluster that it does
 /// not hear any more, and the entity lives elsewhere.
-async fn an_owner_that_was_left_behind_stores_nothing(mode: StateStoreMode) {
+async fn an_owner_that_is_left_behind(mode: StateStoreMode, with_generation: bool) -> LeftBehind {
     // Nothing is downed by itself: the one that is left behind goes on, and believes to own what it owned.
     let mut world = World { cluster: ClusterSettings::test(), ..World::in_mode(mode) };
     let journal = world.stores.journal.clone();
-    let (mut a, mut b) = (Host::join(&world, "a:1").await, Host::join(&world, "b:1").await);
-    let held = Arc::new(HeldClaims::new(journal.clone()));
+    let (a, b) = (Host::join(&world, "a:1").await, Host::join(&world, "b:1").await);
+    let held = Arc::new(HeldClaims::new(journal.clone(), with_generation));
     world.stores = Stores::new(held.clone(), world.stores.snapshots.clone());
-    let mut c = Host::join(&world, "c:1").await;
+    let c = Host::join(&world, "c:1").await;
     let mut id = 0;
     loop {
         increment(&c.region, id..id + 1);
@@ -182,6 +202,11 @@ async fn an_owner_that_was_left_behind_stores_nothing(mode: StateStoreMode) {
     until("it is removed", || !a.sees(c.address()) && !b.sees(c.address())).await;
     increment(&b.region, id..id + 1);
     assert_eq!(get_at_last(&b.region, id).await, 1);
+    LeftBehind { a, b, c, held, journal, id, _world: world }
+}
+
+async fn an_owner_that_was_left_behind_stores_nothing(mode: StateStoreMode) {
+    let LeftBehind { mut a, mut b, mut c, held, journal, id, _world } = an_owner_that_is_left_behind(mode, true).await;
     let stored = async || {
         let records = journal.read(&id_of("Witness", id), ReadRange::all()).await.expect("it answers").records;
         (journal.head(&id_of("Witness", id)).await.expect("it answers"), records)
@@ -218,6 +243,15 @@ async fn scenario_81_an_owner_that_was_left_behind_stores_nothing_and_homes_are_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_81_an_owner_that_was_left_behind_stores_nothing_and_homes_are_replicated() {
     an_owner_that_was_left_behind_stores_nothing(StateStoreMode::Ddata).await;
+}
+
+/// sharding 96: of the clauses that keep a second owner out, the last one is that claims name their generation. Without it the
+/// owner that was left behind handles the message, beside the one that lives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_without_its_generation_is_noticed() {
+    let LeftBehind { c, held, .. } = &an_owner_that_is_left_behind(StateStoreMode::Ddata, false).await;
+    held.through.send_replace(true);
+    until("both owners handle messages", || c.handled() > 0).await;
 }
 
 const IDS: usize = 6;
