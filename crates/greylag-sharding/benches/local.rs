@@ -1,7 +1,7 @@
 //! What one node does without a network: tells to 10,000 entities, and starts, memory and scattered tells of many more.
 //!
 //! `cargo bench -p greylag-sharding --bench local` prints the median of several runs with the least
-//! and the greatest. CPU time and memory are read from `/proc`, so figures need Linux. Each memory
+//! and the greatest; `-- tells`, `-- tick` or `-- memory` does one part alone. CPU time and memory are read from `/proc`, so figures need Linux. Each memory
 //! run is a process of its own: what one run has freed would flatter the next.
 
 #![allow(clippy::print_stdout, missing_docs)]
@@ -54,10 +54,10 @@ impl Entity for Counter {
 fn main() {
     let mut arguments = std::env::args().skip_while(|argument| argument != MANY).skip(1);
     if let Some(count) = arguments.next() {
-        let [each, all, starts, cold] = many_entities(count.parse().expect("a number"));
-        return println!("{each} {all} {starts} {cold}");
+        let figures = many_entities(count.parse().expect("a number"));
+        return println!("{}", figures.map(|figure| figure.to_string()).join(" "));
     }
-    for workers in [1, 2] {
+    for workers in [1, 2].into_iter().filter(|_| wanted("tells")) {
         let runs: Vec<_> = (0..RUNS).map(|_| tells(workers)).collect();
         let threads = format!("{workers} sending and {workers} shard thread(s)");
         report(&format!("local tells, {ENTITIES} entities, {threads}: messages/s"), runs.iter().map(|run| run.0));
@@ -66,9 +66,16 @@ fn main() {
             runs.iter().map(|run| run.1),
         );
     }
-    look_at_the_tick();
+    if wanted("tick") {
+        look_at_the_tick();
+    }
     let sizes: &[usize] = if is_measured() { &[100_000, 1_000_000, 10_000_000] } else { &[10_000] };
-    sizes.iter().for_each(|count| report_many(*count));
+    sizes.iter().filter(|_| wanted("memory")).for_each(|count| report_many(*count));
+}
+
+/// Whether a part of this program is asked for: by its name, or by none.
+fn wanted(part: &str) -> bool {
+    !std::env::args().any(|argument| argument != part && ["tells", "tick", "memory"].contains(&&*argument))
 }
 
 /// Each run is a process of its own: what one run has freed would flatter the next.
@@ -85,7 +92,9 @@ fn report_many(count: usize) {
     report(&format!("{count} idle entities: bytes of each, beyond id (16) and state (8)"), of(0));
     report(&format!("{count} idle entities: MiB of the process, with ids and states"), of(1));
     report(&format!("{count} entities started one after the other: starts/s"), of(2));
-    report(&format!("{count} entities told in scattered order, by their ids: messages/s"), of(3));
+    report(&format!("{count} entities started one after the other: starts/s per core"), of(3));
+    report(&format!("{count} entities told in scattered order, by their ids: messages/s"), of(4));
+    report(&format!("{count} entities told in scattered order, by their ids: messages/s per core"), of(5));
 }
 
 async fn counters(shards: u32) -> Region<Message> {
@@ -114,7 +123,7 @@ fn flood(threads: usize, counters: impl FnOnce(&Runtime) -> Region<Message>) -> 
     let refs: Vec<_> = (0..ENTITIES).map(|n| region.entity_ref(format!("customer-{n}"))).collect();
     runtime.block_on(count_all(&refs));
 
-    let (wall, cpu) = (Instant::now(), cpu_seconds());
+    let lap = Lap::begin();
     std::thread::scope(|scope| {
         for part in refs.chunks(ENTITIES.div_ceil(threads)) {
             let handle = runtime.handle();
@@ -122,10 +131,9 @@ fn flood(threads: usize, counters: impl FnOnce(&Runtime) -> Region<Message>) -> 
         }
     });
     let sum = runtime.block_on(count_all(&refs));
-    let (wall, cpu) = (wall.elapsed().as_secs_f64(), cpu_seconds() - cpu);
+    let rates = lap.rates(ROUNDS * ROUND);
     assert_eq!(sum, (ROUNDS * ROUND) as u64, "every message was handled once");
-    let messages = (ROUNDS * ROUND) as f64;
-    (messages / wall, messages / cpu)
+    rates
 }
 
 /// Sends round robin, and never runs further ahead than a round.
@@ -139,10 +147,12 @@ fn send(refs: &[EntityRef<Message>], messages: usize, runtime: &tokio::runtime::
     }
 }
 
+/// Asks all before it awaits the first answer: questions one at a time would be a third of what the tells cost.
 async fn count_all(refs: &[EntityRef<Message>]) -> u64 {
+    let answers: Vec<_> = refs.iter().map(|counter| counter.ask(Message::Get).timeout(PATIENCE).send()).collect();
     let mut sum = 0;
-    for counter in refs {
-        sum += counter.ask(Message::Get).timeout(PATIENCE).await.expect("every entity answers");
+    for answer in answers {
+        sum += answer.await.expect("every entity answers");
     }
     sum
 }
@@ -211,7 +221,7 @@ async fn counters_in_a_cluster(shards: u32) -> (Cluster, Region<Message>) {
 }
 
 /// What so many entities cost that are started one after the other, and how fast they are found again.
-fn many_entities(count: usize) -> [f64; 4] {
+fn many_entities(count: usize) -> [f64; 6] {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.expect("threads can be started");
     runtime.block_on(async {
@@ -220,23 +230,42 @@ fn many_entities(count: usize) -> [f64; 4] {
         // Sixteen bytes.
         let entity = |n: usize| region.entity_ref(format!("entity-{n:09}"));
         let before = resident_bytes();
-        let start = Instant::now();
+        let started = Lap::begin();
         for n in 0..count {
             tell_or_ask(&entity(n), n).await;
         }
         settle(count, &entity).await;
-        let starts = count as f64 / start.elapsed().as_secs_f64();
+        let (starts, starts_per_core) = started.rates(count);
         let used = resident_bytes() - before;
-        let start = Instant::now();
+        let each = used / count as f64 - 16.0 - size_of::<Counter>() as f64;
         let tells = count.min(2_000_000);
+        let told = Lap::begin();
         for n in 0..tells {
             // Far from the one before, wherever that was.
             tell_or_ask(&entity(n.wrapping_mul(2_654_435_761) % count), n).await;
         }
         settle(count, &entity).await;
-        let cold = tells as f64 / start.elapsed().as_secs_f64();
-        [used / count as f64 - 16.0 - size_of::<Counter>() as f64, used / f64::from(1 << 20), starts, cold]
+        let (cold, cold_per_core) = told.rates(tells);
+        [each, used / f64::from(1 << 20), starts, starts_per_core, cold, cold_per_core]
     })
+}
+
+/// Time on the wall, and of the processors.
+struct Lap {
+    wall: Instant,
+    cpu: f64,
+}
+
+impl Lap {
+    fn begin() -> Self {
+        Self { wall: Instant::now(), cpu: cpu_seconds() }
+    }
+
+    /// So many things since the begin, per second of each.
+    fn rates(&self, things: usize) -> (f64, f64) {
+        let things = things as f64;
+        (things / self.wall.elapsed().as_secs_f64(), things / (cpu_seconds() - self.cpu))
+    }
 }
 
 /// One in a thousand asks, so that the sender runs no further ahead.
