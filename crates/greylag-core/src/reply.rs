@@ -99,33 +99,40 @@ pub trait ReplyPort: Send + Sync + 'static {
 /// Source: sharding §4.11, persistence §2.2.
 #[must_use = "dropping it answers the ask with EntityError::NoReply"]
 pub struct ReplyTo<R> {
+    /// In a box: a type of messages is as large as its largest, and most messages ask for no answer.
+    right: Box<Right>,
+    reply: PhantomData<fn(R)>,
+}
+
+/// What a token holds, whatever the answer is.
+struct Right {
     address: ReplyAddress,
     /// Taken by the answer; `None` means that another token answers now.
     port: Option<Arc<dyn ReplyPort>>,
     /// Set when the token was written into bytes: the right then lives where they are read.
     written: AtomicBool,
     writer: Option<AnswerWriter>,
-    reply: PhantomData<fn(R)>,
 }
 
 impl<R: Send + 'static> ReplyTo<R> {
     /// A token for `address` that answers through `port`.
     pub fn new(address: ReplyAddress, port: Arc<dyn ReplyPort>) -> Self {
-        Self { address, port: Some(port), written: AtomicBool::new(false), writer: None, reply: PhantomData }
+        let right = Right { address, port: Some(port), written: AtomicBool::new(false), writer: None };
+        Self { right: Box::new(right), reply: PhantomData }
     }
 
     /// Has the answer travel by `writer`: see [`ReplyOutcome::Value`].
     pub fn written_by(self, writer: AnswerWriter) -> Self {
         let mut token = self;
-        token.writer = Some(writer);
+        token.right.writer = Some(writer);
         token
     }
 
     /// Answers.
     pub fn reply(mut self, value: R) {
         let (value, type_name) = (Box::new(value), std::any::type_name::<R>());
-        let writer = self.writer.take();
-        self.send(ReplyOutcome::Value { value, type_name, writer });
+        let writer = self.right.writer.take();
+        self.right.send(ReplyOutcome::Value { value, type_name, writer });
     }
 
     /// Binds a token read from bytes to the port of the surrounding [`ReplyScope`].
@@ -141,25 +148,28 @@ impl<R: Send + 'static> ReplyTo<R> {
 impl<R> ReplyTo<R> {
     /// Answers in the entity's stead.
     pub fn fail(mut self, error: EntityError) {
-        self.send(ReplyOutcome::Failed(error));
+        self.right.send(ReplyOutcome::Failed(error));
     }
 
     /// Where the answer goes.
     pub fn address(&self) -> &ReplyAddress {
-        &self.address
+        &self.right.address
     }
 
     /// The address, for writing the token into bytes. The right to answer moves with the bytes:
     /// dropping this token afterwards says nothing to the asker. The answer is read by `reader`, or else by the codec
     /// that the asker's registry has for its type.
     pub fn write(&self, reader: Option<AnswerReader>) -> &ReplyAddress {
-        if let (Some(port), Some(reader)) = (&self.port, reader) {
-            port.expect(&self.address, reader);
+        let Right { address, port, written, .. } = &*self.right;
+        if let (Some(port), Some(reader)) = (port, reader) {
+            port.expect(address, reader);
         }
-        self.written.store(true, Ordering::Relaxed);
-        &self.address
+        written.store(true, Ordering::Relaxed);
+        address
     }
+}
 
+impl Right {
     fn send(&mut self, outcome: ReplyOutcome) {
         if let Some(port) = self.port.take() {
             port.reply(&self.address, outcome);
@@ -167,7 +177,7 @@ impl<R> ReplyTo<R> {
     }
 }
 
-impl<R> Drop for ReplyTo<R> {
+impl Drop for Right {
     fn drop(&mut self) {
         if !*self.written.get_mut() && self.port.is_some() && !ReplyScope::takes_back(&self.address, outcome_of_drop) {
             self.send(outcome_of_drop());
@@ -177,7 +187,8 @@ impl<R> Drop for ReplyTo<R> {
 
 impl<R> fmt::Debug for ReplyTo<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ReplyTo({}/{})", self.address.node, self.address.ask_id)
+        let ReplyAddress { node, ask_id } = self.address();
+        write!(f, "ReplyTo({node}/{ask_id})")
     }
 }
 
@@ -311,6 +322,11 @@ mod tests {
                 "4 failed: the entity failed on this message: the handler panicked",
             ]
         );
+    }
+
+    #[test]
+    fn a_token_adds_a_word_to_the_messages_of_its_type() {
+        assert_eq!(size_of::<ReplyTo<i64>>(), size_of::<usize>());
     }
 
     #[test]
