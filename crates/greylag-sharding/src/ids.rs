@@ -3,10 +3,14 @@
 //! Each is a newtype that is checked when it is made, so that its users need not check again.
 //! They are cheap to clone and ordered by their bytes; maps that decide something use that order.
 
+mod entity;
+
 use std::fmt;
 use std::sync::Arc;
 
 use greylag_core::{DeadLetterReason, UniqueAddress};
+
+pub use entity::EntityId;
 
 use crate::error::InvalidTypeName;
 
@@ -118,38 +122,6 @@ impl ShardId {
     }
 }
 
-/// Which entity of its type: 1 to 1024 bytes of UTF-8, not normalised. Source: sharding §1.1.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EntityId(Arc<str>);
-
-impl EntityId {
-    /// The longest entity id in bytes.
-    pub const MAX_BYTES: usize = 1024;
-
-    /// Checks an entity id.
-    ///
-    /// # Errors
-    /// [`DeadLetterReason::EmptyEntityId`] or [`DeadLetterReason::EntityIdTooLong`].
-    pub fn new(id: impl Into<Arc<str>>) -> Result<Self, DeadLetterReason> {
-        let id = id.into();
-        match id.len() {
-            0 => Err(DeadLetterReason::EmptyEntityId),
-            1..=Self::MAX_BYTES => Ok(Self(id)),
-            _ => Err(DeadLetterReason::EntityIdTooLong),
-        }
-    }
-
-    /// The id itself.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// The id itself, shared.
-    pub fn shared(&self) -> &Arc<str> {
-        &self.0
-    }
-}
-
 /// One region: the process it runs in, and which region of this type that process has started.
 ///
 /// The incarnation is the recipient instance id of its transport registration, so that nothing meant
@@ -188,7 +160,7 @@ macro_rules! shows_as_text {
         }
     )*};
 }
-shows_as_text!(EntityTypeName, ShardId, EntityId);
+shows_as_text!(EntityTypeName, ShardId);
 
 #[cfg(test)]
 mod tests {
@@ -204,8 +176,6 @@ mod tests {
         assert_eq!(EntityTypeName::new("a/b c").unwrap().encoded(), "a%2Fb%20c");
         assert_eq!(ShardId::new(""), Err(DeadLetterReason::InvalidShardId));
         assert_eq!(ShardId::new("x".repeat(256)), Err(DeadLetterReason::InvalidShardId));
-        assert_eq!(EntityId::new(""), Err(DeadLetterReason::EmptyEntityId));
-        assert_eq!(EntityId::new("x".repeat(1025)), Err(DeadLetterReason::EntityIdTooLong));
     }
 
     #[test]

@@ -102,6 +102,7 @@ impl<M: Send + 'static> DataLane<M> {
     }
 
     /// Puts a message, whose content has its manifest, on its shard's lane, or gives it back.
+    #[allow(clippy::result_large_err, reason = "the caller gets back what it gave")]
     pub(crate) fn put(
         self: &Arc<Self>,
         to: &Target,

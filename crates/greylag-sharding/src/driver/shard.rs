@@ -45,8 +45,8 @@ use crate::ids::{EntityId, ShardId};
 use crate::inbox::Inbox;
 use crate::machine::region::Input as RegionInput;
 use crate::machine::shard::{
-    Beat, Census, Effect, Ended, Fired, Input, Notice, Outcome, Overdue, Repeats, STOP_WARN_AFTER, Shard, SlotId,
-    TimerChange, Weigh,
+    Beat, Census, Effect, Ended, Fired, Guess, Input, Notice, Outcome, Overdue, Repeats, STOP_WARN_AFTER, Shard,
+    SlotId, TimerChange, Weigh,
 };
 use crate::parcel::{AskTag, Content, Origin, Parcel};
 use crate::remember::RememberError;
@@ -93,7 +93,7 @@ enum Letter<M> {
     /// Came to this incarnation alone.
     Direct { message: Held<M>, size: u32 },
     /// No message: the entity is to run, and this told. In order with what came through sharding.
-    Start { reply_to: Box<ReplyTo<StartEntityAck>>, ask: Option<Box<AskTag>>, origin: Option<Arc<Origin>>, size: u32 },
+    Start { reply_to: ReplyTo<StartEntityAck>, ask: Option<Box<AskTag>>, origin: Option<Arc<Origin>>, size: u32 },
     /// From the entity itself.
     Own(Held<M>),
     /// The turn of a timer that repeats.
@@ -404,15 +404,18 @@ impl<M: Send + 'static> ShardTask<M> {
 
     fn run_group(&mut self, began: Instant, batch: &mut VecDeque<Parcel<M>>) {
         let mut left = self.shared.settings.shard_run_budget;
-        // A failure that escalates ends the shard in the midst of a batch; the rest goes back to the region.
-        while left > 0
-            && self.end.leftovers.is_none()
-            && let Some(parcel) = batch.pop_front()
-        {
-            self.deliver(parcel);
-            left -= 1;
-            if left.is_multiple_of(self.handlers.group_size()) && self.out_of_time(began) {
-                return;
+        while left > 0 && !batch.is_empty() {
+            for guess in self.shard.look_ahead(batch.iter().map(|parcel| &parcel.id)) {
+                // A failure that escalates ends the shard in the midst of a batch; the rest goes back to the region.
+                if left == 0 || self.end.leftovers.is_some() {
+                    return;
+                }
+                let Some(parcel) = batch.pop_front() else { break };
+                self.deliver(parcel, guess);
+                left -= 1;
+                if left.is_multiple_of(self.handlers.group_size()) && self.out_of_time(began) {
+                    return;
+                }
             }
         }
         // Turns wait for the end of the batch: messages behind a flood must not wait until the flood is
@@ -440,7 +443,7 @@ impl<M: Send + 'static> ShardTask<M> {
         tracing::warn!(%entity_type, %shard, id, ?took, "a slow handler delayed the other entities of its shard");
     }
 
-    fn deliver(&mut self, parcel: Parcel<M>) {
+    fn deliver(&mut self, parcel: Parcel<M>, guess: Guess) {
         if parcel.ask.as_ref().is_some_and(|ask| ask.deadline <= self.now) {
             // The asker does not wait any more, and the message is known to be a question.
             return self.shared.dead_letter(parcel, DeadLetterReason::Expired);
@@ -448,21 +451,34 @@ impl<M: Send + 'static> ShardTask<M> {
         if self.shared.is_misplaced(&parcel.id, &self.scope.shard) {
             return self.drop_misplaced(parcel);
         }
-        let parcel = match wire::read(&self.shared, parcel) {
-            Ok(parcel) => parcel,
-            Err(parcel) => return self.shared.dead_letter(parcel, DeadLetterReason::Undecodable),
-        };
+        if matches!(parcel.content, Content::Value { .. }) {
+            return self.deliver_read(parcel, guess);
+        }
+        match wire::read(&self.shared, parcel) {
+            Ok(parcel) => self.deliver_read(parcel, guess),
+            Err(parcel) => self.shared.dead_letter(parcel, DeadLetterReason::Undecodable),
+        }
+    }
+
+    fn deliver_read(&mut self, parcel: Parcel<M>, guess: Guess) {
+        self.tell_verbosely(&parcel.id, "is sent a message");
         let Parcel { id, content, ask, origin, size } = parcel;
-        self.tell_verbosely(&id, "is sent a message");
-        let (payload, activity) = match content {
+        match content {
             Content::Value { message, .. } => {
                 let activity = self.is_activity(&message);
-                (Letter::User { message: Held::new(message), ask, origin, size }, activity)
+                let message = Held::new(message);
+                if let Some(slot) = self.shard.deliver_at_once(self.now, (&id, guess), activity) {
+                    return self.run_message(slot, message);
+                }
+                let payload = Letter::User { message, ask, origin, size };
+                self.input(Input::Deliver { id, payload, activity });
             }
-            Content::Start(reply_to) => (Letter::Start { reply_to, ask, origin, size }, false),
-            Content::Bytes { .. } => return,
-        };
-        self.input(Input::Deliver { id, payload, activity });
+            Content::Start(reply_to) => {
+                let payload = Letter::Start { reply_to, ask, origin, size };
+                self.input(Input::Deliver { id, payload, activity: false });
+            }
+            Content::Bytes { .. } => {}
+        }
     }
 
     /// A message for an entity that belongs to another shard: the extractor has changed its mind, or is another one where the
@@ -586,7 +602,8 @@ impl<M: Send + 'static> ShardTask<M> {
     fn drain(&mut self, batch: &mut VecDeque<Parcel<M>>) {
         loop {
             while let Some(parcel) = batch.pop_front() {
-                self.deliver(parcel);
+                let [guess, ..] = self.shard.look_ahead(std::iter::once(&parcel.id));
+                self.deliver(parcel, guess);
             }
             if !self.inbox.take(batch) {
                 return;
@@ -767,33 +784,40 @@ impl<M: Send + 'static> ShardTask<M> {
     }
 
     fn run_handler(&mut self, slot: SlotId, letter: Letter<M>) {
-        let letter = match letter {
-            Letter::Repeat(key) => {
-                let Some(fired) = self.repeats.fire(slot, key, self.now) else { return };
-                let Fired { make, next: at, influences } = fired;
-                let message = match catch_unwind(AssertUnwindSafe(make.get_mut())) {
-                    Ok(message) => message,
-                    Err(panic) => return self.fail(slot, FailureCause::Panic(panic_text(&*panic)), None),
-                };
+        match letter {
+            Letter::User { message, .. } | Letter::Direct { message, .. } | Letter::Own(message) => {
+                self.run_message(slot, message);
+            }
+            Letter::Resumption(resumption) => {
+                let result = self.with_entity(slot, |entity, cx| match resumption.into_inner() {
+                    Resumption::Message(message) => entity.receive(message, cx),
+                    Resumption::Value(value) => entity.on_resume(value, cx),
+                });
+                self.after(slot, result, false);
+            }
+            Letter::Start { reply_to, .. } => self.ack_start(slot, reply_to),
+            Letter::Repeat(key) => self.repeat(slot, key),
+        }
+    }
+
+    fn run_message(&mut self, slot: SlotId, message: Held<M>) {
+        let result = self.with_entity(slot, |entity, cx| entity.receive(message.into_inner(), cx));
+        self.after(slot, result, false);
+    }
+
+    /// The turn of a timer that repeats has come.
+    fn repeat(&mut self, slot: SlotId, key: TimerKey) {
+        let Some(fired) = self.repeats.fire(slot, key, self.now) else { return };
+        let Fired { make, next: at, influences } = fired;
+        match catch_unwind(AssertUnwindSafe(make.get_mut())) {
+            Ok(message) => {
                 // Before the handler runs, which may replace or cancel the timer, or fail.
                 let timers = vec![TimerChange::Set { key, at, payload: Letter::Repeat(key), influences }];
                 self.input(Input::Done { slot, outcome: Outcome { timers, ..Outcome::default() } });
-                Letter::own(message)
+                self.run_message(slot, Held::new(message));
             }
-            Letter::Start { reply_to, .. } => return self.ack_start(slot, *reply_to),
-            letter => letter,
-        };
-        let result = self.with_entity(slot, |entity, cx| match letter {
-            Letter::User { message, .. } | Letter::Direct { message, .. } | Letter::Own(message) => {
-                entity.receive(message.into_inner(), cx)
-            }
-            Letter::Resumption(resumption) => match resumption.into_inner() {
-                Resumption::Message(message) => entity.receive(message, cx),
-                Resumption::Value(value) => entity.on_resume(value, cx),
-            },
-            Letter::Repeat(_) | Letter::Start { .. } => unreachable!("done with above"),
-        });
-        self.after(slot, result, false);
+            Err(panic) => self.fail(slot, FailureCause::Panic(panic_text(&*panic)), None),
+        }
     }
 
     /// The entity runs, and has handled what came before the request.
@@ -806,7 +830,7 @@ impl<M: Send + 'static> ShardTask<M> {
     fn tell_silence(&mut self, slot: SlotId) {
         let Some(make) = self.repeats.silence(slot) else { return };
         match catch_unwind(AssertUnwindSafe(make.get_mut())) {
-            Ok(message) => self.run_handler(slot, Letter::own(message)),
+            Ok(message) => self.run_message(slot, Held::new(message)),
             Err(panic) => self.fail(slot, FailureCause::Panic(panic_text(&*panic)), None),
         }
     }

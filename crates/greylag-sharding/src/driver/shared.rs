@@ -270,6 +270,7 @@ impl<M: Send + 'static> Shared<M> {
             Some(Open::Remote(remote)) => {
                 // Named before the gate is entered: a task that closes the route waits for the gate, and a codec may take long.
                 let mut parcel = Some(self.named(parcel));
+                #[allow(clippy::result_large_err, reason = "the caller gets back what it gave")]
                 let sent = remote.enter(|| {
                     let parcel = parcel.take().expect("entered once");
                     self.data_lane.put(&remote.target, Stamped::Straight(remote.generation), parcel)
@@ -964,7 +965,7 @@ impl<M: Send + 'static> Shared<M> {
 
     /// The shard of an id, unless it is no id.
     pub(crate) fn target(&self, id: impl Into<Arc<str>>) -> Result<(EntityId, u32), DeadLetterReason> {
-        let id = EntityId::new(id)?;
+        let id = EntityId::new(id.into())?;
         let shard = match &self.shards {
             ShardNames::Numbered(_) => {
                 let index = catch_unwind(AssertUnwindSafe(|| self.extractor.shard_index(&id)));

@@ -181,7 +181,7 @@ fn read_content<M: Send + 'static>(
 ) -> Result<Content<M>, ()> {
     if codec == CodecId::INTERNAL && *manifest == START_MANIFEST {
         let _scope = ReplyScope::enter(shared.remoting().reply_port());
-        return read_request(&payload).map(|reply_to| Content::Start(Box::new(reply_to))).map_err(|_| ());
+        return read_request(&payload).map(Content::Start).map_err(|_| ());
     }
     decode(shared, codec, manifest, payload, asker).map(Content::value)
 }

@@ -16,6 +16,7 @@
 //!
 //! Source: sharding §4, §9.
 
+mod ahead;
 mod census;
 mod ending;
 mod failures;
@@ -42,6 +43,7 @@ mod wheel;
 
 use std::time::Instant;
 
+pub use ahead::{AHEAD, Guess};
 pub(crate) use census::Census;
 pub use lease::{LeaseEffect, LeaseInput, ShardLease};
 pub use protocol::{Effect, Ended, Input, Notice, Outcome, Overdue, SlotId, TimerChange, Weigh};

@@ -99,7 +99,7 @@ impl DdataShard {
 
 /// Which of a shard's sets an id is in.
 fn set_of(id: &EntityId) -> usize {
-    usize::try_from(XxHash3_64::oneshot(id.as_str().as_bytes()) % SETS).expect("a remainder of five")
+    usize::try_from(XxHash3_64::oneshot(id.as_bytes()) % SETS).expect("a remainder of five")
 }
 
 /// Calls until one succeeds, so often at most.

@@ -72,7 +72,7 @@ impl StarterTask {
 /// Asks the region for the start of an entity, like any user of it; nothing if it refuses at once.
 fn ask<M: Send + 'static>(shared: &Arc<Shared<M>>, of: ShardId, id: EntityId, timeout: Duration) -> Option<Answered> {
     use greylag_transport::AskError;
-    let asked = shared.begin_start(id.shared().clone(), timeout).ok()?;
+    let asked = shared.begin_start(id.as_str(), timeout).ok()?;
     Some(Box::pin(async move {
         let by = match asked.await {
             Ok(ack) => ack.downcast::<StartEntityAck>().ok()?.shard,

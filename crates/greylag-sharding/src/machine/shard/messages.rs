@@ -29,24 +29,29 @@ impl<E, P: Weigh> Shard<E, P> {
             return self.on_first_message(now, id, hash, payload, out);
         };
         self.wake_held(at);
-        let tick = self.timers.tick();
-        let slot = self.table.get_mut(at);
+        let idle = self.table.get(at).is_idle();
         if activity {
-            slot.touched = tick;
-            // What waits behind a stop request is for the next incarnation, which counts when it starts.
-            if !slot.stop_requested {
-                self.passivating.uses.hits += 1;
-                self.passivating.touched(at, hash);
-            }
-        }
-        let idle = slot.phase == Phase::Active && !slot.stop_requested && !slot.has_queue();
-        if idle && activity {
-            slot.hear(now);
+            self.note_use(now, (at, hash), idle);
         }
         if idle && self.turns.may_run_at_once(at, self.settings.entity_throughput) {
             out.push(Effect::Run { slot: SlotId(at), payload });
         } else {
             self.enqueue_user(now, at, (payload, activity), out);
+        }
+    }
+
+    /// A message that counts as activity is for the entity. One that is idle hears it now.
+    pub(super) fn note_use(&mut self, now: Instant, (at, hash): (u32, u64), idle: bool) {
+        let tick = self.timers.tick();
+        let slot = self.table.get_mut(at);
+        slot.touched = tick;
+        if idle {
+            slot.hear(now);
+        }
+        // What waits behind a stop request is for the next incarnation, which counts when it starts.
+        if !slot.stop_requested {
+            self.passivating.uses.hits += 1;
+            self.passivating.touched(at, hash);
         }
     }
 

@@ -247,8 +247,6 @@ pub(super) struct Slot<E, P> {
     pub(super) veto: bool,
     /// A stop request is queued, or was handed to it.
     pub(super) stop_requested: bool,
-    /// Has a direct address.
-    pub(super) direct: bool,
 }
 
 impl<E, P> Default for Slot<E, P> {
@@ -264,7 +262,6 @@ impl<E, P> Default for Slot<E, P> {
             ready: false,
             veto: false,
             stop_requested: false,
-            direct: false,
         }
     }
 }
@@ -283,6 +280,11 @@ impl<E, P> Slot<E, P> {
         if let Some(receive) = self.extra.as_mut().and_then(|extra| extra.receive_timeout.as_mut()) {
             receive.silence.begin(now);
         }
+    }
+
+    /// Whether it can handle a message at once.
+    pub(super) fn is_idle(&self) -> bool {
+        self.phase == Phase::Active && !self.stop_requested && !self.has_queue()
     }
 
     pub(super) fn has_queue(&self) -> bool {

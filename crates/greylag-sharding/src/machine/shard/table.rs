@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use twox_hash::XxHash3_64;
 
+use super::ahead::Guess;
 use super::index::Index;
 use super::slab::{Slab, Slot};
 use crate::ids::EntityId;
@@ -53,7 +54,7 @@ impl<E, P> Table<E, P> {
     }
 
     pub(super) fn hash(&self, id: &EntityId) -> u64 {
-        XxHash3_64::oneshot_with_seed(self.hash_seed, id.as_str().as_bytes())
+        XxHash3_64::oneshot_with_seed(self.hash_seed, id.as_bytes())
     }
 
     /// The slot of an entity.
@@ -64,6 +65,18 @@ impl<E, P> Table<E, P> {
     /// The slot of an entity whose hash is known.
     pub(super) fn find_hashed(&self, id: &EntityId, hash: u64) -> Option<u32> {
         self.index.find(hash, |slot| self.slots.get(slot).id.as_ref() == Some(id))
+    }
+
+    /// Where an entity with this hash most likely is: its id is not compared.
+    pub(super) fn guess(&self, id: &EntityId) -> Guess {
+        let hash = self.hash(id);
+        Guess { hash, slot: self.index.find(hash, |_| true) }
+    }
+
+    /// The slot of an entity that is probably where the guess says.
+    pub(super) fn find_guessed(&self, id: &EntityId, guess: Guess) -> Option<u32> {
+        let is_it = |slot: &u32| self.slots.get(*slot).id.as_ref() == Some(id);
+        guess.slot.filter(is_it).or_else(|| self.find_hashed(id, guess.hash))
     }
 
     /// A slot for an entity that has none.
@@ -104,18 +117,12 @@ impl<E, P> Table<E, P> {
 
     /// The incarnation has a direct address from now on.
     pub(super) fn give_address(&mut self, at: u32) {
-        let slot = self.slots.get_mut(at);
-        if !std::mem::replace(&mut slot.direct, true) {
-            self.direct.insert(slot.incarnation, at);
-        }
+        self.direct.insert(self.slots.get(at).incarnation, at);
     }
 
     /// The incarnation has no direct address any more.
     pub(super) fn end_address(&mut self, at: u32) {
-        let slot = self.slots.get_mut(at);
-        if std::mem::take(&mut slot.direct) {
-            self.direct.remove(&slot.incarnation);
-        }
+        self.direct.remove(&self.slots.get(at).incarnation);
     }
 
     /// The slot of an incarnation that has a direct address.

@@ -6,6 +6,7 @@
 //! told `silence` after so many seconds without a message, `deaf` takes that back; `quiet:x` is a timer that does not
 //! influence it.
 
+mod ahead;
 mod counting;
 mod limits;
 mod remember;
