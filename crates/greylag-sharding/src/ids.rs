@@ -120,6 +120,11 @@ impl ShardId {
     pub fn shared(&self) -> &Arc<str> {
         &self.0
     }
+
+    /// As [`ShardId::shared`], without another count.
+    pub(crate) fn into_shared(self) -> Arc<str> {
+        self.0
+    }
 }
 
 /// One region: the process it runs in, and which region of this type that process has started.

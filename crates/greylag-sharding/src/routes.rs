@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock, RwLock};
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use greylag_core::{Generation, UniqueAddress};
-use greylag_transport::{Destination, Recipient};
+use greylag_transport::Destination;
 
 use crate::ids::RegionId;
 use crate::inbox::Inbox;
@@ -42,22 +42,14 @@ pub(crate) struct LocalRoute<T> {
     admitted: ArcSwap<Vec<Arc<Origin>>>,
 }
 
-/// Where the messages of a shard go that lives on another node.
-pub(crate) struct Target {
-    /// The node.
-    pub(crate) destination: Destination,
-    /// The shard's place on it.
-    pub(crate) recipient: Recipient,
-}
-
 /// See [`Open::Remote`].
 pub(crate) struct RemoteRoute {
-    /// The region that hosts the shard.
-    pub(crate) region: RegionId,
+    /// The node whose region hosts the shard.
+    pub(crate) destination: Destination,
+    /// Which of that node's regions of the type.
+    incarnation: u64,
     /// Under which allocation.
     pub(crate) generation: Generation,
-    /// Where messages for the shard go.
-    pub(crate) target: Target,
     /// Whether the route was left. Held for reading while a message is put on the lane.
     left: RwLock<bool>,
 }
@@ -84,8 +76,22 @@ impl<T> LocalRoute<T> {
 }
 
 impl RemoteRoute {
-    pub(crate) fn new(region: RegionId, generation: Generation, target: Target) -> Self {
-        Self { region, generation, target, left: RwLock::new(false) }
+    pub(crate) fn new(region: RegionId, generation: Generation) -> Self {
+        let RegionId { node, incarnation } = region;
+        Self { destination: node.into(), incarnation, generation, left: RwLock::new(false) }
+    }
+
+    /// The region that hosts the shard.
+    pub(crate) fn region(&self) -> RegionId {
+        RegionId { node: self.node().clone(), incarnation: self.incarnation }
+    }
+
+    /// Its node.
+    pub(crate) fn node(&self) -> &UniqueAddress {
+        match &self.destination {
+            Destination::Incarnation(node) => node,
+            Destination::Address(_) => unreachable!("a region is named by its process"),
+        }
     }
 
     /// Runs `enqueue` unless the route was left. The flip waits for it.
@@ -198,9 +204,7 @@ mod tests {
     }
 
     fn remote(seq: u64) -> RemoteRoute {
-        let (region, recipient) = (region(), Recipient::new("sharding/T"));
-        let target = Target { destination: region.node.clone().into(), recipient };
-        RemoteRoute::new(region, generation(seq), target)
+        RemoteRoute::new(region(), generation(seq))
     }
 
     #[test]

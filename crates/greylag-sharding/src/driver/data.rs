@@ -20,7 +20,6 @@ use crate::frame;
 use crate::ids::{EntityTypeName, RegionId, ShardId};
 use crate::machine::message::Stamp;
 use crate::parcel::{Content, Parcel};
-use crate::routes::Target;
 use crate::start::{START_MANIFEST, put_request};
 
 /// What the messages of one region have in common.
@@ -92,20 +91,16 @@ impl<M: Send + 'static> DataLane<M> {
     }
 
     /// Whom the messages and marks of a shard are for, on any node.
-    pub(crate) fn recipient(&self, shard: &ShardId) -> Recipient {
-        Recipient { path: self.path.clone(), sub_path: Some(shard.shared().clone()), instance: 0 }
-    }
-
-    /// Where the messages of a shard go that lives in a region of another node.
-    pub(crate) fn target(&self, to: &RegionId, shard: &ShardId) -> Target {
-        Target { destination: Destination::Incarnation(to.node.clone()), recipient: self.recipient(shard) }
+    pub(crate) fn recipient(&self, shard: ShardId) -> Recipient {
+        Recipient { path: self.path.clone(), sub_path: Some(shard.into_shared()), instance: 0 }
     }
 
     /// Puts a message, whose content has its manifest, on its shard's lane, or gives it back.
     #[allow(clippy::result_large_err, reason = "the caller gets back what it gave")]
     pub(crate) fn put(
         self: &Arc<Self>,
-        to: &Target,
+        to: &Destination,
+        recipient: Recipient,
         stamp: Stamped,
         mut parcel: Parcel<M>,
     ) -> Result<(), (Rejection, Parcel<M>)> {
@@ -121,9 +116,9 @@ impl<M: Send + 'static> DataLane<M> {
             .filter(|ask| ask.asker.is_none())
             .map(|ask| AskHeader { id: ask.id, budget: ask.deadline.saturating_duration_since(clock::now()) });
         let value = Payload::Value(Box::new(Outgoing { stamp, parcel, lane: self.clone() }));
-        let mut envelope = Envelope::with_payload(to.recipient.clone(), codec, manifest, value);
+        let mut envelope = Envelope::with_payload(recipient, codec, manifest, value);
         envelope.ask = ask;
-        self.remoting.send(&to.destination, envelope).map_err(|rejected| {
+        self.remoting.send(to, envelope).map_err(|rejected| {
             let Some((_, parcel)) = Self::unpack(*rejected.envelope) else {
                 unreachable!("the envelope comes back as it was sent")
             };

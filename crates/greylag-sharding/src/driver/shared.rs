@@ -270,10 +270,11 @@ impl<M: Send + 'static> Shared<M> {
             Some(Open::Remote(remote)) => {
                 // Named before the gate is entered: a task that closes the route waits for the gate, and a codec may take long.
                 let mut parcel = Some(self.named(parcel));
+                let recipient = self.data_lane.recipient(self.known_shard(shard));
                 #[allow(clippy::result_large_err, reason = "the caller gets back what it gave")]
                 let sent = remote.enter(|| {
                     let parcel = parcel.take().expect("entered once");
-                    self.data_lane.put(&remote.target, Stamped::Straight(remote.generation), parcel)
+                    self.data_lane.put(&remote.destination, recipient, Stamped::Straight(remote.generation), parcel)
                 });
                 match sent {
                     Some(Ok(())) => return Ok(()),
@@ -684,10 +685,7 @@ impl<M: Send + 'static> Shared<M> {
             Route::Local { generation } => {
                 guarded.hosted.get(&shard).map(|hosted| Open::Local(LocalRoute::new(generation, hosted.inbox.clone())))
             }
-            Route::Remote { region, generation } => {
-                let target = self.data_lane.target(&region, &shard);
-                Some(Open::Remote(RemoteRoute::new(region, generation, target)))
-            }
+            Route::Remote { region, generation } => Some(Open::Remote(RemoteRoute::new(region, generation))),
         };
         let routed = open.is_some();
         cell.publish(open);
@@ -712,8 +710,8 @@ impl<M: Send + 'static> Shared<M> {
 
     fn send_data(&self, guarded: &mut Guarded<M>, to: RegionId, shard: ShardId, token: Token, stamp: Stamp) {
         let Some(parcel) = guarded.parcels.remove(&token) else { return };
-        let target = self.data_lane.target(&to, &shard);
-        match self.data_lane.put(&target, Stamped::Travelled(Box::new(stamp.clone())), parcel) {
+        let (node, recipient) = (to.node.clone().into(), self.data_lane.recipient(shard.clone()));
+        match self.data_lane.put(&node, recipient, Stamped::Travelled(Box::new(stamp.clone())), parcel) {
             Ok(()) => {}
             Err((Rejection::Quarantined, parcel)) => {
                 let frames = vec![(shard, stamp, guarded.keep(parcel))];
@@ -733,7 +731,7 @@ impl<M: Send + 'static> Shared<M> {
     fn send_mark(&self, to: &RegionId, shard: &ShardId, mark: &Mark) {
         let bytes = frame::encode_mark(mark);
         let mut envelope =
-            Envelope::new(self.data_lane.recipient(shard), CodecId::INTERNAL, frame::MARK_MANIFEST, bytes);
+            Envelope::new(self.data_lane.recipient(shard.clone()), CodecId::INTERNAL, frame::MARK_MANIFEST, bytes);
         envelope.must_enqueue = true;
         let envelope = envelope.to_uid(to.node.uid());
         if let Err(rejected) = self.remoting().send(&Destination::Incarnation(to.node.clone()), envelope) {
