@@ -108,6 +108,7 @@ pub mod host;
 pub mod ids;
 mod inbox;
 pub mod inspection;
+mod interned;
 mod key;
 pub mod machine;
 mod parcel;

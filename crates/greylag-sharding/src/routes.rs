@@ -44,14 +44,25 @@ pub(crate) struct LocalRoute<T> {
 
 /// See [`Open::Remote`].
 pub(crate) struct RemoteRoute {
-    /// The node whose region hosts the shard.
-    pub(crate) destination: Destination,
-    /// Which of that node's regions of the type.
-    incarnation: u64,
+    /// The region that hosts the shard.
+    pub(crate) home: Arc<Home>,
     /// Under which allocation.
     pub(crate) generation: Generation,
     /// Whether the route was left. Held for reading while a message is put on the lane.
     left: RwLock<bool>,
+}
+
+/// A region of another node that is home to shards: one for all of them.
+pub(crate) struct Home {
+    pub(crate) region: RegionId,
+    /// Its node, as the transport is told it.
+    pub(crate) destination: Destination,
+}
+
+impl Home {
+    pub(crate) fn new(region: RegionId) -> Self {
+        Self { destination: region.node.clone().into(), region }
+    }
 }
 
 impl<T> LocalRoute<T> {
@@ -76,22 +87,8 @@ impl<T> LocalRoute<T> {
 }
 
 impl RemoteRoute {
-    pub(crate) fn new(region: RegionId, generation: Generation) -> Self {
-        let RegionId { node, incarnation } = region;
-        Self { destination: node.into(), incarnation, generation, left: RwLock::new(false) }
-    }
-
-    /// The region that hosts the shard.
-    pub(crate) fn region(&self) -> RegionId {
-        RegionId { node: self.node().clone(), incarnation: self.incarnation }
-    }
-
-    /// Its node.
-    pub(crate) fn node(&self) -> &UniqueAddress {
-        match &self.destination {
-            Destination::Incarnation(node) => node,
-            Destination::Address(_) => unreachable!("a region is named by its process"),
-        }
+    pub(crate) fn new(home: Arc<Home>, generation: Generation) -> Self {
+        Self { home, generation, left: RwLock::new(false) }
     }
 
     /// Runs `enqueue` unless the route was left. The flip waits for it.
@@ -204,7 +201,7 @@ mod tests {
     }
 
     fn remote(seq: u64) -> RemoteRoute {
-        RemoteRoute::new(region(), generation(seq))
+        RemoteRoute::new(Arc::new(Home::new(region())), generation(seq))
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl<M: Send + 'static> Region<M> {
             let node = match cell.load().as_deref() {
                 None => continue,
                 Some(Open::Local(_)) => self.0.id.node.clone(),
-                Some(Open::Remote(remote)) => remote.node().clone(),
+                Some(Open::Remote(remote)) => remote.home.region.node.clone(),
             };
             *homes.entry(node).or_default() += 1;
         }
@@ -134,7 +134,7 @@ impl<M: Send + 'static> Region<M> {
     pub fn shard_home(&self, shard: &ShardId) -> Option<UniqueAddress> {
         match self.0.cell(shard)?.load().as_deref()? {
             Open::Local(_) => Some(self.0.id.node.clone()),
-            Open::Remote(remote) => Some(remote.node().clone()),
+            Open::Remote(remote) => Some(remote.home.region.node.clone()),
         }
     }
 

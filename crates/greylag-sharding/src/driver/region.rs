@@ -154,7 +154,7 @@ impl<M: Send + 'static> AnyRegion for Region<M> {
         let shard = self.0.shard(index).ok_or(DeadLetterReason::InvalidShardId)?;
         let region = self.0.routes.cell(index).and_then(|cell| match cell.load().as_deref()? {
             Open::Local(_) => Some(self.0.id.clone()),
-            Open::Remote(remote) => Some(remote.region()),
+            Open::Remote(remote) => Some(remote.home.region.clone()),
         });
         Ok(EntityLocation { shard, region })
     }

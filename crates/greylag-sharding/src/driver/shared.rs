@@ -46,6 +46,7 @@ use crate::frame;
 use crate::held::discard;
 use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
 use crate::inbox::{Bound, Inbox, Refused};
+use crate::interned::Interned;
 use crate::machine::message::{Mark, PeerMessage, RegionMessage, Stamp, Standing};
 use crate::machine::region::{
     Effect, Input, MessageInfo, Provenance, Region as Machine, RegionEvent, RegionState, Request, Returned, Route,
@@ -55,7 +56,7 @@ use crate::machine::shard::Census;
 use crate::parcel::{AskTag, Content, FAR, Origin, Parcel};
 use crate::passivation::Passivation;
 use crate::remember::starter::Input as StarterInput;
-use crate::routes::{LocalRoute, Open, RemoteRoute, RouteCell, RouteTable};
+use crate::routes::{Home, LocalRoute, Open, RemoteRoute, RouteCell, RouteTable};
 use crate::settings::ShardingSettings;
 use crate::start::{START_MANIFEST, StartEntityAck};
 
@@ -150,6 +151,8 @@ struct Guarded<M> {
     parcels: BTreeMap<Token, Parcel<M>>,
     last_token: u64,
     hosted: BTreeMap<ShardId, Hosted<M>>,
+    /// Regions that published routes lead to.
+    homes: Interned<RegionId, Home>,
     /// Messages that the machine dropped. What drops them is the user's code, and runs without the lock.
     dropped: Vec<(Parcel<M>, DeadLetterReason)>,
     /// The deadline that the region's task waits for.
@@ -231,6 +234,7 @@ impl<M: Send + 'static> Shared<M> {
                 parcels: BTreeMap::new(),
                 last_token: 0,
                 hosted: BTreeMap::new(),
+                homes: Interned::default(),
                 dropped: Vec::new(),
                 armed: None,
             }),
@@ -274,7 +278,12 @@ impl<M: Send + 'static> Shared<M> {
                 #[allow(clippy::result_large_err, reason = "the caller gets back what it gave")]
                 let sent = remote.enter(|| {
                     let parcel = parcel.take().expect("entered once");
-                    self.data_lane.put(&remote.destination, recipient, Stamped::Straight(remote.generation), parcel)
+                    self.data_lane.put(
+                        &remote.home.destination,
+                        recipient,
+                        Stamped::Straight(remote.generation),
+                        parcel,
+                    )
                 });
                 match sent {
                     Some(Ok(())) => return Ok(()),
@@ -678,14 +687,17 @@ impl<M: Send + 'static> Shared<M> {
         self.routes.cell(self.shards.number(shard.as_str())?)
     }
 
-    fn publish(&self, guarded: &Guarded<M>, shard: ShardId, route: Route) {
+    fn publish(&self, guarded: &mut Guarded<M>, shard: ShardId, route: Route) {
         let Some(cell) = self.meet(&shard).ok().and_then(|number| self.routes.cell(number)) else { return };
         let open = match route {
             Route::Closed => None,
             Route::Local { generation } => {
                 guarded.hosted.get(&shard).map(|hosted| Open::Local(LocalRoute::new(generation, hosted.inbox.clone())))
             }
-            Route::Remote { region, generation } => Some(Open::Remote(RemoteRoute::new(region, generation))),
+            Route::Remote { region, generation } => {
+                let home = guarded.homes.share(&region, || Home::new(region.clone()));
+                Some(Open::Remote(RemoteRoute::new(home, generation)))
+            }
         };
         let routed = open.is_some();
         cell.publish(open);

@@ -227,6 +227,11 @@ impl Buffer {
         self.ahead.is_empty() && self.plain.is_empty() && self.newer.is_empty()
     }
 
+    /// Whether it is as if nothing had ever waited here.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_empty() && self.newest.is_none()
+    }
+
     /// Entries that are no probes.
     pub(super) fn messages(&self) -> usize {
         self.messages

@@ -1,15 +1,17 @@
 //! One shard as a region knows it: its [`Slot`], and what holds in every state of it.
 
+mod places;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use greylag_core::Generation;
 
+pub(super) use self::places::{Places, Seen};
 use super::buffer::Buffer;
 use super::slot::{Hosting, Slot};
-use crate::ids::{RegionId, ShardId};
+use crate::ids::RegionId;
 use crate::machine::message::Attempt;
-use crate::timetable::Timetable;
 
 /// See the module's description.
 #[derive(Debug, Default)]
@@ -36,7 +38,7 @@ pub(super) struct Place {
 }
 
 /// The question to the coordinator where the shard lives.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Asking {
     /// When the coordinator is to be asked again.
     pub(super) at: Option<Instant>,
@@ -105,54 +107,5 @@ impl Place {
     /// The earliest instant at which there is work to do by itself.
     fn deadline(&self) -> Option<Instant> {
         self.asking.at.into_iter().chain(self.slot.deadline()).min()
-    }
-}
-
-/// All shards of which the region has heard, and when each has work to do.
-#[derive(Debug, Default)]
-pub(super) struct Places {
-    places: BTreeMap<ShardId, Place>,
-    alarms: Timetable<ShardId>,
-}
-
-impl Places {
-    /// Takes one out, so that it can be changed together with the rest of the region.
-    pub(super) fn take(&mut self, shard: &ShardId) -> Place {
-        self.places.remove(shard).unwrap_or_default()
-    }
-
-    /// Puts it back, and keeps its state and its alarm right.
-    pub(super) fn put(&mut self, shard: &ShardId, mut place: Place) {
-        place.slot.settle(!place.buffer.is_empty());
-        self.alarms.change(shard, place.deadline());
-        self.places.insert(shard.clone(), place);
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&ShardId, &Place)> {
-        self.places.iter()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.places.len()
-    }
-
-    /// The shards of which it is true.
-    pub(super) fn of(&self, wanted: impl Fn(&Place) -> bool) -> Vec<ShardId> {
-        self.iter().filter(|(_, place)| wanted(place)).map(|(shard, _)| shard.clone()).collect()
-    }
-
-    /// When the first of them has work to do.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.alarms.next()
-    }
-
-    /// Those that have work to do by now.
-    pub(super) fn due(&self, now: Instant) -> Vec<ShardId> {
-        self.alarms.due(now)
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.places.clear();
-        self.alarms.clear();
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use greylag_core::{DeadLetterReason, UniqueAddress};
 
-use super::place::Place;
+use super::place::{Place, Seen};
 use super::protocol::Effect;
 use super::report::RegionEvent;
 use super::{Region, RegionState};
@@ -211,7 +211,7 @@ impl Region {
     }
 
     pub(super) fn claims(&self) -> Vec<Claim> {
-        let claim = |(shard, place): (&ShardId, &Place)| {
+        let claim = |(shard, place): (&ShardId, Seen<'_>)| {
             let (generation, state) = (place.slot.hosted()?, place.slot.claim()?);
             Some(Claim { shard: shard.clone(), generation, state })
         };

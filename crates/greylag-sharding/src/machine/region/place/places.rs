@@ -1,0 +1,212 @@
+//! All shards of which a region has heard.
+//!
+//! Most of them live on other nodes and are at rest: their route is open, and nothing else is to be known of them. Such a shard
+//! is kept as its home alone, and is a whole [`Place`] only while it is looked at.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Instant;
+
+use greylag_core::Generation;
+
+use super::super::slot::{Remote, Slot};
+use super::{Asking, Place};
+use crate::ids::{RegionId, ShardId};
+use crate::interned::Interned;
+use crate::timetable::Timetable;
+
+/// All shards of which the region has heard, and when each has work to do.
+#[derive(Debug, Default)]
+pub(in crate::machine::region) struct Places {
+    kept: BTreeMap<ShardId, Kept>,
+    /// The homes of shards at rest.
+    regions: Interned<RegionId, RegionId>,
+    alarms: Timetable<ShardId>,
+}
+
+/// What is kept of a shard.
+#[derive(Debug)]
+enum Kept {
+    /// It lives on another node, its route is open, and nothing else is known or waits.
+    AtRest {
+        region: Arc<RegionId>,
+        generation: Generation,
+    },
+    Place(Box<Place>),
+}
+
+/// A shard that is looked at.
+pub(in crate::machine::region) enum Seen<'a> {
+    Kept(&'a Place),
+    Made(Box<Place>),
+}
+
+impl Deref for Seen<'_> {
+    type Target = Place;
+
+    fn deref(&self) -> &Place {
+        match self {
+            Self::Kept(place) => place,
+            Self::Made(place) => place,
+        }
+    }
+}
+
+impl Place {
+    /// A shard on another node of which only its home is known.
+    fn at_rest(region: &RegionId, generation: Generation) -> Self {
+        Self {
+            slot: Slot::Remote(Remote { region: region.clone(), generation, is_open: true }),
+            heard: Some(generation),
+            last_home: Some(region.clone()),
+            ..Self::default()
+        }
+    }
+
+    /// Its home, if that is all there is to know: what [`Place::at_rest`] makes of the home is the same place.
+    fn rests_at(&self) -> Option<(&RegionId, Generation)> {
+        let Self { slot, heard, ended, last_home, buffer, is_turn_asked, owes_leftover_mark, .. } = self;
+        let Self { asking, acked, marks, leftover_marks, .. } = self;
+        let Slot::Remote(Remote { region, generation, is_open: true }) = slot else { return None };
+        let is_home_all = (*heard, ended, last_home.as_ref()) == (Some(*generation), &None, Some(region));
+        let waits = !buffer.is_new() || *is_turn_asked || *owes_leftover_mark || *asking != Asking::default();
+        let is_marked = acked.is_some() || !marks.is_empty() || !leftover_marks.is_empty();
+        (is_home_all && !waits && !is_marked).then_some((region, *generation))
+    }
+}
+
+impl Kept {
+    fn see(&self) -> Seen<'_> {
+        match self {
+            Self::AtRest { region, generation } => Seen::Made(Box::new(Place::at_rest(region, *generation))),
+            Self::Place(place) => Seen::Kept(place),
+        }
+    }
+}
+
+impl Places {
+    /// Takes one out, so that it can be changed together with the rest of the region.
+    pub(in crate::machine::region) fn take(&mut self, shard: &ShardId) -> Place {
+        match self.kept.remove(shard) {
+            None => Place::default(),
+            Some(Kept::AtRest { region, generation }) => Place::at_rest(&region, generation),
+            Some(Kept::Place(place)) => *place,
+        }
+    }
+
+    /// Puts it back, and keeps its state and its alarm right.
+    pub(in crate::machine::region) fn put(&mut self, shard: &ShardId, mut place: Place) {
+        place.slot.settle(!place.buffer.is_empty());
+        self.alarms.change(shard, place.deadline());
+        let kept = match place.rests_at() {
+            Some((region, generation)) => {
+                Kept::AtRest { region: self.regions.share(region, || region.clone()), generation }
+            }
+            None => Kept::Place(Box::new(place)),
+        };
+        self.kept.insert(shard.clone(), kept);
+    }
+
+    pub(in crate::machine::region) fn iter(&self) -> impl Iterator<Item = (&ShardId, Seen<'_>)> {
+        self.kept.iter().map(|(shard, kept)| (shard, kept.see()))
+    }
+
+    pub(in crate::machine::region) fn len(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// The shards of which it is true.
+    pub(in crate::machine::region) fn of(&self, wanted: impl Fn(&Place) -> bool) -> Vec<ShardId> {
+        self.iter().filter(|(_, place)| wanted(place)).map(|(shard, _)| shard.clone()).collect()
+    }
+
+    /// When the first of them has work to do.
+    pub(in crate::machine::region) fn next_deadline(&self) -> Option<Instant> {
+        self.alarms.next()
+    }
+
+    /// Those that have work to do by now.
+    pub(in crate::machine::region) fn due(&self, now: Instant) -> Vec<ShardId> {
+        self.alarms.due(now)
+    }
+
+    pub(in crate::machine::region) fn clear(&mut self) {
+        self.kept.clear();
+        self.alarms.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn region(node: &str) -> RegionId {
+        RegionId { node: node.parse().unwrap(), incarnation: 3 }
+    }
+
+    fn generation(seq: u64) -> Generation {
+        Generation::new(1, seq).unwrap()
+    }
+
+    fn shard() -> ShardId {
+        ShardId::from_index(7)
+    }
+
+    fn is_at_rest(places: &Places) -> bool {
+        matches!(places.kept[&shard()], Kept::AtRest { .. })
+    }
+
+    /// Sharding §10: a home that is known takes as much as its name in the table, and comes back as it was.
+    #[test]
+    fn a_shard_at_rest_is_kept_as_its_home_and_comes_back_as_it_was() {
+        assert_eq!(size_of::<Kept>(), 16);
+        let mut places = Places::default();
+        let at_rest = Place::at_rest(&region("b:1#2"), generation(5));
+        let as_it_was = format!("{at_rest:?}");
+        places.put(&shard(), at_rest);
+        assert!(is_at_rest(&places));
+        assert_eq!(places.iter().map(|(_, place)| format!("{:?}", *place)).collect::<Vec<_>>(), [as_it_was.as_str()]);
+        assert_eq!(format!("{:?}", places.take(&shard())), as_it_was);
+        assert_eq!(places.len(), 0);
+    }
+
+    /// Whatever else is known of a shard is kept.
+    #[test]
+    fn a_shard_of_which_more_is_known_is_kept_whole() {
+        let now = Instant::now();
+        let changes: [fn(&mut Place, Instant); 11] = [
+            |place, _| place.slot = Slot::Unknown,
+            |place, _| {
+                let remote = Remote { region: region("b:1#2"), generation: generation(5), is_open: false };
+                place.slot = Slot::Remote(remote);
+            },
+            |place, _| place.heard = Some(generation(6)),
+            |place, _| place.ended = Some(generation(4)),
+            |place, _| place.last_home = Some(region("c:1#3")),
+            |place, _| place.is_turn_asked = true,
+            |place, _| place.owes_leftover_mark = true,
+            |place, now| place.asking.later(now, Duration::from_secs(1)),
+            |place, _| {
+                let attempt = crate::machine::message::Attempt(1);
+                place.acked = Some(super::super::Acked { generation: generation(5), attempt, flushed: true });
+            },
+            |place, _| {
+                place.marks.insert(region("b:1#2"), crate::machine::message::Attempt(1));
+            },
+            |place, _| {
+                place.leftover_marks.insert((generation(5), region("b:1#2")));
+            },
+        ];
+        for change in changes {
+            let mut places = Places::default();
+            let mut place = Place::at_rest(&region("b:1#2"), generation(5));
+            change(&mut place, now);
+            let as_it_was = format!("{place:?}");
+            places.put(&shard(), place);
+            assert!(!is_at_rest(&places), "{as_it_was}");
+            assert_eq!(format!("{:?}", places.take(&shard())), as_it_was);
+        }
+    }
+}
