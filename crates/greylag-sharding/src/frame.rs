@@ -79,7 +79,7 @@ pub(crate) fn put_header(buffer: &mut BytesMut, stamp: &Stamp, digest: u32, id: 
         buffer.put_u64(stamp.first.as_u64());
         put_text(buffer, &stamp.origin.node.to_string());
     }
-    put_text(buffer, id.as_str());
+    put_bytes(buffer, id.as_bytes());
 }
 
 /// Appends the header of a message that leaves the region it was submitted to by its first route.
@@ -91,7 +91,7 @@ pub(crate) fn put_straight(
     id: &EntityId,
 ) {
     put_begin(buffer, 0, digest, generation, incarnation);
-    put_text(buffer, id.as_str());
+    put_bytes(buffer, id.as_bytes());
 }
 
 /// What all headers begin with.
@@ -217,8 +217,13 @@ fn take_generation(bytes: &mut &[u8], horizon: Horizon) -> Result<Generation, Re
 }
 
 fn put_text(buffer: &mut BytesMut, text: &str) {
-    buffer.put_u16(u16::try_from(text.len()).expect("ids and addresses are shorter than 64 KiB"));
-    buffer.put_slice(text.as_bytes());
+    put_bytes(buffer, text.as_bytes());
+}
+
+/// Appends the bytes of a text.
+fn put_bytes(buffer: &mut BytesMut, bytes: &[u8]) {
+    buffer.put_u16(u16::try_from(bytes.len()).expect("ids and addresses are shorter than 64 KiB"));
+    buffer.put_slice(bytes);
 }
 
 fn take_text<'a>(bytes: &mut &'a [u8]) -> Result<&'a str, ReadError> {
