@@ -11,8 +11,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use greylag_codec::cbor;
-use greylag_core::{NodeAddress, ReplyTo};
-use greylag_sharding::{Ctx, Entity, EntityKey, EntityType, Failure, Region, ShardingSettings};
+use greylag_core::{DeadLetterReason, NodeAddress, ReplyTo};
+use greylag_sharding::{AskError, Ctx, Entity, EntityKey, EntityType, Failure, Region, ShardingSettings};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use support::{Node, PATIENCE, is_measured};
 use tokio::runtime::Runtime;
@@ -86,8 +86,18 @@ async fn learn(region: &Region<Question>, ids: &[String], at_once: usize) -> f64
     let begun = Instant::now();
     for some in ids.chunks(at_once) {
         let ask = |id: &String| region.entity_ref(id.as_str()).ask(|reply_to| reply_to).timeout(5 * PATIENCE).send();
-        for answer in some.iter().map(ask).collect::<Vec<_>>() {
-            answer.await.expect("every entity answers");
+        let mut asked: Vec<_> = some.iter().collect();
+        while !asked.is_empty() {
+            let mut again = Vec::new();
+            for (id, answer) in asked.iter().zip(asked.iter().map(|id| ask(id)).collect::<Vec<_>>()) {
+                match answer.await {
+                    Ok(_) => {}
+                    // More messages wait for homes than fit into the queue to the other node.
+                    Err(AskError::Dropped(DeadLetterReason::QueueFull)) => again.push(*id),
+                    Err(error) => panic!("{id} does not answer: {error}"),
+                }
+            }
+            asked = again;
         }
     }
     while region.shard_homes().values().sum::<usize>() < ids.len() {

@@ -269,7 +269,7 @@ impl Region {
 
     /// The shards hosted here, with their generations.
     pub fn hosted(&self) -> impl Iterator<Item = (&ShardId, Generation)> {
-        self.places.iter().filter_map(|(shard, place)| place.slot.hosted().map(|generation| (shard, generation)))
+        self.places.hosted().filter_map(|(shard, place)| place.slot.hosted().map(|generation| (shard, generation)))
     }
 
     /// How far each of them is.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use greylag_core::Generation;
 
-pub(super) use self::places::{Places, Seen};
+pub(super) use self::places::Places;
 use super::buffer::Buffer;
 use super::slot::{Hosting, Slot};
 use crate::ids::RegionId;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use greylag_core::{DeadLetterReason, UniqueAddress};
 
-use super::place::{Place, Seen};
+use super::place::Place;
 use super::protocol::Effect;
 use super::report::RegionEvent;
 use super::{Region, RegionState};
@@ -211,11 +211,11 @@ impl Region {
     }
 
     pub(super) fn claims(&self) -> Vec<Claim> {
-        let claim = |(shard, place): (&ShardId, Seen<'_>)| {
+        let claim = |(shard, place): (&ShardId, &Place)| {
             let (generation, state) = (place.slot.hosted()?, place.slot.claim()?);
             Some(Claim { shard: shard.clone(), generation, state })
         };
-        self.places.iter().filter_map(claim).collect()
+        self.places.hosted().filter_map(claim).collect()
     }
 
     /// Whether a coordinator may run at the node, as far as this node knows the members.

@@ -3,7 +3,7 @@
 //! Most of them live on other nodes and are at rest: their route is open, and nothing else is to be known of them. Such a shard
 //! is kept as its home alone, and is a whole [`Place`] only while it is looked at.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,6 +20,8 @@ use crate::timetable::Timetable;
 #[derive(Debug, Default)]
 pub(in crate::machine::region) struct Places {
     kept: BTreeMap<ShardId, Kept>,
+    /// Those that are hosted here: few, where many live elsewhere.
+    hosted: BTreeSet<ShardId>,
     /// The homes of shards at rest.
     regions: Interned<RegionId, RegionId>,
     alarms: Timetable<ShardId>,
@@ -37,9 +39,10 @@ enum Kept {
 }
 
 /// A shard that is looked at.
+#[allow(clippy::large_enum_variant, reason = "it lies on the stack for as long as it is looked at")]
 pub(in crate::machine::region) enum Seen<'a> {
     Kept(&'a Place),
-    Made(Box<Place>),
+    Made(Place),
 }
 
 impl Deref for Seen<'_> {
@@ -79,7 +82,7 @@ impl Place {
 impl Kept {
     fn see(&self) -> Seen<'_> {
         match self {
-            Self::AtRest { region, generation } => Seen::Made(Box::new(Place::at_rest(region, *generation))),
+            Self::AtRest { region, generation } => Seen::Made(Place::at_rest(region, *generation)),
             Self::Place(place) => Seen::Kept(place),
         }
     }
@@ -91,7 +94,12 @@ impl Places {
         match self.kept.remove(shard) {
             None => Place::default(),
             Some(Kept::AtRest { region, generation }) => Place::at_rest(&region, generation),
-            Some(Kept::Place(place)) => *place,
+            Some(Kept::Place(place)) => {
+                if place.slot.hosted().is_some() {
+                    self.hosted.remove(shard);
+                }
+                *place
+            }
         }
     }
 
@@ -99,6 +107,9 @@ impl Places {
     pub(in crate::machine::region) fn put(&mut self, shard: &ShardId, mut place: Place) {
         place.slot.settle(!place.buffer.is_empty());
         self.alarms.change(shard, place.deadline());
+        if place.slot.hosted().is_some() {
+            self.hosted.insert(shard.clone());
+        }
         let kept = match place.rests_at() {
             Some((region, generation)) => {
                 Kept::AtRest { region: self.regions.share(region, || region.clone()), generation }
@@ -110,6 +121,14 @@ impl Places {
 
     pub(in crate::machine::region) fn iter(&self) -> impl Iterator<Item = (&ShardId, Seen<'_>)> {
         self.kept.iter().map(|(shard, kept)| (shard, kept.see()))
+    }
+
+    /// Those that are hosted here, of which a region that ends asks after every input.
+    pub(in crate::machine::region) fn hosted(&self) -> impl Iterator<Item = (&ShardId, &Place)> {
+        self.hosted.iter().filter_map(|shard| match self.kept.get(shard)? {
+            Kept::Place(place) => Some((shard, &**place)),
+            Kept::AtRest { .. } => None,
+        })
     }
 
     pub(in crate::machine::region) fn len(&self) -> usize {
@@ -133,6 +152,7 @@ impl Places {
 
     pub(in crate::machine::region) fn clear(&mut self) {
         self.kept.clear();
+        self.hosted.clear();
         self.alarms.clear();
     }
 }
