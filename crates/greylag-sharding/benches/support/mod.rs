@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each benchmark takes what it needs")]
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,11 +52,17 @@ pub struct Node {
 }
 
 impl Node {
-    /// A process that has not joined.
+    /// A process that has not joined, with the role that the settings name.
     pub async fn start(settings: ShardingSettings) -> Self {
+        let roles = Some(settings.role.clone()).filter(|role| !role.is_empty()).into_iter().collect();
+        Self::with_roles(roles, settings).await
+    }
+
+    /// A process that has not joined.
+    pub async fn with_roles(roles: BTreeSet<String>, settings: ShardingSettings) -> Self {
         let transport = GrpcTransport::bind_closed(TransportSettings::test(), Arc::default()).await.expect("it binds");
-        let cluster =
-            Cluster::start_on(transport.control_runtime(), ClusterSettings::default(), transport.clone()).await;
+        let of_cluster = ClusterSettings { roles, ..ClusterSettings::default() };
+        let cluster = Cluster::start_on(transport.control_runtime(), of_cluster, transport.clone()).await;
         let cluster = cluster.expect("valid settings");
         transport.open();
         let sharding = Sharding::start(cluster.clone(), None, settings).await.expect("valid settings");
