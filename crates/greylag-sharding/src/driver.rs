@@ -37,6 +37,7 @@ mod requests;
 mod shard;
 mod shard_names;
 mod sharding;
+mod shards;
 mod shared;
 mod stopping;
 mod store;

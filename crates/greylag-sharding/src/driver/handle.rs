@@ -47,7 +47,7 @@ impl<M: Send + 'static> Region<M> {
 
     /// The shard of an id, unless it is no id.
     pub(crate) fn target(&self, id: impl Into<Arc<str>>) -> Result<(EntityId, u32), DeadLetterReason> {
-        self.0.target(id)
+        self.0.shards.target(id)
     }
 
     /// How long an ask waits that does not say it.
@@ -102,24 +102,24 @@ impl<M: Send + 'static> Region<M> {
 
     /// What the handlers of the type's entities did on this node.
     pub fn handler_counts(&self) -> HandlerCounts {
-        self.0.handled.counts()
+        self.0.counts.handled.counts()
     }
 
     /// The shard of an entity; `None` if it is no entity id.
     pub fn shard_of(&self, id: &str) -> Option<ShardId> {
-        let (_, shard) = self.0.target(id).ok()?;
-        self.0.shard(shard)
+        let (_, shard) = self.0.shards.target(id).ok()?;
+        self.0.shards.name(shard)
     }
 
     /// Whether messages for the shard have a route from here now. Source: sharding §2.4.
     pub fn is_routed(&self, shard: &ShardId) -> bool {
-        self.0.cell(shard).is_some_and(RouteCell::is_open)
+        self.0.shards.cell(shard).is_some_and(RouteCell::is_open)
     }
 
     /// Which node hosts how many shards, as far as this node has routes.
     pub fn shard_homes(&self) -> BTreeMap<UniqueAddress, usize> {
         let mut homes = BTreeMap::new();
-        for cell in self.0.routes.iter() {
+        for cell in self.0.shards.routes.iter() {
             let node = match cell.load().as_deref() {
                 None => continue,
                 Some(Open::Local(_)) => self.0.id.node.clone(),
@@ -132,7 +132,7 @@ impl<M: Send + 'static> Region<M> {
 
     /// Where a shard is, as far as this node has a route.
     pub fn shard_home(&self, shard: &ShardId) -> Option<UniqueAddress> {
-        match self.0.cell(shard)?.load().as_deref()? {
+        match self.0.shards.cell(shard)?.load().as_deref()? {
             Open::Local(_) => Some(self.0.id.node.clone()),
             Open::Remote(remote) => Some(remote.home.region.node.clone()),
         }

@@ -64,7 +64,7 @@ impl<M: Send + 'static> Handover<M> {
 }
 
 fn through_machine<M: Send + 'static>(shared: &Arc<Shared<M>>, shard: u32, generation: Generation, parcel: Parcel<M>) {
-    let (Some(shard), Some(origin)) = (shared.shard(shard), &parcel.origin) else { return };
+    let (Some(shard), Some(origin)) = (shared.shards.name(shard), &parcel.origin) else { return };
     let (node, stamp) = (origin.region.node.clone(), Stamp::straight(origin.region.clone(), generation));
     shared.input_with(parcel, |message| Input::Frame { node, shard, stamp, message });
 }

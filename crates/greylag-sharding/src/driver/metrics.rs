@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use greylag_core::DeadLetterReason;
 
 use super::coordinated::CoordinatorMetrics;
-use super::handlers::HandlerCounts;
-use super::histogram::{Histogram, Writes};
+use super::handlers::{Handled, HandlerCounts};
+use super::histogram::{Histogram, WriteRecorder, Writes};
 #[cfg(doc)]
 use super::inspect::Inspector;
 use crate::machine::message::ClaimState;
@@ -49,6 +49,33 @@ pub struct RegionMetrics {
     pub stale_routes: u64,
     /// What the type's coordinator did on this node; all zero where it never ran.
     pub coordinator: CoordinatorMetrics,
+}
+
+/// What one region counts, on whatever thread that happens.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) handled: Arc<Handled>,
+    pub(crate) tally: Arc<EntityTally>,
+    pub(crate) remember_writes: Arc<WriteRecorder>,
+    /// Shards of which other nodes were told that their route is out of date.
+    pub(crate) stale_routes: AtomicU64,
+    pub(crate) dead_letters: DeadLetters,
+}
+
+impl Counts {
+    /// The part of the metrics that is counted here.
+    pub(crate) fn read(&self) -> RegionMetrics {
+        RegionMetrics {
+            entities: self.tally.entities(),
+            dead_letters: self.dead_letters.counts(),
+            handlers: self.handled.counts(),
+            handler_times: self.handled.times(),
+            passivation: self.tally.passivation(),
+            remembered: self.remember_writes.writes(),
+            stale_routes: self.stale_routes.load(Ordering::Relaxed),
+            ..RegionMetrics::default()
+        }
+    }
 }
 
 /// What automatic passivation did on this node. Source: sharding §4.10, §6.5.

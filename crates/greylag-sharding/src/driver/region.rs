@@ -150,9 +150,9 @@ impl<M: Send + 'static> AnyRegion for Region<M> {
     }
 
     fn locate(&self, id: &str) -> Result<EntityLocation, DeadLetterReason> {
-        let (_, index) = self.0.target(id)?;
-        let shard = self.0.shard(index).ok_or(DeadLetterReason::InvalidShardId)?;
-        let region = self.0.routes.cell(index).and_then(|cell| match cell.load().as_deref()? {
+        let (_, index) = self.0.shards.target(id)?;
+        let shard = self.0.shards.name(index).ok_or(DeadLetterReason::InvalidShardId)?;
+        let region = self.0.shards.routes.cell(index).and_then(|cell| match cell.load().as_deref()? {
             Open::Local(_) => Some(self.0.id.clone()),
             Open::Remote(remote) => Some(remote.home.region.clone()),
         });

@@ -234,8 +234,8 @@ impl<M: Send + 'static> ShardTask<M> {
     ) -> Self {
         let now = clock::now();
         let threshold = shared.settings.runtime.slow_handler_threshold;
-        let handlers = Handlers::new(probe.clone(), threshold, shared.handled.clone(), now);
-        let (serial, tally) = (shared.node.next_shard_serial(), shared.tally.clone());
+        let handlers = Handlers::new(probe.clone(), threshold, shared.counts.handled.clone(), now);
+        let (serial, tally) = (shared.node.next_shard_serial(), shared.counts.tally.clone());
         let supervision = shared.entity_type.common.supervision.clone();
         let passivation = shared.limit.passivation();
         let mut shard =
@@ -243,7 +243,7 @@ impl<M: Send + 'static> ShardTask<M> {
         let (entity_type, node) = (shared.name.clone(), shared.node.clone());
         let lease = shared.leases.as_ref().map(|leases| leases.of(&id, &shared.events));
         let store = shared.remember.get().map(|remember| {
-            let (memory, writes) = (remember.memory.shard(&id, generation), shared.remember_writes.clone());
+            let (memory, writes) = (remember.memory.shard(&id, generation), shared.counts.remember_writes.clone());
             StoreCalls::new(memory, control.clone(), node.runtime.clone(), writes)
         });
         if store.is_some() {
@@ -448,7 +448,7 @@ impl<M: Send + 'static> ShardTask<M> {
             // The asker does not wait any more, and the message is known to be a question.
             return self.shared.dead_letter(parcel, DeadLetterReason::Expired);
         }
-        if self.shared.is_misplaced(&parcel.id, &self.scope.shard) {
+        if self.shared.shards.is_misplaced(&parcel.id, &self.scope.shard) {
             return self.drop_misplaced(parcel);
         }
         if matches!(parcel.content, Content::Value { .. }) {
@@ -659,11 +659,11 @@ impl<M: Send + 'static> ShardTask<M> {
             Effect::DeadLetter { id, payload, reason } => self.dead_letter(id, payload, reason),
             Effect::Failed { id, cause, verdict } => {
                 tracing::warn!(entity_type = %self.shared.name, %id, %cause, ?verdict, "entity failed");
-                self.shared.handled.failed.fetch_add(1, Ordering::Relaxed);
+                self.shared.counts.handled.failed.fetch_add(1, Ordering::Relaxed);
                 self.shared.events.send(Event::EntityFailed { entity: id, cause, verdict }).ok();
             }
             Effect::Late(payload) => {
-                self.shared.handled.late.fetch_add(1, Ordering::Relaxed);
+                self.shared.counts.handled.late.fetch_add(1, Ordering::Relaxed);
                 discard(payload);
             }
             Effect::Overdue { id, what } => self.overdue(id, what),

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -27,21 +27,19 @@ use super::coordinated::CoordinatorMetrics;
 use super::data::{DataLane, Stamped};
 use super::dispatchers::Threads;
 use super::event::Event;
-use super::handlers::Handled;
-use super::histogram::WriteRecorder;
 use super::inquiries::Inquiries;
 use super::lease::ShardLeases;
 use super::limit::EntityLimit;
-use super::metrics::{DeadLetters, EntityTally, RegionMetrics};
+use super::metrics::{Counts, RegionMetrics};
 use super::node::Node;
 use super::remember::Memory;
 use super::requests::{Answers, Requests};
 use super::shard::{Control, ShardTask};
-use super::shard_names::ShardNames;
+use super::shards::Shards;
 use super::watchdog::Probe;
 use crate::entity_ref::{AskError, SendError};
 use crate::entity_type::Described;
-use crate::extractor::{Extractor, is_built_in};
+use crate::extractor::Extractor;
 use crate::frame;
 use crate::held::discard;
 use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
@@ -56,7 +54,7 @@ use crate::machine::shard::Census;
 use crate::parcel::{AskTag, Content, FAR, Origin, Parcel};
 use crate::passivation::Passivation;
 use crate::remember::starter::Input as StarterInput;
-use crate::routes::{Home, LocalRoute, Open, RemoteRoute, RouteCell, RouteTable};
+use crate::routes::{Home, LocalRoute, Open, RemoteRoute};
 use crate::settings::ShardingSettings;
 use crate::start::{START_MANIFEST, StartEntityAck};
 
@@ -104,19 +102,13 @@ pub(crate) struct Shared<M> {
     pub(crate) name: EntityTypeName,
     pub(crate) id: RegionId,
     pub(crate) entity_type: Described<M>,
-    pub(crate) extractor: Arc<dyn Extractor>,
     pub(crate) settings: ShardingSettings,
     pub(crate) limit: EntityLimit,
     /// Of the shards' tasks.
     pub(crate) threads: Threads,
-    pub(crate) handled: Arc<Handled>,
-    pub(crate) tally: Arc<EntityTally>,
-    pub(crate) remember_writes: Arc<WriteRecorder>,
-    stale_routes: AtomicU64,
-    dead_letters: DeadLetters,
+    pub(crate) counts: Counts,
     /// `None`: shards of the type hold none.
     pub(crate) leases: Option<Arc<ShardLeases>>,
-    pub(crate) routes: RouteTable<Parcel<M>>,
     pub(crate) node: Arc<Node>,
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) stopped: watch::Sender<bool>,
@@ -132,9 +124,7 @@ pub(crate) struct Shared<M> {
     pub(crate) data_lane: Arc<DataLane<M>>,
     /// Another region of the type takes over on this node.
     pub(crate) retired: AtomicBool,
-    shards: ShardNames,
-    /// The extractor is the program's own, and each message is compared with what it says when the shard takes it.
-    checks_shards: bool,
+    pub(crate) shards: Shards<Parcel<M>>,
     direct_path: Arc<str>,
     guarded: Mutex<Guarded<M>>,
 }
@@ -190,7 +180,6 @@ impl<M: Send + 'static> Shared<M> {
         node: Arc<Node>,
         threads: Threads,
     ) -> Self {
-        let count = extractor.number_of_shards();
         let chosen = entity_type.common.passivation.clone().unwrap_or_else(|| settings.passivation.chosen());
         // What is remembered stays until it asks to go.
         let passivation = if settings.remember.enabled { Passivation::none() } else { chosen };
@@ -203,23 +192,16 @@ impl<M: Send + 'static> Shared<M> {
             id: machine.id().clone(),
             data_lane: Arc::new(data_lane),
             entity_type,
-            routes: RouteTable::new(count),
-            shards: ShardNames::new(count),
-            checks_shards: !is_built_in(&*extractor),
+            shards: Shards::new(&name, extractor, &settings),
             direct_path: direct_path(&name).into(),
             control_lane: ControlLane::new(name.clone(), node.remoting.clone()),
             retired: AtomicBool::new(false),
             name,
-            extractor,
             settings,
             limit: EntityLimit::new(passivation),
             leases,
             threads,
-            handled: Arc::default(),
-            tally: Arc::default(),
-            remember_writes: Arc::default(),
-            stale_routes: AtomicU64::new(0),
-            dead_letters: DeadLetters::default(),
+            counts: Counts::default(),
             node,
             events: broadcast::channel(4096).0,
             stopped: watch::channel(false).0,
@@ -262,7 +244,7 @@ impl<M: Send + 'static> Shared<M> {
     /// The hot path: one read of the table and one push.
     pub(crate) fn send(self: &Arc<Self>, shard: u32, parcel: Parcel<M>) -> Result<(), SendError> {
         let parcel = if self.settings.runtime.serialize_messages { self.written(parcel)? } else { parcel };
-        let Some(cell) = self.routes.cell(shard) else {
+        let Some(cell) = self.shards.routes.cell(shard) else {
             return Err(self.refuse(parcel, DeadLetterReason::InvalidShardId));
         };
         let parcel = match cell.load().as_deref() {
@@ -274,7 +256,7 @@ impl<M: Send + 'static> Shared<M> {
             Some(Open::Remote(remote)) => {
                 // Named before the gate is entered: a task that closes the route waits for the gate, and a codec may take long.
                 let mut parcel = Some(self.named(parcel));
-                let recipient = self.data_lane.recipient(self.known_shard(shard));
+                let recipient = self.data_lane.recipient(self.shards.known(shard));
                 #[allow(clippy::result_large_err, reason = "the caller gets back what it gave")]
                 let sent = remote.enter(|| {
                     let parcel = parcel.take().expect("entered once");
@@ -324,7 +306,7 @@ impl<M: Send + 'static> Shared<M> {
     }
 
     fn send_through_machine(self: &Arc<Self>, shard: u32, parcel: Parcel<M>) -> Result<(), SendError> {
-        let shard = self.known_shard(shard);
+        let shard = self.shards.known(shard);
         let parcel = self.named(parcel);
         let refused = self.with_machine(|guarded| {
             let message = guarded.keep(parcel);
@@ -342,7 +324,7 @@ impl<M: Send + 'static> Shared<M> {
             None => Ok(None),
         };
         let named = named.and_then(|id| id.ok_or(DeadLetterReason::ExtractorRejected));
-        match named.and_then(|id| self.target(id)) {
+        match named.and_then(|id| self.shards.target(id)) {
             Ok((id, shard)) => self.send(shard, Parcel::local(id, message, None)),
             Err(reason) => Err(self.drop_unaddressed(message, reason)),
         }
@@ -400,7 +382,7 @@ impl<M: Send + 'static> Shared<M> {
 
     /// Asks for an entity to be started: the request is on its way when this returns.
     pub(crate) fn begin_start(self: &Arc<Self>, id: impl Into<Arc<str>>, timeout: Duration) -> Result<Asked, AskError> {
-        let (id, shard) = self.target(id).map_err(SendError::from)?;
+        let (id, shard) = self.shards.target(id).map_err(SendError::from)?;
         let ask = self.remoting().open_ask(timeout);
         let now = clock::now();
         let tag = AskTag::own(ask.address.ask_id, now.checked_add(timeout).unwrap_or(now + FAR));
@@ -436,8 +418,8 @@ impl<M: Send + 'static> Shared<M> {
     pub(crate) fn report_dead_letter(&self, reason: DeadLetterReason, id: &EntityId, message: Manifest) {
         let recipient = format!("{}/{id}", self.data_lane.path);
         self.remoting().dead_letter(reason, &recipient, &message);
-        if self.dead_letters.count(clock::now(), reason) {
-            let shard = self.place(id).ok();
+        if self.counts.dead_letters.count(clock::now(), reason) {
+            let shard = self.shards.place(id).ok();
             self.events.send(Event::DeadLetter { reason, shard, entity: id.clone(), message }).ok();
         }
     }
@@ -448,19 +430,13 @@ impl<M: Send + 'static> Shared<M> {
         let guarded = self.lock();
         let messages = guarded.machine.counters();
         RegionMetrics {
-            homes: self.routes.iter().filter(|cell| cell.is_open()).count(),
+            homes: self.shards.routes.iter().filter(|cell| cell.is_open()).count(),
             shards: guarded.machine.hosted_states().collect(),
-            entities: self.tally.entities(),
             messages,
-            dead_letters: self.dead_letters.counts(),
             buffer_percent: percent(messages.buffered, self.settings.buffer_size),
             inbox_depth: guarded.hosted.values().map(|hosted| hosted.inbox.len()).sum(),
-            handlers: self.handled.counts(),
-            handler_times: self.handled.times(),
-            passivation: self.tally.passivation(),
-            remembered: self.remember_writes.writes(),
-            stale_routes: self.stale_routes.load(Ordering::Relaxed),
             coordinator,
+            ..self.counts.read()
         }
     }
 
@@ -627,7 +603,7 @@ impl<M: Send + 'static> Shared<M> {
         match effect {
             Effect::RouteChange { shard, route } => self.publish(guarded, shard, route),
             Effect::Admit { shard, origin } => {
-                if let Some(cell) = self.cell(&shard)
+                if let Some(cell) = self.shards.cell(&shard)
                     && let Some(Open::Local(local)) = cell.load().as_deref()
                 {
                     local.admit(origin);
@@ -682,13 +658,10 @@ impl<M: Send + 'static> Shared<M> {
         }
     }
 
-    /// The route of a shard that is known here.
-    pub(crate) fn cell(&self, shard: &ShardId) -> Option<&RouteCell<Parcel<M>>> {
-        self.routes.cell(self.shards.number(shard.as_str())?)
-    }
-
     fn publish(&self, guarded: &mut Guarded<M>, shard: ShardId, route: Route) {
-        let Some(cell) = self.meet(&shard).ok().and_then(|number| self.routes.cell(number)) else { return };
+        let Some(cell) = self.shards.meet(&shard).ok().and_then(|number| self.shards.routes.cell(number)) else {
+            return;
+        };
         let open = match route {
             Route::Closed => None,
             Route::Local { generation } => {
@@ -755,7 +728,7 @@ impl<M: Send + 'static> Shared<M> {
 
     fn send_peer(&self, to: UniqueAddress, message: PeerMessage) {
         if let PeerMessage::StaleRoute(routes) = &message {
-            self.stale_routes.fetch_add(routes.len() as u64, Ordering::Relaxed);
+            self.counts.stale_routes.fetch_add(routes.len() as u64, Ordering::Relaxed);
         }
         if to == *self.remoting().self_address() {
             return self.tell_later(Input::FromPeer { node: to, message });
@@ -799,7 +772,7 @@ impl<M: Send + 'static> Shared<M> {
     // --- shards ---
 
     fn start_shard(self: &Arc<Self>, guarded: &mut Guarded<M>, shard: ShardId, generation: Generation) {
-        if let Err(reason) = self.meet(&shard) {
+        if let Err(reason) = self.shards.meet(&shard) {
             // No sender of this version asks for a home of such a shard.
             return tracing::error!(entity_type = %self.name, %shard, %reason, "a shard that the type cannot have was given here");
         }
@@ -937,7 +910,7 @@ impl<M: Send + 'static> Shared<M> {
     /// Ends a message to one incarnation.
     pub(crate) fn drop_direct(&self, message: M, reason: DeadLetterReason) {
         self.remoting().dead_letter(reason, &self.direct_path, "");
-        self.dead_letters.count(clock::now(), reason);
+        self.counts.dead_letters.count(clock::now(), reason);
         undelivered(message, reason);
     }
 
@@ -971,59 +944,6 @@ impl<M: Send + 'static> Shared<M> {
         let (sender, answer) = oneshot::channel();
         control.push(Control::Count(census, sender), 0).ok()?;
         Some(answer)
-    }
-
-    /// The shard of an id, unless it is no id.
-    pub(crate) fn target(&self, id: impl Into<Arc<str>>) -> Result<(EntityId, u32), DeadLetterReason> {
-        let id = EntityId::new(id.into())?;
-        let shard = match &self.shards {
-            ShardNames::Numbered(_) => {
-                let index = catch_unwind(AssertUnwindSafe(|| self.extractor.shard_index(&id)));
-                let index = index.map_err(|_| DeadLetterReason::ExtractorPanicked)?;
-                index.ok_or(DeadLetterReason::InvalidShardId)?
-            }
-            ShardNames::Free(_) => self.meet(&self.place(&id)?)?,
-        };
-        Ok((id, shard))
-    }
-
-    /// The shard that an entity belongs to, by the extractor's word.
-    pub(crate) fn place(&self, id: &EntityId) -> Result<ShardId, DeadLetterReason> {
-        let placed = catch_unwind(AssertUnwindSafe(|| self.extractor.shard_id(id)));
-        placed.unwrap_or(Err(DeadLetterReason::ExtractorPanicked))
-    }
-
-    /// Whether a message that reached a shard is for an entity of it. The built-in extractors need not be asked again.
-    pub(crate) fn is_misplaced(&self, id: &EntityId, shard: &ShardId) -> bool {
-        self.checks_shards && self.place(id).as_ref() != Ok(shard)
-    }
-
-    /// The number of a shard, which is known here from now on.
-    pub(crate) fn meet(&self, shard: &ShardId) -> Result<u32, DeadLetterReason> {
-        if let Some(number) = self.shards.number(shard.as_str()) {
-            return Ok(number);
-        }
-        if self.settings.remember.enabled && !self.settings.remember.store.has_room_for(&self.name, shard) {
-            return Err(DeadLetterReason::InvalidShardId);
-        }
-        let number = self.shards.meet(shard)?;
-        self.routes.grow(number);
-        Ok(number)
-    }
-
-    /// The number of a shard that is known here, by its name.
-    pub(crate) fn number_of(&self, shard: &str) -> Option<u32> {
-        self.shards.number(shard)
-    }
-
-    /// Name of a shard.
-    pub(crate) fn shard(&self, number: u32) -> Option<ShardId> {
-        self.shards.name(number)
-    }
-
-    /// Name of a shard that has a route or had one.
-    fn known_shard(&self, number: u32) -> ShardId {
-        self.shard(number).expect("the table has cells for known shards alone")
     }
 }
 

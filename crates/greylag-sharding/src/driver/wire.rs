@@ -76,9 +76,9 @@ fn shard_of<'a, M: Send + 'static>(
     message: &'a Inbound,
 ) -> Result<(&'a Arc<str>, u32), DeadLetterReason> {
     let name = message.recipient.sub_path.as_ref().ok_or(DeadLetterReason::InvalidShardId)?;
-    let number = match shared.number_of(name) {
+    let number = match shared.shards.number(name) {
         Some(known) => known,
-        None => shared.meet(&ShardId::new(name.clone())?)?,
+        None => shared.shards.meet(&ShardId::new(name.clone())?)?,
     };
     Ok((name, number))
 }
@@ -107,7 +107,7 @@ fn on_frame<M: Send + 'static>(
     let size = payload.len();
     // Straight from an admitted origin: into the shard's inbox, past the machine.
     if header.is_straight()
-        && let Some(cell) = shared.routes.cell(number)
+        && let Some(cell) = shared.shards.routes.cell(number)
         && let Some(Open::Local(local)) = cell.load().as_deref()
         && header.generation == local.generation
         && let Some(origin) = local.admitted(from, header.incarnation)
