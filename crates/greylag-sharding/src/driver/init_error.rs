@@ -1,0 +1,143 @@
+//! Why an entity type is not set up on a node.
+
+use crate::error::{InvalidSetting, InvalidTypeName};
+use crate::ids::EntityTypeName;
+
+/// Why an entity type was not set up. Nothing was started.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InitError {
+    /// The name cannot be an entity type's.
+    #[error(transparent)]
+    InvalidTypeName(#[from] InvalidTypeName),
+    /// A setting makes no sense.
+    #[error(transparent)]
+    InvalidSetting(#[from] InvalidSetting),
+    /// A type of this name is set up already, with other messages.
+    #[error("entity type {name} is initialised already, with another message type")]
+    AlreadyInitialized {
+        /// The name.
+        name: EntityTypeName,
+    },
+    /// A type of this name is set up already, and differs from this one. Nothing of the second was taken.
+    #[error("entity type {name} is initialised already, with another {field}")]
+    Differs {
+        /// The name.
+        name: EntityTypeName,
+        /// In what the two differ.
+        field: &'static str,
+    },
+    /// The type keeps its state in a journal, and sharding was started without one.
+    #[error("entity type {name} is persistent, but sharding was started without stores")]
+    NoStores {
+        /// The name.
+        name: EntityTypeName,
+    },
+    /// The type keeps its state in a state store, and sharding was started without one.
+    #[error("entity type {name} keeps durable states, but sharding was started without a state store")]
+    NoStateStore {
+        /// The name.
+        name: EntityTypeName,
+    },
+    /// A shard that moves would come up empty and look healthy.
+    #[error(
+        "entity type {name} keeps durable states, but only this node reaches the state store; use a shared one, or \
+         set allow_local_journal for a cluster of one node"
+    )]
+    StatesNotShared {
+        /// The name.
+        name: EntityTypeName,
+    },
+    /// A shard that moves would come up empty and look healthy.
+    #[error(
+        "entity type {name} keeps {what} in a store that only this node reaches; use a shared one, or set \
+         allow_local_journal for a cluster of one node"
+    )]
+    JournalNotShared {
+        /// The name.
+        name: EntityTypeName,
+        /// What would be lost with the node: events, or, in mode persistence, homes of shards or snapshots of them.
+        what: &'static str,
+    },
+    /// Homes of shards or remembered entities are to be kept in a journal, and sharding was started without one.
+    #[error(
+        "sharding was started without stores to keep {what} of entity type {name} in; name a journal that every node \
+         reaches, or set {} to \"ddata\"",
+        key_of(what)
+    )]
+    NoCoordinatorJournal {
+        /// The name.
+        name: EntityTypeName,
+        /// What was to be kept there.
+        what: &'static str,
+    },
+    /// The replicator of the coordinators' state did not start.
+    #[error("the replicator for coordinator state did not start: {reason}")]
+    NoReplicator {
+        /// What it said.
+        reason: String,
+    },
+    /// The type's allocation strategy cannot work here.
+    #[error("entity type {name}: {reason}")]
+    Strategy {
+        /// The name.
+        name: EntityTypeName,
+        /// What the strategy said.
+        reason: String,
+    },
+    /// A node of a cluster could not write or read what belongs to the type.
+    #[error("entity type {name} has no codec for its {what}{}", advice(what))]
+    NoCodec {
+        /// The name.
+        name: EntityTypeName,
+        /// What has none: messages, events or states.
+        what: &'static str,
+    },
+    /// The type's shards are to hold leases, and there is no store to keep them in.
+    #[error(
+        "entity type {name} is to hold leases, but the cluster has no store of leases: give its settings a provider, or \
+         leave use_lease empty"
+    )]
+    NoLeases {
+        /// The name.
+        name: EntityTypeName,
+    },
+    /// A daemon process cannot be as it was said.
+    #[error("daemon process {name}: {reason}")]
+    DaemonProcess {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+greylag_core::debug_is_sentence!(InitError);
+
+/// The end of the text of [`InitError::NoCodec`]: how to name the codec that is missing. Messages have a second way, since only
+/// they may stay on the node.
+fn advice(what: &str) -> &'static str {
+    match what {
+        "messages" => "; name one where the type is defined, or say local_only() if no other node is to reach it",
+        _ => "; name one where the type is defined",
+    }
+}
+
+/// The setting by which what is kept in a journal is kept elsewhere.
+fn key_of(what: &str) -> &'static str {
+    match what {
+        "remembered entities" => "remember_entities_store",
+        _ => "state_store_mode",
+    }
+}
+
+/// No entity type of this name was set up on this node.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("entity type {name:?} is not initialised here; these are: {known:?}")]
+pub struct NotStarted {
+    /// The name asked for.
+    pub name: String,
+    /// The types that are set up.
+    pub known: Vec<String>,
+}
+
+greylag_core::debug_is_sentence!(NotStarted);
