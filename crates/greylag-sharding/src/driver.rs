@@ -24,6 +24,7 @@ mod init_error;
 mod inquiries;
 mod inspect;
 mod lease;
+mod letter;
 mod limit;
 mod mailbox;
 mod members;
@@ -46,6 +47,7 @@ mod strategy;
 mod watchable;
 mod watchdog;
 mod wire;
+mod works;
 
 pub use coordinated::CoordinatorMetrics;
 pub use daemon::{DaemonError, DaemonInit, DaemonProcess, DaemonProcesses};

@@ -7,10 +7,8 @@
 //!
 //! Source: sharding §4.
 
-use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::future::poll_fn;
-use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,13 +19,12 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 use greylag_core::{DeadLetterReason, EntityError, Generation, ReplyTo, answer_dropped};
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
 
-use super::blocking::Wanted;
 use super::clock;
 use super::event::Event;
 use super::handlers::Handlers;
 use super::lease::LeaseInUse;
+use super::letter::Letter;
 use super::metrics::Tallied;
 use super::node::Node;
 use super::remember::{LoadError, StoreCalls};
@@ -35,6 +32,7 @@ use super::shared::Shared;
 use super::watchable::Addressed;
 use super::watchdog::Probe;
 use super::wire;
+use super::works::{Works, panic_text};
 use crate::entity::{EntityInit, Failure, FailureCause, TimerKey};
 use crate::entity_type::BoxedEntity;
 use crate::held::{Held, discard};
@@ -46,9 +44,9 @@ use crate::inbox::Inbox;
 use crate::machine::region::Input as RegionInput;
 use crate::machine::shard::{
     Beat, Census, Effect, Ended, Fired, Guess, Input, Notice, Outcome, Overdue, Repeats, STOP_WARN_AFTER, Shard,
-    SlotId, TimerChange, Weigh,
+    SlotId, TimerChange,
 };
-use crate::parcel::{AskTag, Content, Origin, Parcel};
+use crate::parcel::{Content, Parcel};
 use crate::remember::RememberError;
 use crate::remember::starter::Input as StarterInput;
 use crate::start::StartEntityAck;
@@ -86,57 +84,6 @@ pub(crate) enum Control<M> {
     Moved(Vec<EntityId>),
 }
 
-/// A message as the shard's machine carries it.
-enum Letter<M> {
-    /// Came through sharding.
-    User { message: Held<M>, ask: Option<Box<AskTag>>, origin: Option<Arc<Origin>>, size: u32 },
-    /// Came to this incarnation alone.
-    Direct { message: Held<M>, size: u32 },
-    /// No message: the entity is to run, and this told. In order with what came through sharding.
-    Start { reply_to: ReplyTo<StartEntityAck>, ask: Option<Box<AskTag>>, origin: Option<Arc<Origin>>, size: u32 },
-    /// From the entity itself.
-    Own(Held<M>),
-    /// The turn of a timer that repeats.
-    Repeat(TimerKey),
-    /// The result of asynchronous work.
-    Resumption(Held<Resumption<M>>),
-}
-
-impl<M> Letter<M> {
-    /// From the entity itself.
-    fn own(message: M) -> Self {
-        Self::Own(Held::new(message))
-    }
-
-    /// What came through sharding, as it goes on to another shard or to the dead letters.
-    fn into_parcel(self, id: EntityId) -> Option<Parcel<M>> {
-        match self {
-            Self::User { message, ask, origin, size } => {
-                Some(Parcel { id, content: Content::value(message.into_inner()), ask, origin, size })
-            }
-            Self::Start { reply_to, ask, origin, size } => {
-                Some(Parcel { id, content: Content::Start(reply_to), ask, origin, size })
-            }
-            _ => None,
-        }
-    }
-
-    /// A message that an entity took and did not handle. Its asker, if any, waits for the reply token alone.
-    fn given_back(message: M) -> Self {
-        let size = u32::try_from(size_of::<M>()).unwrap_or(u32::MAX);
-        Self::User { message: Held::new(message), ask: None, origin: None, size }
-    }
-}
-
-impl<M> Weigh for Letter<M> {
-    fn weight(&self) -> usize {
-        match self {
-            Self::User { size, .. } | Self::Direct { size, .. } | Self::Start { size, .. } => *size as usize,
-            Self::Own(_) | Self::Repeat(_) | Self::Resumption(_) => 0,
-        }
-    }
-}
-
 /// See the module's description.
 pub(crate) struct ShardTask<M: Send + 'static> {
     shared: Arc<Shared<M>>,
@@ -146,8 +93,7 @@ pub(crate) struct ShardTask<M: Send + 'static> {
     scope: Arc<CtxScope>,
     requests: Requests<M>,
     repeats: Repeats<Held<MakeMessage<M>>>,
-    /// Work of entities, to be cancelled with their incarnation.
-    works: BTreeMap<SlotId, Vec<Begun>>,
+    works: Works,
     handlers: Handlers,
     tallied: Tallied,
     addressed: Addressed,
@@ -165,51 +111,6 @@ pub(crate) struct ShardTask<M: Send + 'static> {
     /// Why the latest start failed, for its asker.
     start_failure: String,
     end: End<M>,
-}
-
-/// Work of an entity that was begun.
-enum Begun {
-    Task(AbortHandle),
-    /// On the blocking pool; given up with this.
-    Blocking(Wanted),
-}
-
-impl Begun {
-    fn is_over(&self) -> bool {
-        match self {
-            Self::Task(task) => task.is_finished(),
-            Self::Blocking(wanted) => wanted.is_over(),
-        }
-    }
-
-    fn cancel(self) {
-        if let Self::Task(task) = self {
-            task.abort();
-        }
-    }
-}
-
-/// Tells a shard what became of a future, also if that is dropped before it is done: whoever waits would wait for good.
-struct Report<R, F: FnOnce(Result<R, String>)>(Option<F>, PhantomData<fn(R)>);
-
-impl<R, F: FnOnce(Result<R, String>)> Report<R, F> {
-    fn new(done: F) -> Self {
-        Self(Some(done), PhantomData)
-    }
-
-    fn tell(mut self, result: Result<R, String>) {
-        if let Some(done) = self.0.take() {
-            done(result);
-        }
-    }
-}
-
-impl<R, F: FnOnce(Result<R, String>)> Drop for Report<R, F> {
-    fn drop(&mut self) {
-        if let Some(done) = self.0.take() {
-            done(Err("its future was dropped before it was done".to_owned()));
-        }
-    }
 }
 
 /// How the shard ends, and what it holds until then.
@@ -259,7 +160,7 @@ impl<M: Send + 'static> ShardTask<M> {
             scope,
             requests: Requests::default(),
             repeats: Repeats::default(),
-            works: BTreeMap::new(),
+            works: Works::default(),
             handlers,
             tallied: Tallied::new(tally),
             addressed,
@@ -936,7 +837,7 @@ impl<M: Send + 'static> ShardTask<M> {
 
     fn cancel(&mut self, slot: SlotId) {
         self.repeats.end(slot);
-        self.works.remove(&slot).into_iter().flatten().for_each(Begun::cancel);
+        self.works.cancel(slot);
     }
 
     // --- requests ---
@@ -948,11 +849,11 @@ impl<M: Send + 'static> ShardTask<M> {
         }
         let requests = std::mem::take(&mut self.requests);
         let suspend = requests.suspend.map(|(work, suspension)| {
-            self.spawn(slot, work, true);
+            self.begin(slot, work, true);
             suspension
         });
         for work in requests.spawn {
-            self.spawn(slot, work, false);
+            self.begin(slot, work, false);
         }
         if let Some(fenced) = requests.fenced {
             self.on_fenced(slot, fenced);
@@ -1015,40 +916,11 @@ impl<M: Send + 'static> ShardTask<M> {
         });
     }
 
-    fn spawn(&mut self, slot: SlotId, work: Work<M>, suspension: bool) {
-        let Some((_, incarnation)) = self.shard.identity(slot) else { return };
-        let control = self.control.clone();
-        let done = move |result: Result<Option<Resumption<M>>, String>| {
-            let told = match result {
-                // An answer was given, and nothing comes back to the entity.
-                Ok(None) => return,
-                Ok(Some(resumption)) => Control::Resumed { slot, incarnation, resumption, suspension },
-                Err(reason) if suspension => Control::Broken { slot, incarnation, reason },
-                Err(reason) => return tracing::debug!(reason, "work of an entity ended without a result"),
-            };
-            control.push_anyway(told);
-        };
-        let node = &self.shared.node;
-        let begun = match work {
-            Work::Future(future) => {
-                let report = Report::new(done);
-                let task = node.runtime.spawn(async move {
-                    report.tell(AssertUnwindSafe(future).catch_unwind().await.map_err(|panic| panic_text(&*panic)));
-                });
-                Begun::Task(task.abort_handle())
-            }
-            Work::Blocking(run) => {
-                let (runs, run) = (node.running.begin(), Held::new(run));
-                Begun::Blocking(node.blocking.run(move || {
-                    // Nothing cancels it once it has begun, not even the end of its shard.
-                    let _until_it_ends = runs;
-                    done(catch_unwind(AssertUnwindSafe(run.into_inner())).map_err(|panic| panic_text(&*panic)));
-                }))
-            }
-        };
-        let works = self.works.entry(slot).or_default();
-        works.retain(|work| !work.is_over());
-        works.push(begun);
+    fn begin(&mut self, slot: SlotId, work: Work<M>, suspension: bool) {
+        if let Some((_, incarnation)) = self.shard.identity(slot) {
+            let (node, control) = (&self.shared.node, self.control.clone());
+            self.works.begin(node, control, (slot, incarnation), (work, suspension));
+        }
     }
 }
 
@@ -1058,9 +930,4 @@ async fn sleep_on<M>(node: &Node, control: &Inbox<Control<M>>, controls: &mut Ve
         () = node.awake() => {}
         () = poll_fn(|cx| control.poll_take(cx, controls)) => {}
     }
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "unknown panic".to_owned())
 }
