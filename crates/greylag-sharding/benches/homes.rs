@@ -148,7 +148,7 @@ async fn bytes_of_homes(seed: &NodeAddress, shards: u32) -> f64 {
     allocated_bytes() - before
 }
 
-/// What this process has allocated and not freed.
+/// Bytes that this process has allocated and not freed: live memory, whatever the allocator keeps for later.
 fn allocated_bytes() -> f64 {
     let stats = ALLOCATOR.stats();
     stats.bytes_allocated as f64 - stats.bytes_deallocated as f64

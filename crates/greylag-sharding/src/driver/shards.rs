@@ -18,7 +18,8 @@ use crate::settings::ShardingSettings;
 pub(crate) struct Shards<T> {
     extractor: Arc<dyn Extractor>,
     names: ShardNames,
-    /// What each message is compared with when its shard takes it: the extractor is the program's own.
+    /// Whether a shard asks the extractor again about each message that it takes: an extractor of the program's own may
+    /// change its mind, and a built-in one cannot.
     is_checked: bool,
     /// Of a type that remembers its entities: what has to have room for the name of a shard.
     remembered: Option<(EntityTypeName, RememberStore)>,

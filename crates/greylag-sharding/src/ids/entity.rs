@@ -19,7 +19,7 @@ pub struct EntityId(Text);
 
 #[derive(Clone, PartialEq, Eq)]
 enum Text {
-    /// What follows the text is zero, so that equal texts are equal values.
+    /// The text, padded with zero bytes, so that two values with equal texts are equal by their bytes.
     Short {
         length: u8,
         bytes: [u8; SHORT],

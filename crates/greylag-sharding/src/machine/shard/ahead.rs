@@ -38,8 +38,9 @@ impl<E, P: Weigh> Shard<E, P> {
     /// Delivers a message to an entity that handles it at once, and tells where that is. `None`: nothing was done, and the
     /// message is an [`Input::Deliver`](super::Input::Deliver).
     ///
-    /// This is what most messages are, and the input and the effect that it spares them hold a message each. No effect
-    /// follows: an entity that is active and used keeps others from their place no more than before.
+    /// Most messages are for an idle entity. Delivered here, such a message is not moved into an input and an effect, each of
+    /// which would hold it once. No effect follows: an entity that is active and used keeps other entities from their place no
+    /// more than before.
     pub fn deliver_at_once(&mut self, now: Instant, (id, guess): (&EntityId, Guess), activity: bool) -> Option<SlotId> {
         let at = self.table.find_guessed(id, guess)?;
         if !self.table.get(at).is_idle() || !self.turns.may_run_at_once(at, self.settings.entity_throughput) {
