@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use greylag_core::Generation;
-use greylag_delivery::sharding_consumer::ShardingConsumerSettings;
-use greylag_delivery::sharding_producer::{Input as ShopInput, ShardingProducerSettings};
+use greylag_delivery::machine::sharding_consumer::ShardingConsumerSettings;
+use greylag_delivery::machine::sharding_producer::{Input as ShopInput, ShardingProducerSettings};
 use greylag_delivery::{ControllerRef, DeliverySettings, ProducerStopped, UpstreamMessage};
 use greylag_persistence::{Incarnation, StoreCall};
 use greylag_sharding::ids::ShardId;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::dedupe::Dedupe;
 use crate::ids::{MessageId, SeqNr, StreamId};
-use crate::sharding_consumer::DeliveryHandle;
+use crate::machine::sharding_consumer::DeliveryHandle;
 
 /// What the application has done with its deliveries since its controller last looked.
 pub(crate) enum Outcome {
@@ -193,8 +193,8 @@ impl fmt::Debug for ConfirmHandle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::consumer_link::DeliveryKey;
     use crate::ids::ProducerId;
+    use crate::machine::consumer_link::DeliveryKey;
 
     fn handle(total: u64) -> DeliveryHandle {
         let id = MessageId { producer_id: ProducerId::new("p").unwrap(), stream_id: StreamId(1), seq_nr: SeqNr(total) };

@@ -68,8 +68,8 @@
 //! # What is where
 //!
 //! The protocol is four machines, usable and tested without anything else: the two ends of a link
-//! ([`producer_link`], [`consumer_link`]), and the controllers that spread links over entities
-//! ([`sharding_producer`], [`sharding_consumer`]). Without the feature `sharding` the crate is these.
+//! ([`machine::producer_link`], [`machine::consumer_link`]), and the controllers that spread links over entities
+//! ([`machine::sharding_producer`], [`machine::sharding_consumer`]). Without the feature `sharding` the crate is these.
 //! With it come [`ShardingProducer`] and entities that take deliveries ([`DeliveryEntity`]); with
 //! `persistence` also [`event_sourced_with_delivery`].
 //!
@@ -87,10 +87,8 @@
 //!
 //! Source: delivery §5.
 
-pub mod consumer_link;
 #[cfg(feature = "sharding")]
 mod counters;
-mod deadlines;
 mod dedupe;
 #[cfg(feature = "sharding")]
 mod delivery;
@@ -101,14 +99,12 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod ids;
+pub mod machine;
 mod message;
 #[cfg(feature = "sharding")]
 mod payload;
-pub mod producer_link;
 pub mod queue;
 mod settings;
-pub mod sharding_consumer;
-pub mod sharding_producer;
 #[cfg(feature = "sharding")]
 mod wire;
 #[cfg(feature = "sharding")]
@@ -128,10 +124,10 @@ pub use driver::{
 pub use driver::{DeliveryCommand, DeliveryEffects, EventSourcedProducerQueue, event_sourced_with_delivery};
 pub use error::{SendError, StartError, Undelivered};
 pub use ids::{ControllerRef, Epoch, InvalidProducerId, MessageId, ProducerId, ProducerIdentity, SeqNr, StreamId};
+pub use machine::sharding_producer::ProducerStats;
 pub use message::{BatchHeader, Frame, ProducerStopped, SequencedBatch, SequencedMessage, Upstream, UpstreamMessage};
 #[cfg(feature = "sharding")]
 pub use payload::Payload;
 pub use settings::{ConsumerSettings, DeliverySettings, ProducerSettings, SettingsError, ShardingSettings};
-pub use sharding_producer::ProducerStats;
 #[cfg(feature = "sharding")]
 pub use with_delivery::{DeliveryCodec, NoBypass, Protocol, WithDelivery};

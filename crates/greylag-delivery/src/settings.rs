@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
-use crate::consumer_link::{ConsumerLinkSettings, PoisonPolicy};
 use crate::ids::ProducerIdentity;
-use crate::producer_link::{LinkMode, ProducerLinkSettings};
-use crate::sharding_consumer::ShardingConsumerSettings;
-use crate::sharding_producer::ShardingProducerSettings;
+use crate::machine::consumer_link::{ConsumerLinkSettings, PoisonPolicy};
+use crate::machine::producer_link::{LinkMode, ProducerLinkSettings};
+use crate::machine::sharding_consumer::ShardingConsumerSettings;
+use crate::machine::sharding_producer::ShardingProducerSettings;
 
 /// The settings of delivery; section `delivery.*` of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]

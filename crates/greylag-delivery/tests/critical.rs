@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use greylag_codec::json;
 use greylag_core::{Registry, ReplyTo};
-use greylag_delivery::producer_link::Frames;
-use greylag_delivery::sharding_consumer::{self, ShardingConsumer};
-use greylag_delivery::sharding_producer::{self, ShardingProducer as ProducerMachine};
+use greylag_delivery::machine::producer_link::Frames;
+use greylag_delivery::machine::sharding_consumer::{self, ShardingConsumer};
+use greylag_delivery::machine::sharding_producer::{self, ShardingProducer as ProducerMachine};
 use greylag_delivery::{
     ConsumerDelivery, ControllerRef, Dedupe, DeliveryCommand, DeliveryEffects, DeliverySettings, Epoch, ProducerId,
     ProducerIdentity, SendError, SequencedBatch, ShardingProducer, StreamId, Upstream, UpstreamMessage, WithDelivery,

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use greylag_codec::json;
 use greylag_core::EntityError;
-use greylag_delivery::sharding_consumer::DeliveryHandle;
+use greylag_delivery::machine::sharding_consumer::DeliveryHandle;
 use greylag_delivery::{Dedupe, MessageId, SeqNr, StreamId};
 use greylag_persistence::{
     Ctx, Effect, EventCodecs, EventSourced, EventSourcedSettings, Mark, Persisted, PersistenceId, Signal,

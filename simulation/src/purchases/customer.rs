@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use greylag_core::Generation;
-use greylag_delivery::producer_link::Frames;
-use greylag_delivery::sharding_consumer::{DeliveryHandle, Effect, Input, ShardingConsumer, ShardingConsumerSettings};
+use greylag_delivery::machine::producer_link::Frames;
+use greylag_delivery::machine::sharding_consumer::{
+    DeliveryHandle, Effect, Input, ShardingConsumer, ShardingConsumerSettings,
+};
 use greylag_delivery::{ControllerRef, Epoch, ProducerStopped, SequencedBatch, Upstream};
 use greylag_persistence::{
     Action, EntityCore, EntityInit, Incarnation, Input as CoreInput, PhaseName, StoreAnswer, StoreCall,

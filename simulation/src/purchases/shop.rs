@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greylag_delivery::producer_link::Frames;
-use greylag_delivery::sharding_producer::{Effect, Input, ShardingProducer};
+use greylag_delivery::machine::producer_link::Frames;
+use greylag_delivery::machine::sharding_producer::{Effect, Input, ShardingProducer};
 use greylag_delivery::{Epoch, ProducerId, ProducerIdentity, SequencedBatch, StreamId};
 use greylag_sharding::ids::ShardId;
 use greylag_sharding::machine::region::{RegionEvent, RegionState, Route};

@@ -16,11 +16,11 @@ use greylag_transport::{Destination, Envelope, Recipient};
 use crate::counters::DeliveryCounters;
 use crate::delivery::{Delivery, Outcome, Outcomes};
 use crate::ids::ControllerRef;
+use crate::machine::producer_link::Frames;
+use crate::machine::sharding_consumer::{DeliveryHandle, Effect, Input, ShardingConsumer, ShardingConsumerSettings};
 use crate::message::UpstreamMessage;
 use crate::payload::Payload;
-use crate::producer_link::Frames;
 use crate::settings::{DeliverySettings, SettingsError};
-use crate::sharding_consumer::{DeliveryHandle, Effect, Input, ShardingConsumer, ShardingConsumerSettings};
 use crate::wire;
 use crate::with_delivery::{ProtocolMessage, WithDelivery};
 

@@ -13,7 +13,7 @@ use greylag_sharding::{Ctx, EntityInit, EntityKey, EntityType, Failure, Signal};
 use super::consumer::{ConsumerDelivery, Controller, changed};
 use crate::dedupe::Dedupe;
 use crate::delivery::Delivery;
-use crate::sharding_consumer::Input;
+use crate::machine::sharding_consumer::Input;
 use crate::with_delivery::{Protocol, ProtocolMessage, WithDelivery};
 
 /// An entity that takes deliveries of `T`.

@@ -30,7 +30,7 @@ use super::entity::is_activity;
 use crate::dedupe::Dedupe;
 use crate::delivery::{Delivery, Outcome, Outcomes};
 use crate::ids::{MessageId, SeqNr, StreamId};
-use crate::sharding_consumer::Input;
+use crate::machine::sharding_consumer::Input;
 use crate::with_delivery::{Protocol, ProtocolMessage, WithDelivery};
 
 /// The command type of an event-sourced behaviour under delivery.

@@ -18,11 +18,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::region::{Downstream, RouteNews, news};
 use crate::error::{SendError, StartError, Undelivered};
 use crate::ids::{Epoch, ProducerId, ProducerIdentity, SeqNr, StreamId};
+use crate::machine::producer_link::Frames;
+use crate::machine::sharding_producer::{Effect, Input, ProducerStats, ShardingProducer as Machine};
 use crate::message::{SequencedBatch, UpstreamMessage};
 use crate::payload::Payload;
-use crate::producer_link::Frames;
 use crate::settings::DeliverySettings;
-use crate::sharding_producer::{Effect, Input, ProducerStats, ShardingProducer as Machine};
 use crate::wire;
 use crate::with_delivery::WithDelivery;
 

@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use greylag_delivery::consumer_link::{self, ConsumerLink, ConsumerLinkSettings, DeliveryKey};
-use greylag_delivery::producer_link::{self, Frames, LinkMode, ProducerLink};
+use greylag_delivery::machine::consumer_link::{self, ConsumerLink, ConsumerLinkSettings, DeliveryKey};
+use greylag_delivery::machine::producer_link::{self, Frames, LinkMode, ProducerLink};
 use greylag_delivery::{
     BatchHeader, ControllerRef, Dedupe, DeliverySettings, Epoch, ProducerId, ProducerIdentity, SeqNr, SequencedMessage,
     StreamId, Upstream, Watermarks,

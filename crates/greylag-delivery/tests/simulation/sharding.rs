@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
-use greylag_delivery::producer_link::Frames;
-use greylag_delivery::sharding_consumer::{self, DeliveryHandle, ShardingConsumer, ShardingConsumerSettings};
-use greylag_delivery::sharding_producer::{self, ShardingProducer, ShardingProducerSettings};
+use greylag_delivery::machine::producer_link::Frames;
+use greylag_delivery::machine::sharding_consumer::{self, DeliveryHandle, ShardingConsumer, ShardingConsumerSettings};
+use greylag_delivery::machine::sharding_producer::{self, ShardingProducer, ShardingProducerSettings};
 use greylag_delivery::{
     ControllerRef, Dedupe, DeliverySettings, Epoch, MessageId, ProducerId, ProducerIdentity, SequencedBatch, StreamId,
     UpstreamMessage,

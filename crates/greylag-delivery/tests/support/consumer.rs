@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use greylag_delivery::consumer_link::{ConsumerLink, DeliveryKey, Effect, Input};
-use greylag_delivery::producer_link::{Frames, LinkMode};
+use greylag_delivery::machine::consumer_link::{ConsumerLink, DeliveryKey, Effect, Input};
+use greylag_delivery::machine::producer_link::{Frames, LinkMode};
 use greylag_delivery::{
     BatchHeader, Dedupe, DeliverySettings, Epoch, Frame, ProducerId, SeqNr, SequencedMessage, StreamId, Watermarks,
 };

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use greylag_delivery::producer_link::{Effect, Frames, Input, LinkMode, ProducerLink};
+use greylag_delivery::machine::producer_link::{Effect, Frames, Input, LinkMode, ProducerLink};
 use greylag_delivery::{DeliverySettings, Epoch, ProducerId, ProducerIdentity, SeqNr, SequencedMessage, StreamId};
 use greylag_testkit::transcript::Case;
 

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greylag_delivery::producer_link::Frames;
-use greylag_delivery::sharding_consumer::{self, DeliveryHandle, ShardingConsumer};
-use greylag_delivery::sharding_producer::{self, ShardingProducer};
+use greylag_delivery::machine::producer_link::Frames;
+use greylag_delivery::machine::sharding_consumer::{self, DeliveryHandle, ShardingConsumer};
+use greylag_delivery::machine::sharding_producer::{self, ShardingProducer};
 use greylag_delivery::{
     BatchHeader, ControllerRef, DeliverySettings, Epoch, ProducerId, ProducerIdentity, ProducerStopped, SequencedBatch,
     StreamId, UpstreamMessage,

@@ -1,6 +1,6 @@
 //! `delivery.*`. Source: delivery §8.
 
-use greylag_delivery::consumer_link::PoisonPolicy;
+use greylag_delivery::machine::consumer_link::PoisonPolicy;
 
 use super::Key;
 use crate::config::given::words;

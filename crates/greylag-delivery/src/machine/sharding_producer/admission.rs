@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use super::{Accepted, Effect, OutState, ShardingProducer, ShardingProducerSettings};
 use crate::ids::SeqNr;
-use crate::producer_link::{self, Frames};
+use crate::machine::producer_link::{self, Frames};
 
 /// A sender that waits for room.
 #[derive(Debug, Clone)]

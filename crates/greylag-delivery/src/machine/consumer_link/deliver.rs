@@ -9,8 +9,8 @@ use super::{
     PoisonPolicy,
 };
 use crate::dedupe::Watermarks;
+use crate::machine::producer_link::Frames;
 use crate::message::SequencedMessage;
-use crate::producer_link::Frames;
 
 /// What a prefix of confirmed messages asks to be told upstream.
 #[derive(Default)]

@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 
-use crate::deadlines::{Armed, Deadlines};
 use crate::ids::{ControllerRef, Epoch, ProducerIdentity, SeqNr};
+use crate::machine::deadlines::{Armed, Deadlines};
+use crate::machine::producer_link::{self, Frames, LinkMode, ProducerLink, ProducerLinkSettings};
 use crate::message::{BatchHeader, ProducerStopped, SequencedMessage, UpstreamMessage};
-use crate::producer_link::{self, Frames, LinkMode, ProducerLink, ProducerLinkSettings};
 use admission::{Admission, Waiter};
 use contiguous::Contiguous;
 

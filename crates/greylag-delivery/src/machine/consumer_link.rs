@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 use crate::dedupe::{Dedupe, Watermarks};
 use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
+use crate::machine::producer_link::Frames;
 use crate::message::{BatchHeader, SequencedMessage, Upstream};
-use crate::producer_link::Frames;
 
 /// What becomes of a message whose attempts are used up. Source: delivery §9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

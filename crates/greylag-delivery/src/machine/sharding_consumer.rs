@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 
-use crate::consumer_link::{self, ConsumerLink, ConsumerLinkSettings, DeliveryKey};
-use crate::deadlines::{Armed, Deadlines};
 use crate::dedupe::{Dedupe, Watermarks};
 use crate::ids::{ControllerRef, Epoch, MessageId, ProducerId, StreamId};
+use crate::machine::consumer_link::{self, ConsumerLink, ConsumerLinkSettings, DeliveryKey};
+use crate::machine::deadlines::{Armed, Deadlines};
+use crate::machine::producer_link::Frames;
 use crate::message::{ProducerStopped, SequencedBatch, Upstream};
-use crate::producer_link::Frames;
 
 /// What the controller needs to know when it is made.
 #[derive(Debug, Clone, PartialEq, Eq)]

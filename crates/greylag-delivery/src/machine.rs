@@ -1,0 +1,16 @@
+//! The protocols of delivery as pure machines: inputs in, effects out, no clock, no tasks, no I/O.
+//!
+//! ```text
+//! sharding_producer ─┬─▶ producer_link ═══ frames ═══▶ consumer_link ◀─┬─ sharding_consumer
+//!   one per type     │       ◀═══ requests, acks ═══                   │    one per entity
+//!   and node         └─▶ … one link per entity          one per stream └─▶ …
+//! ```
+//!
+//! Each has `handle(now, input, &mut out)` and `next_deadline()`; drivers carry the effects out in their order.
+//! Source: delivery §10.
+
+pub mod consumer_link;
+pub(crate) mod deadlines;
+pub mod producer_link;
+pub mod sharding_consumer;
+pub mod sharding_producer;
