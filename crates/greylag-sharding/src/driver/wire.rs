@@ -185,3 +185,6 @@ fn read_content<M: Send + 'static>(
     }
     decode(shared, codec, manifest, payload, asker).map(Content::value)
 }
+
+#[cfg(test)]
+mod tests;
