@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::dedupe::{Dedupe, Watermarks};
-use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
+use crate::ids::{ControllerRef, Epoch, MessageId, ProducerId, SeqNr, StreamId};
 use crate::machine::producer_link::Frames;
 use crate::message::{BatchHeader, SequencedMessage, Upstream};
 
@@ -116,10 +116,8 @@ pub enum Effect<P> {
     Deliver {
         /// Which attempt at which delivery.
         key: DeliveryKey,
-        /// The stream of the message.
-        stream: StreamId,
-        /// Its number there.
-        total: SeqNr,
+        /// The message.
+        id: MessageId,
         /// Its content.
         parts: Frames<P>,
     },
@@ -133,18 +131,11 @@ pub enum Effect<P> {
         message: Upstream,
     },
     /// A message that was processed before came again; it is confirmed and not delivered.
-    Suppressed {
-        /// The stream of the message.
-        stream: StreamId,
-        /// Its number there.
-        total: SeqNr,
-    },
+    Suppressed(MessageId),
     /// The attempts at a message are used up.
     Poisoned {
-        /// The stream of the message.
-        stream: StreamId,
-        /// Its number there.
-        total: SeqNr,
+        /// The message.
+        id: MessageId,
         /// How many attempts there were.
         attempts: u32,
     },
@@ -193,6 +184,7 @@ enum Replaced {
 #[derive(Debug, Clone)]
 struct Producer {
     sender: Sender,
+    producer_id: ProducerId,
     stream: StreamId,
     ordered: bool,
 }
@@ -210,6 +202,7 @@ enum DeliveryState {
 struct Outstanding<P> {
     number: u64,
     last_seq: u64,
+    producer_id: ProducerId,
     stream: StreamId,
     ordered: bool,
     total: SeqNr,
@@ -218,6 +211,12 @@ struct Outstanding<P> {
     attempt: u32,
     state: DeliveryState,
     parts: Frames<P>,
+}
+
+impl<P> Outstanding<P> {
+    fn id(&self) -> MessageId {
+        MessageId { producer_id: self.producer_id.clone(), stream_id: self.stream, seq_nr: self.total }
+    }
 }
 
 /// The chunks of a message so far.

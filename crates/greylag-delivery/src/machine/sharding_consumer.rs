@@ -369,21 +369,15 @@ impl<P: Clone> ShardingConsumer<P> {
     fn tell(&mut self, now: Instant, index: usize, input: consumer_link::Input<P>, out: &mut Vec<Effect<P>>) {
         let stream = &mut self.streams[index];
         stream.link.handle(now, input, &mut self.watermarks, &mut self.scratch);
-        let message =
-            |stream: &Stream<P>, stream_id, seq_nr| MessageId { producer_id: stream.key.1.clone(), stream_id, seq_nr };
         for effect in self.scratch.drain(..) {
             match effect {
-                consumer_link::Effect::Deliver { key, stream: id, total, parts } => {
-                    let handle = DeliveryHandle { id: message(stream, id, total), link: stream.number, key };
+                consumer_link::Effect::Deliver { key, id, parts } => {
+                    let handle = DeliveryHandle { id, link: stream.number, key };
                     out.push(Effect::Deliver { handle, parts });
                 }
                 consumer_link::Effect::Reply { to, epoch, message } => out.push(Effect::Reply { to, epoch, message }),
-                consumer_link::Effect::Suppressed { stream: id, total } => {
-                    out.push(Effect::Suppressed(message(stream, id, total)));
-                }
-                consumer_link::Effect::Poisoned { stream: id, total, attempts } => {
-                    out.push(Effect::Poisoned { id: message(stream, id, total), attempts });
-                }
+                consumer_link::Effect::Suppressed(id) => out.push(Effect::Suppressed(id)),
+                consumer_link::Effect::Poisoned { id, attempts } => out.push(Effect::Poisoned { id, attempts }),
                 consumer_link::Effect::Stopped => {}
             }
         }

@@ -297,7 +297,8 @@ impl Simulation {
         }
         for effect in effects {
             match effect {
-                consumer_link::Effect::Deliver { key, total, parts, .. } => {
+                consumer_link::Effect::Deliver { key, id, parts } => {
+                    let total = id.seq_nr;
                     let chunks = match parts {
                         Frames::Whole(_) => 1,
                         Frames::Chunks(parts) => parts.len(),

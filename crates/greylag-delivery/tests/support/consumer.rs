@@ -104,7 +104,8 @@ impl ConsumerWorld {
         let at = seconds(self.now.duration_since(self.start));
         for effect in effects {
             let text = match effect {
-                Effect::Deliver { key, total, parts, .. } => {
+                Effect::Deliver { key, id, parts } => {
+                    let total = id.seq_nr;
                     self.handed.insert(total, key);
                     let chunks = match parts {
                         Frames::Whole(_) => String::new(),
@@ -117,8 +118,8 @@ impl ConsumerWorld {
                     let epoch = epoch.filter(|epoch| epoch.0 != 1).map_or(String::new(), |epoch| format!("/{epoch}"));
                     format!("to {}{epoch} {}", to.path, upstream(&message))
                 }
-                Effect::Suppressed { total, .. } => format!("suppressed {total}"),
-                Effect::Poisoned { total, attempts, .. } => format!("poisoned {total} after {attempts}"),
+                Effect::Suppressed(id) => format!("suppressed {}", id.seq_nr),
+                Effect::Poisoned { id, attempts } => format!("poisoned {} after {attempts}", id.seq_nr),
                 Effect::Stopped => "stopped".to_owned(),
             };
             let _ = writeln!(output, "{at} {text}");

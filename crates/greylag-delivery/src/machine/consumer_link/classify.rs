@@ -151,7 +151,12 @@ impl<P: Clone> ConsumerLink<P> {
             Replaced::ByFirst(displaced) => *displaced != sender,
             Replaced::ByRegistration(controller) => *controller != sender.controller,
         });
-        self.producer = Some(Producer { sender, stream: header.stream_id, ordered: header.ordered });
+        self.producer = Some(Producer {
+            sender,
+            producer_id: header.producer_id.clone(),
+            stream: header.stream_id,
+            ordered: header.ordered,
+        });
         watermarks.switch(now, header.stream_id, header.epoch);
         let before = message.frame.seq_nr - 1;
         self.clear_buffer(before);

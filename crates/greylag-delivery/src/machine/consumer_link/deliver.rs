@@ -88,6 +88,7 @@ impl<P: Clone> ConsumerLink<P> {
         let delivery = Outstanding {
             number: self.next_number,
             last_seq: seq_nr,
+            producer_id: producer.producer_id.clone(),
             stream: producer.stream,
             ordered: producer.ordered,
             total,
@@ -122,17 +123,16 @@ impl<P: Clone> ConsumerLink<P> {
         out: &mut Vec<Effect<P>>,
     ) {
         let delivery = &mut self.outstanding[index];
-        let (stream, total) = (delivery.stream, delivery.total);
-        if delivery.ordered && total <= watermarks.confirmed(stream) {
+        if delivery.ordered && delivery.total <= watermarks.confirmed(delivery.stream) {
             delivery.state = DeliveryState::Confirmed;
             self.unconfirmed -= 1;
-            out.push(Effect::Suppressed { stream, total });
+            out.push(Effect::Suppressed(delivery.id()));
             return;
         }
         delivery.attempt = delivery.attempt.saturating_add(1);
         delivery.state = DeliveryState::Handed { since: now };
         let key = DeliveryKey { number: delivery.number, attempt: delivery.attempt };
-        out.push(Effect::Deliver { key, stream, total, parts: delivery.parts.clone() });
+        out.push(Effect::Deliver { key, id: delivery.id(), parts: delivery.parts.clone() });
     }
 
     pub(super) fn on_confirm(
@@ -217,7 +217,7 @@ impl<P: Clone> ConsumerLink<P> {
             delivery.state = DeliveryState::Waiting { until: now + pause };
             return;
         }
-        out.push(Effect::Poisoned { stream: delivery.stream, total: delivery.total, attempts: delivery.attempt });
+        out.push(Effect::Poisoned { id: delivery.id(), attempts: delivery.attempt });
         match self.settings.on_poisoned {
             PoisonPolicy::DeadLetter => {
                 delivery.state = DeliveryState::Confirmed;
