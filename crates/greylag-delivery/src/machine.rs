@@ -6,6 +6,8 @@
 //!   and node         └─▶ … one link per entity          one per stream └─▶ …
 //! ```
 //!
+//! Every producer controller has a [`storing`] machine besides: through it a message comes out stored.
+//!
 //! Each has `handle(now, input, &mut out)` and `next_deadline()`; drivers carry the effects out in their order.
 //! Source: delivery §10.
 
@@ -14,3 +16,4 @@ pub(crate) mod deadlines;
 pub mod producer_link;
 pub mod sharding_consumer;
 pub mod sharding_producer;
+pub mod storing;

@@ -1,6 +1,6 @@
 //! Every setting of the crate, with its default and its meaning.
 //!
-//! Source: delivery §8. Settings of work pulling and of durable queues come with them.
+//! Source: delivery §8.
 
 use std::time::Duration;
 
@@ -9,6 +9,8 @@ use crate::machine::consumer_link::{ConsumerLinkSettings, PoisonPolicy};
 use crate::machine::producer_link::{LinkMode, ProducerLinkSettings};
 use crate::machine::sharding_consumer::ShardingConsumerSettings;
 use crate::machine::sharding_producer::ShardingProducerSettings;
+use crate::machine::storing::StoringSettings;
+use crate::queue::EventSourcedQueueSettings;
 
 /// The settings of delivery; section `delivery.*` of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +52,18 @@ pub struct ProducerSettings {
     pub resend_first_unconfirmed_idle_timeout: Duration,
     /// How long a producer whose last handle is gone goes on delivering. Default 10 s.
     pub drain_on_drop: Duration,
+    /// A durable queue that gives no answer for so long is asked again, with the identical batch. Default 3 s.
+    pub durable_queue_request_timeout: Duration,
+    /// Attempts at one batch before its messages are given up and the queue is opened anew; at least 1. Default 10.
+    pub durable_queue_retry_attempts: u32,
+    /// Messages that one append to the durable queue takes; at least 1. Default 512.
+    pub durable_queue_max_batch: usize,
+    /// Bytes that one append to the durable queue takes; a larger message is stored alone. Default 4 MiB.
+    pub durable_queue_max_batch_bytes: usize,
+    /// Confirmed messages after which their confirmations are written to the durable queue; at least 1. Default 100.
+    pub confirm_flush_count: usize,
+    /// Time after which confirmations are written to the durable queue, however few. Default 100 ms.
+    pub confirm_flush_interval: Duration,
 }
 
 impl Default for ProducerSettings {
@@ -59,6 +73,12 @@ impl Default for ProducerSettings {
             resend_first_interval: Duration::from_secs(1),
             resend_first_unconfirmed_idle_timeout: Duration::from_secs(10),
             drain_on_drop: Duration::from_secs(10),
+            durable_queue_request_timeout: Duration::from_secs(3),
+            durable_queue_retry_attempts: 10,
+            durable_queue_max_batch: 512,
+            durable_queue_max_batch_bytes: 4 << 20,
+            confirm_flush_count: 100,
+            confirm_flush_interval: Duration::from_millis(100),
         }
     }
 }
@@ -193,6 +213,19 @@ impl DeliverySettings {
                 "producer.resend_first_unconfirmed_idle_timeout",
                 "must be at least resend_first_interval",
             ),
+            (
+                !producer.durable_queue_request_timeout.is_zero(),
+                "producer.durable_queue_request_timeout",
+                "must not be zero",
+            ),
+            (producer.durable_queue_retry_attempts >= 1, "producer.durable_queue_retry_attempts", "must be at least 1"),
+            (producer.durable_queue_max_batch >= 1, "producer.durable_queue_max_batch", "must be at least 1"),
+            (
+                producer.durable_queue_max_batch_bytes >= 1,
+                "producer.durable_queue_max_batch_bytes",
+                "must be at least 1",
+            ),
+            (producer.confirm_flush_count >= 1, "producer.confirm_flush_count", "must be at least 1"),
             (sharding.buffer_size >= 10, "sharding.producer.buffer_size", "must be at least 10"),
             (
                 (1..=sharding.buffer_size).contains(&sharding.buffer_size_per_entity),
@@ -235,6 +268,22 @@ impl DeliverySettings {
             epoch: identity.epoch,
             resend_first_interval: self.producer.resend_first_interval,
             resend_first_unconfirmed_idle_timeout: self.producer.resend_first_unconfirmed_idle_timeout,
+        }
+    }
+
+    /// How a durable producer uses its queue.
+    pub fn storing(&self) -> StoringSettings {
+        let producer = &self.producer;
+        let queue = EventSourcedQueueSettings::default();
+        StoringSettings {
+            request_timeout: producer.durable_queue_request_timeout,
+            retry_attempts: producer.durable_queue_retry_attempts,
+            max_batch: producer.durable_queue_max_batch,
+            max_batch_bytes: producer.durable_queue_max_batch_bytes,
+            confirm_flush_count: producer.confirm_flush_count,
+            confirm_flush_interval: producer.confirm_flush_interval,
+            restart_min_backoff: queue.restart_min_backoff,
+            restart_max_backoff: queue.restart_max_backoff,
         }
     }
 
@@ -305,5 +354,16 @@ mod tests {
             "sharding.consumer.consumer_idle_after"
         );
         assert_eq!(refused(|s| s.dedupe_streams_max = 10), "dedupe_streams_max");
+        let producer = |change: fn(&mut ProducerSettings)| {
+            let mut settings = DeliverySettings::default();
+            change(&mut settings.producer);
+            settings.validate().unwrap_err().field.strip_prefix("producer.").unwrap()
+        };
+        let request_timeout = producer(|p| p.durable_queue_request_timeout = Duration::ZERO);
+        assert_eq!(request_timeout, "durable_queue_request_timeout");
+        assert_eq!(producer(|p| p.durable_queue_retry_attempts = 0), "durable_queue_retry_attempts");
+        assert_eq!(producer(|p| p.durable_queue_max_batch = 0), "durable_queue_max_batch");
+        assert_eq!(producer(|p| p.durable_queue_max_batch_bytes = 0), "durable_queue_max_batch_bytes");
+        assert_eq!(producer(|p| p.confirm_flush_count = 0), "confirm_flush_count");
     }
 }

@@ -1,7 +1,7 @@
 //! The link machines against the scenarios of the specification, as plain text.
 //!
-//! The first case of a file says what is looked at: one side of a link (`producer`, `consumer`), or
-//! the controllers of sharding (`sharding-producer`, `sharding-consumer`).
+//! The first case of a file says what is looked at: one side of a link (`producer`, `consumer`), the
+//! controllers of sharding (`sharding-producer`, `sharding-consumer`), or what a producer stores (`storing`).
 
 mod support;
 
@@ -9,6 +9,7 @@ use greylag_testkit::transcript::{self, Case};
 use support::consumer::ConsumerWorld;
 use support::producer::ProducerWorld;
 use support::sharding::{ShardingConsumerWorld, ShardingProducerWorld};
+use support::storing::StoringWorld;
 
 enum World {
     Nothing,
@@ -16,6 +17,7 @@ enum World {
     Consumer(Box<ConsumerWorld>),
     ShardingProducer(Box<ShardingProducerWorld>),
     ShardingConsumer(Box<ShardingConsumerWorld>),
+    Storing(Box<StoringWorld>),
 }
 
 impl World {
@@ -25,6 +27,8 @@ impl World {
             ("consumer", _) => *self = Self::Consumer(Box::new(ConsumerWorld::new(case))),
             ("sharding-producer", _) => *self = Self::ShardingProducer(Box::new(ShardingProducerWorld::new(case))),
             ("sharding-consumer", _) => *self = Self::ShardingConsumer(Box::new(ShardingConsumerWorld::new(case))),
+            ("storing", _) => *self = Self::Storing(Box::new(StoringWorld::new(case))),
+            (_, Self::Storing(world)) => return world.run(case),
             (_, Self::ShardingProducer(world)) => return world.run(case),
             (_, Self::ShardingConsumer(world)) => return world.run(case),
             (_, Self::Producer(world)) => return world.run(case),

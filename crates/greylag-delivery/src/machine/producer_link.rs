@@ -78,6 +78,9 @@ pub enum Input<P> {
     Reassociate,
     /// Whether frames leave for the consumer's node at present, or wait in the region's buffer.
     RouteChanged(bool),
+    /// The queue of the producer was opened anew, under this epoch: the link speaks under this epoch, and starts over
+    /// with the consumer that it has (P10). Its numbers go on.
+    NewEpoch(Epoch),
     /// A deadline may have passed.
     Tick,
 }
@@ -184,6 +187,10 @@ impl<P: Clone> ProducerLink<P> {
                 self.reassociate(now, out);
             }
             Input::RouteChanged(routed) => self.routed = routed,
+            Input::NewEpoch(epoch) => {
+                self.settings.epoch = epoch;
+                self.reassociate(now, out);
+            }
             Input::Tick => self.on_tick(now, out),
         }
         self.report_demand(out);

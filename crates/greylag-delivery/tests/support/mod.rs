@@ -3,6 +3,7 @@
 pub(crate) mod consumer;
 pub(crate) mod producer;
 pub(crate) mod sharding;
+pub(crate) mod storing;
 
 use greylag_delivery::{ControllerRef, Epoch, SequencedMessage, StreamId, Upstream};
 

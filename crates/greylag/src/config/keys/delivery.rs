@@ -33,6 +33,42 @@ pub(super) fn keys() -> Vec<Key> {
             "How long a producer whose last handle is gone goes on delivering.",
             |draft| &mut draft.settings.delivery.producer.drain_on_drop,
         ),
+        Key::new(
+            "delivery.producer.durable_queue_request_timeout",
+            "delivery D7",
+            "A durable queue that gives no answer for so long is asked again, with the identical batch.",
+            |draft| &mut draft.settings.delivery.producer.durable_queue_request_timeout,
+        ),
+        Key::new(
+            "delivery.producer.durable_queue_retry_attempts",
+            "delivery D7",
+            "Attempts at one batch before its messages are given up and the queue is opened anew.",
+            |draft| &mut draft.settings.delivery.producer.durable_queue_retry_attempts,
+        ),
+        Key::new(
+            "delivery.producer.durable_queue_max_batch",
+            "delivery D6",
+            "Messages that one append to the durable queue takes.",
+            |draft| &mut draft.settings.delivery.producer.durable_queue_max_batch,
+        ),
+        Key::bytes(
+            "delivery.producer.durable_queue_max_batch_bytes",
+            "delivery D6",
+            "Bytes that one append to the durable queue takes; a larger message is stored alone.",
+            |draft| &mut draft.settings.delivery.producer.durable_queue_max_batch_bytes,
+        ),
+        Key::new(
+            "delivery.producer.confirm_flush_count",
+            "delivery D5",
+            "Confirmed messages after which their confirmations are written to the durable queue.",
+            |draft| &mut draft.settings.delivery.producer.confirm_flush_count,
+        ),
+        Key::new(
+            "delivery.producer.confirm_flush_interval",
+            "delivery D5",
+            "Time after which confirmations are written to the durable queue, however few.",
+            |draft| &mut draft.settings.delivery.producer.confirm_flush_interval,
+        ),
         Key::new("delivery.consumer.flow_control_window", "delivery §8", "Frames in flight; at least 1.", |draft| {
             &mut draft.settings.delivery.consumer.flow_control_window
         }),
