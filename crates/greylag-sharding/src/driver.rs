@@ -68,6 +68,7 @@ pub use remember::{InMemoryRememberStore, RememberEntitiesStore, RememberError, 
 pub use removal::{RemovalError, Removed, remove_internal_sharding_data, remove_remembered_entities};
 pub use sharding::Sharding;
 pub(crate) use sharding::SharedSharding;
+pub(crate) use shared::Asked;
 pub use stopping::{StopShardsError, StoppingShards};
 pub use strategy::{AllocationStrategy, StrategySetup};
 

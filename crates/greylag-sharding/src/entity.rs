@@ -26,6 +26,7 @@ pub use greylag_core::TimerKey;
 pub(crate) use plain::PlainEntity;
 
 use crate::driver::{Node, Sharding};
+use crate::extensions::Extensions;
 pub use crate::host::Signal;
 use crate::ids::{EntityId, EntityTypeName, ShardId};
 
@@ -90,6 +91,11 @@ impl EntityInit {
     /// the node has ended.
     pub fn sharding(&self) -> Option<Sharding> {
         self.node.sharding()
+    }
+
+    /// What layers above keep with this node's sharding.
+    pub fn extensions(&self) -> &Extensions {
+        &self.node.extensions
     }
 
     /// The stores that this node's sharding was started with.

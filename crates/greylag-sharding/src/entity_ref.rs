@@ -7,6 +7,7 @@
 //! Source: sharding §1.2, §4.11.
 
 mod serde_impls;
+mod view;
 
 use std::any::type_name;
 use std::fmt;
@@ -19,9 +20,10 @@ use std::time::Duration;
 use greylag_core::{DeadLetterReason, EntityError, ReplyTo, UniqueAddress};
 use serde::{Deserialize, Serialize};
 
-use crate::driver::Region;
 use crate::ids::EntityId;
 use crate::key::EntityKey;
+
+pub(crate) use view::{Entities, View, Wrapped};
 
 /// Why a message was not taken. It is a dead letter; nothing of it will be handled.
 ///
@@ -227,7 +229,7 @@ pub struct EntityRef<M> {
 }
 
 struct To<M> {
-    region: Region<M>,
+    entities: Entities<M>,
     id: EntityId,
     shard: u32,
 }
@@ -238,17 +240,17 @@ struct Unreachable<M> {
     id: Arc<str>,
     why: SendError,
     /// Where what is sent all the same is counted, and for what reason, if the type is set up here.
-    counted: Option<(Region<M>, DeadLetterReason)>,
+    counted: Option<(Entities<M>, DeadLetterReason)>,
 }
 
 impl<M: Send + 'static> EntityRef<M> {
-    pub(crate) fn new(region: Region<M>, id: impl Into<Arc<str>>) -> Self {
+    pub(crate) fn new(entities: Entities<M>, id: impl Into<Arc<str>>) -> Self {
         let id = id.into();
-        let to = match region.target(id.clone()) {
-            Ok((id, shard)) => Ok(To { region, id, shard }),
+        let to = match entities.target(id.clone()) {
+            Ok((id, shard)) => Ok(To { entities, id, shard }),
             Err(reason) => {
-                let (entity_type, why) = (region.name().as_str().into(), SendError::from(reason));
-                Err(Unreachable { entity_type, id, why, counted: Some((region, reason)) })
+                let (entity_type, why) = (entities.name().into(), SendError::from(reason));
+                Err(Unreachable { entity_type, id, why, counted: Some((entities, reason)) })
             }
         };
         Self { to }
@@ -266,8 +268,10 @@ impl<M: Send + 'static> EntityRef<M> {
     /// [`SendError`]: the message was not taken.
     pub fn tell(&self, message: M) -> Result<(), SendError> {
         match &self.to {
-            Ok(to) => to.region.tell(to.shard, to.id.clone(), message),
-            Err(Unreachable { counted: Some((region, reason)), .. }) => Err(region.drop_unaddressed(message, *reason)),
+            Ok(to) => to.entities.tell(to.shard, to.id.clone(), message),
+            Err(Unreachable { counted: Some((entities, reason)), .. }) => {
+                Err(entities.drop_unaddressed(message, *reason))
+            }
             Err(unreachable) => Err(unreachable.why),
         }
     }
@@ -289,8 +293,8 @@ impl<M: Send + 'static> EntityRef<M> {
     ) -> Answer<R> {
         let begun = match &self.to {
             Ok(to) => {
-                let timeout = timeout.unwrap_or(to.region.ask_timeout());
-                to.region.begin_ask(to.shard, to.id.clone(), question, timeout)
+                let timeout = timeout.unwrap_or_else(|| to.entities.ask_timeout());
+                to.entities.begin_ask(to.shard, to.id.clone(), question, timeout)
             }
             Err(unreachable) => Err(unreachable.why.into()),
         };
@@ -311,7 +315,7 @@ impl<M: Send + 'static> EntityRef<M> {
     fn other_type<R>(&self) -> AskError {
         let (type_name, cause) = (type_name::<R>().to_owned(), "the answer is of another type".to_owned());
         match &self.to {
-            Ok(to) => AskError::Codec { type_name, node: to.region.id().node.clone(), cause },
+            Ok(to) => AskError::Codec { type_name, node: to.entities.node(), cause },
             Err(unreachable) => unreachable.why.into(),
         }
     }
@@ -329,7 +333,7 @@ impl<M> EntityRef<M> {
     /// The entity type's name.
     pub fn entity_type(&self) -> &str {
         match &self.to {
-            Ok(to) => to.region.name().as_str(),
+            Ok(to) => to.entities.name(),
             Err(unreachable) => &unreachable.entity_type,
         }
     }
@@ -384,7 +388,7 @@ impl<M, R, F> fmt::Debug for Ask<M, R, F> {
 
 impl<M> Clone for To<M> {
     fn clone(&self) -> Self {
-        Self { region: self.region.clone(), id: self.id.clone(), shard: self.shard }
+        Self { entities: self.entities.clone(), id: self.id.clone(), shard: self.shard }
     }
 }
 
@@ -404,7 +408,7 @@ impl<M> Clone for EntityRef<M> {
 impl<M> fmt::Debug for EntityRef<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.to {
-            Ok(to) => write!(f, "EntityRef({}/{} in shard {})", to.region.name(), to.id, to.shard),
+            Ok(to) => write!(f, "EntityRef({}/{} in shard {})", to.entities.name(), to.id, to.shard),
             Err(Unreachable { entity_type, id, why, .. }) => write!(f, "EntityRef({entity_type}/{id}: {why})"),
         }
     }

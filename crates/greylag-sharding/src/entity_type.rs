@@ -15,9 +15,9 @@ use std::time::Duration;
 use greylag_core::{Codec, CodecId};
 use greylag_persistence::{DurableState, EventSourced};
 
-pub use kinds::{ByEvents, ByState, Hosted, Kind, Plain, Proxy};
+pub use kinds::{ByEvents, ByState, EventSourcedParts, Hosted, Incomplete, Kind, Plain, Proxy};
 
-use crate::driver::AllocationStrategy;
+use crate::driver::{AllocationStrategy, Region, Sharding};
 use crate::entity::{Entity, EntityInit, Failure, Supervision};
 use crate::extractor::Extractor;
 use crate::host::HostedEntity;
@@ -43,6 +43,9 @@ type ChangeSettings = Arc<dyn Fn(&mut ShardingSettings) + Send + Sync>;
 
 /// Tells which entity a message is for.
 type AddressedBy<M> = Arc<dyn Fn(&M) -> Option<Arc<str>> + Send + Sync>;
+
+/// Runs once the type is set up.
+type OnSetUp<M> = Arc<dyn Fn(&Sharding, &Region<M>) + Send + Sync>;
 
 /// The types of what a caller gave, which tell closures of one place in the program from those of another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -91,6 +94,7 @@ pub(crate) struct Common<M> {
     pub(crate) lease: Option<String>,
     pub(crate) settings: Option<ChangeSettings>,
     pub(crate) remember: Remember,
+    pub(crate) on_set_up: Vec<OnSetUp<M>>,
     given: GivenTypes,
 }
 
@@ -123,7 +127,44 @@ impl<M> Default for Common<M> {
             lease: None,
             settings: None,
             remember: Remember::AsSet,
+            on_set_up: Vec::new(),
             given: GivenTypes::default(),
+        }
+    }
+}
+
+impl<M> Common<M> {
+    /// Something that was said of messages, if anything was.
+    fn said_of_messages(&self) -> Option<&'static str> {
+        let said = [
+            (self.stop_message.is_some(), "stop_message"),
+            (self.is_activity.is_some(), "is_activity"),
+            (self.addressed_by.is_some(), "addressed_by"),
+        ];
+        said.into_iter().find(|(is_said, _)| *is_said).map(|(_, what)| what)
+    }
+
+    /// The same of a type whose messages are others. What is said of messages is left out; `codec` makes their codec.
+    fn of_other_messages<N>(self, codec: impl FnOnce(Arc<dyn Codec<M>>) -> Arc<dyn Codec<N>>) -> Common<N> {
+        let Self { local_only, extractor, role, supervision, allocation, passivation, ask_timeout, .. } = self;
+        let Self { lease, settings, remember, given, .. } = self;
+        Common {
+            codec: self.codec.map(codec),
+            local_only,
+            extractor,
+            role,
+            stop_message: None,
+            is_activity: None,
+            addressed_by: None,
+            supervision,
+            allocation,
+            passivation,
+            ask_timeout,
+            lease,
+            settings,
+            remember,
+            on_set_up: Vec::new(),
+            given: GivenTypes { stop_message: None, is_activity: None, addressed_by: None, ..given },
         }
     }
 }
@@ -164,14 +205,17 @@ impl<M: Send + 'static> EntityType<M, Plain<M>> {
     }
 }
 
-impl<B: EventSourced> EntityType<B::Command, ByEvents<B>> {
+impl<M: Send + 'static, B: EventSourced> EntityType<M, ByEvents<B>> {
     /// A type whose entities are event-sourced: `behavior` makes the behaviour of one, or says why
     /// there can be none. Its state is in the journal, which must therefore be shared by all nodes.
+    ///
+    /// The key names the behaviour's commands, or what a layer makes its commands of, which is then put before it: delivery
+    /// does, by `with_delivery`.
     ///
     /// Its events need a codec, by [`EntityType::events`]; its commands one, too, by [`EntityType::commands`], where there
     /// is a cluster. An entity is stored under its type and id; [`EntityType::persistence_id`] says otherwise.
     pub fn event_sourced(
-        key: EntityKey<B::Command>,
+        key: EntityKey<M>,
         behavior: impl Fn(&EntityInit) -> Result<B, Failure> + Send + Sync + 'static,
     ) -> Self {
         let given = behavior.type_id();
@@ -415,6 +459,13 @@ impl<M: Send + 'static, K> EntityType<M, K> {
         self
     }
 
+    /// Has `run` run on each node with the type's region, once the type is set up there: for layers that keep a list of what
+    /// is set up, or [another view](Sharding::add_view) of it.
+    pub fn on_set_up(mut self, run: impl Fn(&Sharding, &Region<M>) + Send + Sync + 'static) -> Self {
+        self.common.on_set_up.push(Arc::new(run));
+        self
+    }
+
     /// The name of the type.
     pub fn name(&self) -> &str {
         self.key.name()
@@ -435,7 +486,7 @@ pub(crate) struct Described<M> {
 
 impl<M: Send + 'static, K: Kind<M>> EntityType<M, K> {
     /// Forgets the kind.
-    pub(crate) fn describe(self) -> Result<Described<M>, &'static str> {
+    pub(crate) fn describe(self) -> Result<Described<M>, Incomplete> {
         let hosted = self.kind.hosted()?;
         let codec = self.common.codec.as_deref();
         let codec_id = codec.map_or(CodecId::INTERNAL, Codec::id);

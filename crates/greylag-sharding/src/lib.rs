@@ -94,6 +94,7 @@ pub mod entity;
 mod entity_ref;
 pub mod entity_type;
 pub mod error;
+mod extensions;
 pub mod extractor;
 pub mod fingerprint;
 mod frame;
@@ -131,7 +132,8 @@ pub use entity::{
     Backoff, Directive, Entity, EntityCtx, EntityInit, Failure, FailureCause, Signal, Supervision, TimerKey, Verdict,
 };
 pub use entity_ref::{Answer, Ask, AskError, EntityRef, SendError};
-pub use entity_type::{ByEvents, ByState, EntityType, Kind, Plain, Proxy};
+pub use entity_type::{ByEvents, ByState, EntityType, EventSourcedParts, Kind, Plain, Proxy};
+pub use extensions::Extensions;
 pub use extractor::{Extractor, HashV1, JavaHash, Murmur2};
 pub use greylag_persistence::{CannotSuspend, Ctx};
 pub use host::DirectRef;

@@ -5,15 +5,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use greylag_core::{DeadLetterReason, ReplyTo, UniqueAddress};
+use greylag_core::{DeadLetterReason, ReplyAddress, ReplyPort, UniqueAddress};
 
 use super::event::RegionEvents;
 use super::handlers::HandlerCounts;
 use super::inspect::Inspector;
 use super::metrics::RegionMetrics;
-use super::shared::Shared;
+use super::shared::{Asked, Shared};
 use super::stopping::StoppingShards;
-use crate::entity_ref::{Answer, AskError, EntityRef, SendError};
+use crate::entity_ref::{Answer, AskError, Entities, EntityRef, SendError};
 use crate::host::DirectRef;
 use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
 use crate::machine::region::{Counters, Input, RegionState, Request};
@@ -42,7 +42,7 @@ impl<M> Eq for Region<M> {}
 impl<M: Send + 'static> Region<M> {
     /// A name for an entity. An impossible id shows when something is sent to it.
     pub fn entity_ref(&self, id: impl Into<Arc<str>>) -> EntityRef<M> {
-        EntityRef::new(self.clone(), id)
+        EntityRef::new(Entities::Of(self.clone()), id)
     }
 
     /// The shard of an id, unless it is no id.
@@ -226,13 +226,13 @@ impl<M: Send + 'static> Region<M> {
         self.0.send(shard, Parcel::local(id, message, None))
     }
 
-    pub(crate) fn begin_ask<R: Send + 'static>(
+    pub(crate) fn begin_ask(
         &self,
         shard: u32,
         id: EntityId,
-        message: impl FnOnce(ReplyTo<R>) -> M,
+        message: impl FnOnce(ReplyAddress, Arc<dyn ReplyPort>) -> M,
         timeout: Duration,
-    ) -> Result<super::shared::Asked, AskError> {
+    ) -> Result<Asked, AskError> {
         self.0.begin_ask(shard, id, message, timeout)
     }
 }

@@ -1,5 +1,6 @@
 //! Why an entity type is not set up on a node.
 
+use crate::entity_type::Incomplete;
 use crate::error::{InvalidSetting, InvalidTypeName};
 use crate::ids::EntityTypeName;
 
@@ -25,6 +26,15 @@ pub enum InitError {
         name: EntityTypeName,
         /// In what the two differ.
         field: &'static str,
+    },
+    /// Something is said of messages that a layer wraps before they reach the entities. Say it after the call that puts the layer
+    /// there.
+    #[error("entity type {name} says {what} of messages that a layer wraps; say it after the layer is put there")]
+    OfWrappedMessages {
+        /// The name.
+        name: EntityTypeName,
+        /// The method that says it.
+        what: &'static str,
     },
     /// The type keeps its state in a journal, and sharding was started without one.
     #[error("entity type {name} is persistent, but sharding was started without stores")]
@@ -112,6 +122,17 @@ pub enum InitError {
 }
 
 greylag_core::debug_is_sentence!(InitError);
+
+impl InitError {
+    /// The type of this name cannot be hosted as it is described.
+    pub(super) fn incomplete(name: &EntityTypeName, incomplete: Incomplete) -> Self {
+        let name = name.clone();
+        match incomplete {
+            Incomplete::NoCodec(what) => Self::NoCodec { name, what },
+            Incomplete::OfWrappedMessages(what) => Self::OfWrappedMessages { name, what },
+        }
+    }
+}
 
 /// The end of the text of [`InitError::NoCodec`]: how to name the codec that is missing. Messages have a second way, since only
 /// they may stay on the node.

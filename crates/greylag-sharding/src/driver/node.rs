@@ -15,6 +15,7 @@ use super::lease::NodeLeases;
 use super::sharding::{Sharding, SharedSharding};
 use super::watchable::Watchables;
 use super::watchdog::Watchdog;
+use crate::extensions::Extensions;
 use crate::horizon::Horizon;
 use crate::settings::ShardingSettings;
 
@@ -45,6 +46,8 @@ pub(crate) struct Node {
     /// runs for a year believes numbers up to 99 years ahead.
     pub(crate) horizon: Horizon,
     shards_started: AtomicU32,
+    /// What layers above keep here.
+    pub(crate) extensions: Extensions,
     /// Set right after the node was made; what finds its entities.
     sharding: OnceLock<Arc<SharedSharding>>,
 }
@@ -74,6 +77,7 @@ impl Node {
             pulse,
             horizon: horizon(),
             shards_started: AtomicU32::new(0),
+            extensions: Extensions::default(),
             sharding: OnceLock::new(),
         }
     }

@@ -1,5 +1,6 @@
 //! Sharding on one node: all its entity types.
 
+use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroU32;
@@ -32,9 +33,10 @@ use super::remember::{self, Kept, Memory, OpenDurable, StarterTask};
 use super::store::Backend;
 use super::strategy::{AllocationStrategy, StrategySetup, default_strategy};
 use crate::allocation::AllocationFailed;
-use crate::entity_ref::EntityRef;
+use crate::entity_ref::{Entities, EntityRef, View, Wrapped};
 use crate::entity_type::{Common, Described, EntityType, Kind, Persisted, Remember};
 use crate::error::InvalidSetting;
+use crate::extensions::Extensions;
 use crate::extractor::{Extractor, HashV1};
 use crate::fingerprint::{Fingerprint, StateStoreMode};
 use crate::frame;
@@ -75,6 +77,8 @@ struct Inner {
 #[derive(Default)]
 struct State {
     regions: BTreeMap<EntityTypeName, Arc<dyn AnyRegion>>,
+    /// Of types that are sent other messages, too: an `Arc<dyn View<Q>>` for each type of message.
+    views: BTreeMap<(EntityTypeName, TypeId), Box<dyn Any + Send + Sync>>,
     tracker: Tracker,
     members: Arc<Members>,
     /// This node cannot trust its own view (cluster F9).
@@ -219,7 +223,7 @@ impl Sharding {
         let has_role =
             self.0.cluster.as_ref().is_none_or(|cluster| role.is_empty() || cluster.settings().has_role(role));
         let proxy = described.hosted.is_none() || !has_role;
-        self.0.init(described, proxy)
+        self.set_up(described, proxy)
     }
 
     /// Sets up an entity type that this node only sends to, whatever its description says of hosting.
@@ -231,7 +235,29 @@ impl Sharding {
         entity_type: EntityType<M, K>,
     ) -> Result<Region<M>, InitError> {
         let described = self.0.describe(entity_type)?;
-        self.0.init(described, true)
+        self.set_up(described, true)
+    }
+
+    fn set_up<M: Send + 'static>(&self, described: Described<M>, proxy: bool) -> Result<Region<M>, InitError> {
+        let on_set_up = described.common.on_set_up.clone();
+        let region = self.0.init(described, proxy)?;
+        on_set_up.iter().for_each(|run| run(self, &region));
+        Ok(region)
+    }
+
+    /// Has entities of a type take messages of another type, too: a reference whose key names the type with `Q`s sends what
+    /// `wrap` makes of them. A second view of the same type with `Q`s takes the place of the first. For layers that wrap the
+    /// messages of entities; call it from [`EntityType::on_set_up`].
+    pub fn add_view<M: Send + 'static, Q: Send + 'static>(
+        &self,
+        region: &Region<M>,
+        wrap: impl Fn(Q) -> M + Send + Sync + 'static,
+    ) {
+        let view: Arc<dyn View<Q>> = Arc::new(Wrapped { region: region.clone(), wrap });
+        let key = (region.name().clone(), TypeId::of::<Q>());
+        let former = self.0.lock().views.insert(key, Box::new(view));
+        // Without the lock: it may hold the last handle to a stopped region.
+        drop(former);
     }
 
     /// The region of a type that was set up before.
@@ -242,6 +268,12 @@ impl Sharding {
         self.known_region(&key).ok_or_else(|| self.not_started(key.name()))
     }
 
+    fn known_view<Q: Send + 'static>(&self, key: &EntityKey<Q>) -> Option<Arc<dyn View<Q>>> {
+        let name = EntityTypeName::new(key.name()).ok()?;
+        let state = self.0.lock();
+        state.views.get(&(name, TypeId::of::<Q>()))?.downcast_ref::<Arc<dyn View<Q>>>().cloned()
+    }
+
     fn known_region<M: Send + 'static>(&self, key: &EntityKey<M>) -> Option<Region<M>> {
         let region = self.0.lock().regions.get(key.name()).cloned()?;
         region.as_any().downcast_ref::<Region<M>>().cloned()
@@ -250,10 +282,16 @@ impl Sharding {
     /// A name for an entity. If its type is not set up on this node, what is sent to it is refused with
     /// [`SendError::NotStarted`](crate::SendError::NotStarted).
     pub fn entity_ref<M: Send + 'static>(&self, key: EntityKey<M>, id: impl Into<Arc<str>>) -> EntityRef<M> {
-        match self.known_region(&key) {
-            Some(region) => region.entity_ref(id),
+        match self.known_entities(&key) {
+            Some(entities) => EntityRef::new(entities, id),
             None => EntityRef::unknown(key, id),
         }
+    }
+
+    /// The way to the entities of a type that is set up here with this type of message.
+    pub(crate) fn known_entities<M: Send + 'static>(&self, key: &EntityKey<M>) -> Option<Entities<M>> {
+        let region = self.known_region(key).map(Entities::Of);
+        region.or_else(|| self.known_view(key).map(Entities::Seen))
     }
 
     /// Where the program wants the shards of a type; `None` if no strategy on this node asks for that.
@@ -265,6 +303,11 @@ impl Sharding {
     /// for those that are set up later. Source: sharding §7.
     pub fn add_dispatcher(&self, name: impl Into<String>, runtime: Handle) {
         self.0.node.dispatchers.add(name.into(), runtime);
+    }
+
+    /// What layers above keep with this node's sharding.
+    pub fn extensions(&self) -> &Extensions {
+        &self.0.node.extensions
     }
 
     /// The defaults of its entity types.
@@ -307,7 +350,7 @@ impl Sharding {
         region.map(Inspector::new).ok_or_else(|| self.not_started(entity_type))
     }
 
-    fn not_started(&self, name: &str) -> NotStarted {
+    pub(crate) fn not_started(&self, name: &str) -> NotStarted {
         let known = self.shard_type_names().iter().map(ToString::to_string).collect();
         NotStarted { name: name.to_owned(), known }
     }
@@ -351,7 +394,7 @@ impl Inner {
         entity_type: EntityType<M, K>,
     ) -> Result<Described<M>, InitError> {
         let name = EntityTypeName::new(entity_type.name())?;
-        let described = entity_type.describe().map_err(|what| InitError::NoCodec { name: name.clone(), what })?;
+        let described = entity_type.describe().map_err(|incomplete| InitError::incomplete(&name, incomplete))?;
         let Common { codec, local_only, .. } = &described.common;
         if self.cluster.is_some() && codec.is_none() && !local_only {
             return Err(InitError::NoCodec { name, what: "messages" });

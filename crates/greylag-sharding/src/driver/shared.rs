@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use greylag_core::{
-    Codec, CodecId, DeadLetterReason, Generation, Manifest, ReplyAddress, ReplyOutcome, ReplyTo, UniqueAddress,
-    answer_undelivered,
+    Codec, CodecId, DeadLetterReason, Generation, Manifest, ReplyAddress, ReplyOutcome, ReplyPort, ReplyTo,
+    UniqueAddress, answer_undelivered,
 };
 use greylag_transport::{AskHeader, Destination, Envelope, Recipient, Remoting, SendError as Rejection};
 use tokio::sync::mpsc::UnboundedSender;
@@ -362,11 +362,11 @@ impl<M: Send + 'static> Shared<M> {
     }
 
     /// Starts an ask: the message is on its way when this returns.
-    pub(crate) fn begin_ask<R: Send + 'static>(
+    pub(crate) fn begin_ask(
         self: &Arc<Self>,
         shard: u32,
         id: EntityId,
-        message: impl FnOnce(ReplyTo<R>) -> M,
+        message: impl FnOnce(ReplyAddress, Arc<dyn ReplyPort>) -> M,
         timeout: Duration,
     ) -> Result<Asked, AskError> {
         if timeout.is_zero() {
@@ -375,7 +375,7 @@ impl<M: Send + 'static> Shared<M> {
         let ask = self.remoting().open_ask(timeout);
         let now = clock::now();
         let tag = AskTag::own(ask.address.ask_id, now.checked_add(timeout).unwrap_or(now + FAR));
-        let message = message(ReplyTo::new(ask.address.clone(), self.remoting().reply_port()));
+        let message = message(ask.address.clone(), self.remoting().reply_port());
         self.send(shard, Parcel::local(id, message, Some(Box::new(tag))))?;
         Ok(ask.answer)
     }

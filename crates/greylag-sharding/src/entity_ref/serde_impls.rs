@@ -23,13 +23,15 @@ impl<'de, M: Send + 'static> Deserialize<'de> for EntityRef<M> {
         let sharding = ReplyScope::lent::<SharedSharding>().and_then(|shared| shared.get());
         let sharding =
             sharding.ok_or_else(|| de::Error::custom("a reference to an entity was read outside of a node"))?;
-        let region = sharding.region(EntityKey::<M>::named(entity_type)).map_err(|missing| {
+        let key = EntityKey::<M>::named(entity_type);
+        let entities = sharding.known_entities(&key).ok_or_else(|| {
+            let missing = sharding.not_started(key.name());
             // Said here, since the errors of codecs do not repeat what they read.
             if EntityTypeName::new(&missing.name).is_ok() {
                 tracing::warn!(entity_type = ?missing.name, "a message refers to an entity of a type that is not set up here");
             }
             de::Error::custom(missing)
         })?;
-        Ok(EntityRef::new(region, id))
+        Ok(EntityRef::new(entities, id))
     }
 }

@@ -11,7 +11,8 @@ use greylag_persistence::{
 
 use super::{BoxedEntity, EntityType, Factory, Persisted};
 use crate::entity::{EntityInit, Failure};
-use crate::host::{DurableStateEntity, EventSourcedEntity};
+use crate::host::{DurableStateEntity, EventSourcedEntity, HostedEntity};
+use crate::key::EntityKey;
 
 /// How a node makes the entities of a type that it hosts, and how their data is stored.
 pub struct Hosted<M> {
@@ -48,31 +49,43 @@ mod sealed {
     }
 }
 
+/// Why a description is not enough to host entities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Incomplete {
+    /// There is no codec for these.
+    NoCodec(&'static str),
+    /// This was said of the messages that a layer wraps.
+    OfWrappedMessages(&'static str),
+}
+
 /// A kind of entity type: [`Plain`], [`ByEvents`], [`ByState`] or [`Proxy`].
 pub trait Kind<M>: sealed::Sealed + Sized {
     /// How the node makes entities of the type; `None` if the node only sends to them.
     ///
     /// # Errors
-    /// Which codec is missing.
-    fn hosted(self) -> Result<Option<Hosted<M>>, &'static str>;
+    /// [`Incomplete`].
+    fn hosted(self) -> Result<Option<Hosted<M>>, Incomplete>;
 }
 
 /// The kind of an [`EntityType`] whose entities keep nothing.
 pub struct Plain<M> {
     factory: Factory<M>,
     pub(super) persisted: Persisted,
+    /// What hinders hosting.
+    incomplete: Option<Incomplete>,
 }
 
 impl<M> Plain<M> {
     pub(super) fn new(
         factory: impl Fn(&EntityInit) -> Result<BoxedEntity<M>, Failure> + Send + Sync + 'static,
     ) -> Self {
-        Self { factory: Arc::new(factory), persisted: Persisted::Nothing }
+        Self { factory: Arc::new(factory), persisted: Persisted::Nothing, incomplete: None }
     }
 }
 
 impl<M> Kind<M> for Plain<M> {
-    fn hosted(self) -> Result<Option<Hosted<M>>, &'static str> {
+    fn hosted(self) -> Result<Option<Hosted<M>>, Incomplete> {
+        self.incomplete.map_or(Ok(()), Err)?;
         Ok(Some(Hosted { factory: self.factory, persisted: self.persisted }))
     }
 }
@@ -82,7 +95,7 @@ impl<M> Kind<M> for Plain<M> {
 pub struct Proxy;
 
 impl<M> Kind<M> for Proxy {
-    fn hosted(self) -> Result<Option<Hosted<M>>, &'static str> {
+    fn hosted(self) -> Result<Option<Hosted<M>>, Incomplete> {
         Ok(None)
     }
 }
@@ -98,7 +111,7 @@ fn by_type_and_id() -> Name {
 }
 
 /// For the kinds whose entities are stored: [`ByEvents`] and [`ByState`].
-impl<M: Send + 'static, K: Kind<M> + sealed::Stored> EntityType<M, K> {
+impl<M: Send + 'static, K: sealed::Stored> EntityType<M, K> {
     /// How commands travel between nodes.
     pub fn commands(self, codec: impl Codec<M>) -> Self {
         self.with_codec(codec)
@@ -128,7 +141,7 @@ impl<B: EventSourced> ByEvents<B> {
     }
 }
 
-impl<B: EventSourced> EntityType<B::Command, ByEvents<B>> {
+impl<M: Send + 'static, B: EventSourced> EntityType<M, ByEvents<B>> {
     /// How events are stored: a codec, or a [`StoredCodec`] with what it takes to read those of earlier releases.
     pub fn events<By, C: IntoStored<B::Event, By> + 'static>(mut self, codec: C) -> Self {
         self.common.given.stored.0 = Some(TypeId::of::<C>());
@@ -144,16 +157,91 @@ impl<B: EventSourced> EntityType<B::Command, ByEvents<B>> {
     }
 }
 
-impl<B: EventSourced> Kind<B::Command> for ByEvents<B> {
-    fn hosted(self) -> Result<Option<Hosted<B::Command>>, &'static str> {
+impl<B: EventSourced> ByEvents<B> {
+    /// What it says of its entities.
+    fn into_parts(self) -> Result<EventSourcedParts<B>, Incomplete> {
         let Self { make, name, events, snapshots } = self;
-        let mut codecs = EventCodecs::new(events.ok_or("events")?);
+        let mut codecs = EventCodecs::new(events.ok_or(Incomplete::NoCodec("events"))?);
         if let Some(snapshots) = snapshots {
             codecs = codecs.snapshots(snapshots);
         }
-        let factory: Factory<B::Command> =
-            Arc::new(move |init| Ok(Box::new(EventSourcedEntity::new(codecs.of(name(init)?, make(init)?), init))));
+        Ok(EventSourcedParts { make, name, codecs })
+    }
+}
+
+impl<B: EventSourced> Kind<B::Command> for ByEvents<B> {
+    fn hosted(self) -> Result<Option<Hosted<B::Command>>, Incomplete> {
+        let parts = self.into_parts()?;
+        let factory: Factory<B::Command> = Arc::new(move |init| {
+            let made = parts.codecs.of(parts.persistence_id(init)?, parts.behavior(init)?);
+            Ok(Box::new(EventSourcedEntity::new(made, init)))
+        });
         Ok(Some(Hosted { factory, persisted: Persisted::Events }))
+    }
+}
+
+/// What the description of an event-sourced type says of its entities: for layers that put a protocol of their own before
+/// them, by [`EntityType::hosted_by`].
+pub struct EventSourcedParts<B: EventSourced> {
+    make: Make<B>,
+    name: Name,
+    codecs: EventCodecs<B>,
+}
+
+impl<B: EventSourced> EventSourcedParts<B> {
+    /// Makes the behaviour of an entity.
+    ///
+    /// # Errors
+    /// [`Failure`]: there can be none.
+    pub fn behavior(&self, init: &EntityInit) -> Result<B, Failure> {
+        (self.make)(init)
+    }
+
+    /// Under which name the entity's history is stored.
+    ///
+    /// # Errors
+    /// [`Failure`]: its id cannot be part of such a name.
+    pub fn persistence_id(&self, init: &EntityInit) -> Result<PersistenceId, Failure> {
+        (self.name)(init)
+    }
+
+    /// How its events and snapshots are stored.
+    pub fn codecs(&self) -> &EventCodecs<B> {
+        &self.codecs
+    }
+}
+
+impl<B: EventSourced> fmt::Debug for EventSourcedParts<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EventSourcedParts")
+    }
+}
+
+impl<M: Send + 'static, B: EventSourced> EntityType<M, ByEvents<B>> {
+    /// The same type with a layer before its entities, which are sent `N`s: `codec` makes the codec of those of that of the
+    /// type's messages, `entity` one entity, of what the description says. What is said of messages (a stop message, which ones
+    /// count as activity, whom they are for) is said afterwards, of `N`s; a type of which it was said before is refused.
+    pub fn hosted_by<N, E>(
+        self,
+        codec: impl FnOnce(Arc<dyn Codec<M>>) -> Arc<dyn Codec<N>>,
+        entity: impl Fn(&EventSourcedParts<B>, &EntityInit) -> Result<E, Failure> + Send + Sync + 'static,
+    ) -> EntityType<N, Plain<N>>
+    where
+        N: Send + 'static,
+        E: HostedEntity<Message = N>,
+    {
+        let key = EntityKey::named(self.key.name());
+        let too_early = self.common.said_of_messages().map(Incomplete::OfWrappedMessages);
+        let (parts, incomplete) = match self.kind.into_parts() {
+            Ok(parts) => (Some(parts), too_early),
+            Err(incomplete) => (None, Some(incomplete)),
+        };
+        let mut kind = Plain::new(move |init| {
+            let parts = parts.as_ref().ok_or_else(|| Failure::new("the events of its type have no codec"))?;
+            Ok(Box::new(entity(parts, init)?) as BoxedEntity<N>)
+        });
+        (kind.persisted, kind.incomplete) = (Persisted::Events, incomplete);
+        EntityType { key, kind, common: self.common.of_other_messages(codec) }
     }
 }
 
@@ -180,9 +268,9 @@ impl<B: DurableState> EntityType<B::Command, ByState<B>> {
 }
 
 impl<B: DurableState> Kind<B::Command> for ByState<B> {
-    fn hosted(self) -> Result<Option<Hosted<B::Command>>, &'static str> {
+    fn hosted(self) -> Result<Option<Hosted<B::Command>>, Incomplete> {
         let Self { make, name, states } = self;
-        let codec = StateCodec::new(states.ok_or("states")?);
+        let codec = StateCodec::new(states.ok_or(Incomplete::NoCodec("states"))?);
         let factory: Factory<B::Command> =
             Arc::new(move |init| Ok(Box::new(DurableStateEntity::new(codec.of(name(init)?, make(init)?), init))));
         Ok(Some(Hosted { factory, persisted: Persisted::State }))

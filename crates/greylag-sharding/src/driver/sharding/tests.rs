@@ -143,3 +143,41 @@ async fn scenario_102_the_coordinator_of_a_type_set_up_while_the_node_is_suspect
     assert_eq!(answer.await.unwrap(), 1);
     tokio::time::timeout(Duration::from_secs(60), registered).await.expect("it goes on once it is trusted");
 }
+
+/// Entities whose messages a layer wraps are sent what their users know, by the same name; references in messages find them.
+#[tokio::test]
+async fn entities_behind_a_layer_are_sent_messages_of_its_users() {
+    /// What the layer makes of a question.
+    const COVERED: EntityKey<(u8, ReplyTo<i64>)> = EntityKey::new("Covered");
+    const USERS: EntityKey<ReplyTo<i64>> = EntityKey::new("Covered");
+
+    struct Covered;
+
+    impl Entity for Covered {
+        type Message = (u8, ReplyTo<i64>);
+
+        fn receive(&mut self, (layer, reply_to): Self::Message, _: &mut Ctx<'_, Self::Message>) -> Result<(), Failure> {
+            reply_to.reply(layer.into());
+            Ok(())
+        }
+    }
+
+    let sharding = alone().await;
+    let unknown = sharding.entity_ref(USERS, "e").ask(|reply_to| reply_to).await.unwrap_err();
+    assert_eq!(unknown, AskError::Send(SendError::NotStarted));
+    let covered = EntityType::new(COVERED, |_| Ok(Covered)).on_set_up(|sharding, region| {
+        sharding.add_view(region, |reply_to: ReplyTo<i64>| (7, reply_to));
+    });
+    sharding.init(covered).unwrap();
+    let entity = sharding.entity_ref(USERS, "e");
+    let timeout = Duration::from_secs(60);
+    assert_eq!(entity.ask(|reply_to| reply_to).timeout(timeout).await.unwrap(), 7);
+    assert_eq!(format!("{entity:?}").split(' ').next(), Some("EntityRef(Covered/e"));
+    let nameless = sharding.entity_ref(USERS, "").ask(|reply_to| reply_to).await.unwrap_err();
+    assert_eq!(nameless, AskError::Send(SendError::EmptyEntityId));
+    let written = serde_json::to_string(&entity).unwrap();
+    let scope = greylag_core::ReplyScope::enter(sharding.remoting().reply_port());
+    let read: EntityRef<ReplyTo<i64>> = serde_json::from_str(&written).unwrap();
+    drop(scope);
+    assert_eq!(read.ask(|reply_to| reply_to).timeout(timeout).await.unwrap(), 7);
+}
