@@ -18,7 +18,7 @@ pub use consumer::{ConsumerDelivery, OnUndecodable};
 #[cfg(feature = "sharding")]
 pub use entity::{DeliveryEntity, DeliveryType};
 #[cfg(feature = "persistence")]
-pub use event_sourced::{DeliveryCommand, DeliveryEffects, event_sourced_with_delivery};
+pub use event_sourced::{DeliveryEffects, event_sourced_with_delivery};
 #[cfg(feature = "sharding")]
 pub use producer::{Sent, ShardingProducer};
 #[cfg(feature = "persistence")]

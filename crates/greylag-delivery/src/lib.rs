@@ -87,6 +87,8 @@
 //!
 //! Source: delivery §5.
 
+#[cfg(feature = "persistence")]
+mod command;
 #[cfg(feature = "sharding")]
 mod counters;
 mod dedupe;
@@ -110,6 +112,8 @@ mod wire;
 #[cfg(feature = "sharding")]
 mod with_delivery;
 
+#[cfg(feature = "persistence")]
+pub use command::{DeliveryCommand, UnderDelivery};
 #[cfg(feature = "sharding")]
 pub use counters::{DeliveryCounters, DeliverySnapshot};
 pub use dedupe::{Dedupe, Watermarks};
@@ -121,7 +125,7 @@ pub use driver::{
     TypedQueue,
 };
 #[cfg(feature = "persistence")]
-pub use driver::{DeliveryCommand, DeliveryEffects, EventSourcedProducerQueue, event_sourced_with_delivery};
+pub use driver::{DeliveryEffects, EventSourcedProducerQueue, event_sourced_with_delivery};
 pub use error::{SendError, StartError, Undelivered};
 pub use ids::{ControllerRef, Epoch, InvalidProducerId, MessageId, ProducerId, ProducerIdentity, SeqNr, StreamId};
 pub use machine::sharding_producer::ProducerStats;

@@ -19,28 +19,20 @@ use std::sync::Arc;
 
 use greylag_core::EntityError;
 use greylag_persistence::{
-    Ctx, Effect, EventCodecs, EventMeta, EventSourced, EventSourcedSettings, Mark, Marks, SeqNr as EventNr,
-    Signal as EventSignal, StreamId as MarkStream, Tags, Tracked,
+    Ctx, Effect, EventCodecs, EventMeta, EventSourced, EventSourcedSettings, Mark, Marks, PersistenceId,
+    SeqNr as EventNr, Signal as EventSignal, StreamId as MarkStream, Tags, Tracked,
 };
 use greylag_sharding::host::{EventSourcedEntity, HostedEntity, ShardCx};
 use greylag_sharding::{EntityInit, EntityKey, EntityType, Failure, Signal};
 
 use super::consumer::{ConsumerDelivery, Controller, changed};
 use super::entity::is_activity;
+use crate::command::{Carried, Delivered, DeliveryCommand, UnderDelivery};
 use crate::dedupe::Dedupe;
 use crate::delivery::{Delivery, Outcome, Outcomes};
 use crate::ids::{MessageId, SeqNr, StreamId};
 use crate::machine::sharding_consumer::Input;
 use crate::with_delivery::{Protocol, ProtocolMessage, WithDelivery};
-
-/// The command type of an event-sourced behaviour under delivery.
-#[derive(Debug)]
-pub enum DeliveryCommand<T, Q> {
-    /// A message that is to be processed exactly once.
-    Delivered(Delivery<T>),
-    /// A message that came beside the deliveries.
-    Bypass(Q),
-}
 
 /// Effects that end a delivery.
 pub trait DeliveryEffects<B: EventSourced> {
@@ -78,50 +70,61 @@ fn mark_of(id: &MessageId) -> Mark {
 /// they persist while they handle a delivery is applied exactly once.
 ///
 /// Give it a codec ([`DeliveryCodec`](crate::DeliveryCodec)) as any other type.
-pub fn event_sourced_with_delivery<B, T, Q>(
-    key: EntityKey<WithDelivery<T, Q>>,
+pub fn event_sourced_with_delivery<B>(
+    key: EntityKey<Carried<B>>,
     codecs: &EventCodecs<B>,
     delivery: &ConsumerDelivery,
     behavior: impl Fn(&EntityInit) -> Result<B, Failure> + Send + Sync + 'static,
-) -> EntityType<WithDelivery<T, Q>>
+) -> EntityType<Carried<B>>
 where
-    B: EventSourced<Command = DeliveryCommand<T, Q>>,
-    T: Send + Sync + 'static,
-    Q: Send + 'static,
+    B: EventSourced,
+    B::Command: UnderDelivery,
 {
     let (delivery, codecs) = (delivery.clone(), codecs.of_wrapper());
     EntityType::hosting(key, move |init| {
-        let controller = Controller::new(delivery.clone());
-        let forgets = delivery.forgets_marks();
-        let marked = Marked { inner: behavior(init)?, outcomes: controller.outcomes.clone(), forgets };
-        // Deliveries are sent again to the successor; out of their turn they would hide earlier ones.
-        let made = codecs.of(init.persistence_id()?, marked);
-        let inner = EventSourcedEntity::new(made, init).hands_on(|c| matches!(c, DeliveryCommand::Bypass(_)));
-        Ok(Hosted { inner, controller, stop: None, waiting: false })
+        Ok(hosted(behavior(init)?, init.persistence_id()?, &codecs, delivery.clone(), init))
     })
     .persistent()
     .is_activity(is_activity)
 }
 
+/// One entity: its behaviour, and the controller before it.
+pub(crate) fn hosted<B>(
+    behavior: B,
+    persistence_id: PersistenceId,
+    codecs: &EventCodecs<Marked<B>>,
+    delivery: ConsumerDelivery,
+    init: &EntityInit,
+) -> Hosted<B>
+where
+    B: EventSourced,
+    B::Command: UnderDelivery,
+{
+    let forgets = delivery.forgets_marks();
+    let controller = Controller::new(delivery);
+    let marked = Marked { inner: behavior, outcomes: controller.outcomes.clone(), forgets };
+    // Deliveries are sent again to the successor; out of their turn they would hide earlier ones.
+    let inner = EventSourcedEntity::new(codecs.of(persistence_id, marked), init).hands_on(UnderDelivery::is_bypass);
+    Hosted { inner, controller, stop: None, waiting: false }
+}
+
 /// The user's behaviour, with the marks around it.
-struct Marked<B> {
+pub(crate) struct Marked<B> {
     inner: B,
     outcomes: Arc<Outcomes>,
     /// For simulations only.
     forgets: bool,
 }
 
-impl<B, T, Q> Marked<B>
+impl<B: EventSourced> Marked<B>
 where
-    B: EventSourced<Command = DeliveryCommand<T, Q>>,
-    T: Send + Sync + 'static,
-    Q: Send + 'static,
+    B::Command: UnderDelivery,
 {
     fn on_delivery(
         &mut self,
-        cx: &mut Ctx<'_, DeliveryCommand<T, Q>>,
+        cx: &mut Ctx<'_, B::Command>,
         state: &B::State,
-        delivery: Delivery<T>,
+        delivery: Delivery<Delivered<B>>,
     ) -> Effect<Self> {
         let mark = mark_of(delivery.id());
         if !self.forgets && cx.marks().covers(mark.stream_id, mark.total_seq_nr) {
@@ -130,7 +133,7 @@ where
             return Effect::none().then_run(move |_| delivery.confirm());
         }
         let overtakes = self.outcomes.has_earlier(delivery.id());
-        let effect = self.inner.on_command(cx, state, DeliveryCommand::Delivered(delivery));
+        let effect = self.inner.on_command(cx, state, B::Command::of_delivery(delivery));
         if effect.event_count() == 0 {
             return effect.wrapped(|command| command);
         }
@@ -143,13 +146,11 @@ where
     }
 }
 
-impl<B, T, Q> EventSourced for Marked<B>
+impl<B: EventSourced> EventSourced for Marked<B>
 where
-    B: EventSourced<Command = DeliveryCommand<T, Q>>,
-    T: Send + Sync + 'static,
-    Q: Send + 'static,
+    B::Command: UnderDelivery,
 {
-    type Command = DeliveryCommand<T, Q>;
+    type Command = B::Command;
     type Event = B::Event;
     type State = B::State;
 
@@ -164,9 +165,11 @@ where
         state: &B::State,
         command: Self::Command,
     ) -> Effect<Self> {
-        match command {
+        match command.into_parts() {
             DeliveryCommand::Delivered(delivery) => self.on_delivery(cx, state, delivery),
-            bypass @ DeliveryCommand::Bypass(_) => self.inner.on_command(cx, state, bypass).wrapped(|command| command),
+            DeliveryCommand::Bypass(message) => {
+                self.inner.on_command(cx, state, B::Command::of_bypass(message)).wrapped(|command| command)
+            }
         }
     }
 
@@ -211,50 +214,42 @@ fn dedupe(marks: &Marks) -> Dedupe {
 }
 
 /// The entity that hosts the machine of persistence, with the controller before it.
-struct Hosted<B, T, Q>
+pub(crate) struct Hosted<B: EventSourced>
 where
-    B: EventSourced<Command = DeliveryCommand<T, Q>>,
-    T: Send + Sync + 'static,
-    Q: Send + 'static,
+    B::Command: UnderDelivery,
 {
     inner: EventSourcedEntity<Marked<B>>,
-    controller: Controller<T>,
+    controller: Controller<Delivered<B>>,
     /// The stop request, while deliveries in hand are waited for.
-    stop: Option<Option<DeliveryCommand<T, Q>>>,
+    stop: Option<Option<B::Command>>,
     /// A task waits for something to be confirmed.
     waiting: bool,
 }
 
 /// A message of the inner entity to itself, as one of the outer entity.
-fn wrap<T, Q>(command: DeliveryCommand<T, Q>) -> WithDelivery<T, Q> {
-    match command {
+fn wrap<C: UnderDelivery>(command: C) -> WithDelivery<C::Message, C::Bypass> {
+    match command.into_parts() {
         DeliveryCommand::Delivered(delivery) => WithDelivery::protocol(ProtocolMessage::Delivered(Box::new(delivery))),
         DeliveryCommand::Bypass(message) => WithDelivery::Bypass(message),
     }
 }
 
-impl<B, T, Q> Hosted<B, T, Q>
+impl<B: EventSourced> Hosted<B>
 where
-    B: EventSourced<Command = DeliveryCommand<T, Q>>,
-    T: Send + Sync + 'static,
-    Q: Send + 'static,
+    B::Command: UnderDelivery,
 {
-    fn command(
-        &mut self,
-        command: DeliveryCommand<T, Q>,
-        cx: &mut ShardCx<'_, WithDelivery<T, Q>>,
-    ) -> Result<(), Failure> {
+    fn command(&mut self, command: B::Command, cx: &mut ShardCx<'_, Carried<B>>) -> Result<(), Failure> {
         cx.nested(wrap, |cx| self.inner.receive(command, cx))
     }
 
     /// Hands on deliveries for as long as the entity takes them at once. When it suspends itself,
     /// to persist, the rest waits for its return; it must not be called again before.
-    fn settle(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) -> Result<(), Failure> {
+    fn settle(&mut self, cx: &mut ShardCx<'_, Carried<B>>) -> Result<(), Failure> {
         self.controller.collect(cx);
         while self.inner.is_running()
             && let Some(delivery) = self.controller.next_delivery()
         {
-            self.command(DeliveryCommand::Delivered(delivery), cx)?;
+            self.command(B::Command::of_delivery(delivery), cx)?;
             self.controller.collect(cx);
         }
         if !self.inner.is_running() {
@@ -274,13 +269,11 @@ where
     }
 }
 
-impl<B, T, Q> HostedEntity for Hosted<B, T, Q>
+impl<B: EventSourced> HostedEntity for Hosted<B>
 where
-    B: EventSourced<Command = DeliveryCommand<T, Q>>,
-    T: Send + Sync + 'static,
-    Q: Send + 'static,
+    B::Command: UnderDelivery,
 {
-    type Message = WithDelivery<T, Q>;
+    type Message = Carried<B>;
 
     fn on_start(&mut self, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
         cx.nested(wrap, |cx| self.inner.on_start(cx))
@@ -288,7 +281,7 @@ where
 
     fn receive(&mut self, message: Self::Message, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
         match message {
-            WithDelivery::Bypass(message) => self.command(DeliveryCommand::Bypass(message), cx)?,
+            WithDelivery::Bypass(message) => self.command(B::Command::of_bypass(message), cx)?,
             WithDelivery::Protocol(Protocol(message)) => {
                 if matches!(message, ProtocolMessage::Wake) {
                     self.waiting = false;
@@ -301,7 +294,7 @@ where
 
     fn on_stop(&mut self, stop: Option<Self::Message>, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
         let stop = stop.and_then(|message| match message {
-            WithDelivery::Bypass(message) => Some(DeliveryCommand::Bypass(message)),
+            WithDelivery::Bypass(message) => Some(B::Command::of_bypass(message)),
             WithDelivery::Protocol(_) => None,
         });
         self.controller.handle(Input::Finish, cx);
@@ -323,11 +316,9 @@ where
     }
 }
 
-impl<B, T, Q> fmt::Debug for Hosted<B, T, Q>
+impl<B: EventSourced> fmt::Debug for Hosted<B>
 where
-    B: EventSourced<Command = DeliveryCommand<T, Q>>,
-    T: Send + Sync + 'static,
-    Q: Send + 'static,
+    B::Command: UnderDelivery,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hosted").field("entity", &self.inner).finish_non_exhaustive()
