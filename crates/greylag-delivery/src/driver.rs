@@ -24,4 +24,7 @@ pub use producer::{Sent, ShardingProducer};
 #[cfg(feature = "persistence")]
 pub use queue::EventSourcedProducerQueue;
 #[cfg(feature = "sharding")]
-pub use queue::{DurableProducerQueue, TypedQueue};
+pub use queue::{
+    DurableProducerQueue, FaultyQueueStore, InMemoryProducerQueue, InMemoryQueues, KvProducerQueue, QueueCall,
+    QueueFault, QueueStore, TypedQueue,
+};

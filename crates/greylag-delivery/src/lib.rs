@@ -74,8 +74,10 @@
 //! `persistence` also [`event_sourced_with_delivery`].
 //!
 //! A producer keeps messages across its own death in a [`DurableProducerQueue`]:
-//! the rules are in [`queue`], and [`EventSourcedProducerQueue`] keeps one in a journal. No producer
-//! of this crate stores in one yet.
+//! the rules are in [`queue`]. [`EventSourcedProducerQueue`] keeps one in a journal, [`KvProducerQueue`] in
+//! any store that can change a few rows together; [`InMemoryProducerQueue`] is one for tests. The feature
+//! `tck` holds queues of your own against the promises of the trait (`tck::durable_queue`). No producer of
+//! this crate stores in a queue yet.
 //!
 //! # What is promised
 //!
@@ -107,6 +109,8 @@ mod message;
 mod payload;
 pub mod queue;
 mod settings;
+#[cfg(feature = "tck")]
+pub mod tck;
 #[cfg(feature = "sharding")]
 mod wire;
 #[cfg(feature = "sharding")]
@@ -121,7 +125,8 @@ pub use dedupe::{Dedupe, Watermarks};
 pub use delivery::{ConfirmHandle, Delivery};
 #[cfg(feature = "sharding")]
 pub use driver::{
-    ConsumerDelivery, DeliveryEntity, DeliveryType, DurableProducerQueue, OnUndecodable, Sent, ShardingProducer,
+    ConsumerDelivery, DeliveryEntity, DeliveryType, DurableProducerQueue, FaultyQueueStore, InMemoryProducerQueue,
+    InMemoryQueues, KvProducerQueue, OnUndecodable, QueueCall, QueueFault, QueueStore, Sent, ShardingProducer,
     TypedQueue,
 };
 #[cfg(feature = "persistence")]

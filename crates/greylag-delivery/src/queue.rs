@@ -4,7 +4,8 @@
 //! a [`QueueState`]: the messages that no consumer confirmed yet, the number of the next one,
 //! and the numbers confirmed under each [`Qualifier`]. [`StoredQueue`] holds the rules, D1 to D5, as a
 //! value without any store; the trait that a producer sees is
-//! [`DurableProducerQueue`](crate::DurableProducerQueue).
+//! [`DurableProducerQueue`](crate::DurableProducerQueue). A store that can change some rows together needs to
+//! implement no more than [`QueueStore`](crate::QueueStore), which takes a [`QueueChange`] at a time.
 //!
 //! ```text
 //!             D4: written, known already, or out of order          D5: written, or known already
@@ -20,6 +21,9 @@
 pub(crate) mod behavior;
 #[cfg(feature = "persistence")]
 pub(crate) mod kept;
+#[cfg(feature = "sharding")]
+pub(crate) mod kv;
+mod rows;
 mod settings;
 mod stored;
 #[cfg(feature = "persistence")]
@@ -30,8 +34,9 @@ use std::sync::Arc;
 
 use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
 
-pub use settings::EventSourcedQueueSettings;
-pub use stored::StoredQueue;
+pub use rows::{QueueChange, QueueHead, QueueRows, QueueStoreError};
+pub use settings::{EventSourcedQueueSettings, KvQueueSettings};
+pub use stored::{Started, StoredQueue};
 
 /// Names the messages whose confirmations are cumulative together: the entity's id under sharding, `""` otherwise.
 pub type Qualifier = Arc<str>;

@@ -1,4 +1,4 @@
-//! The numbers of an event-sourced producer queue.
+//! The numbers of producer queues.
 
 use std::time::Duration;
 
@@ -82,6 +82,33 @@ impl EventSourcedQueueSettings {
     }
 }
 
+/// How a queue in a store of rows forgets. It takes no snapshots and never restarts by itself, so there is little to set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KvQueueSettings {
+    /// How long the last confirmation of a qualifier is remembered when nothing of it is unconfirmed; looked after at
+    /// every load, and with later writes twice as often as that. Default one hour.
+    pub cleanup_unused_after: Duration,
+}
+
+impl Default for KvQueueSettings {
+    fn default() -> Self {
+        Self { cleanup_unused_after: Duration::from_secs(3600) }
+    }
+}
+
+impl KvQueueSettings {
+    /// Checks what types cannot.
+    ///
+    /// # Errors
+    /// [`SettingsError`] names the setting that is wrong.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        if self.cleanup_unused_after < Duration::from_millis(2) {
+            return Err(SettingsError { field: "kv_queue.cleanup_unused_after", why: "must be at least 2 ms" });
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,5 +129,8 @@ mod tests {
         assert_eq!(refused(|s| s.cleanup_unused_after = Duration::ZERO), "cleanup_unused_after");
         assert_eq!(refused(|s| s.restart_min_backoff = Duration::ZERO), "restart_min_backoff");
         assert_eq!(refused(|s| s.restart_max_backoff = Duration::from_millis(1)), "restart_max_backoff");
+        assert_eq!(KvQueueSettings::default().validate(), Ok(()));
+        let zero = KvQueueSettings { cleanup_unused_after: Duration::ZERO };
+        assert_eq!(zero.validate().unwrap_err().field, "kv_queue.cleanup_unused_after");
     }
 }

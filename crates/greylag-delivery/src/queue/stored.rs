@@ -47,9 +47,8 @@ impl<M> Default for StoredQueue<M> {
 }
 
 impl<M> StoredQueue<M> {
-    /// A queue that goes on at `current`, as a snapshot tells; messages are added from below it.
-    #[cfg(feature = "persistence")]
-    pub(crate) fn restored(
+    /// A queue that goes on at `current`, as its store tells; messages are added from below it.
+    pub fn restored(
         started: Option<Started>,
         current: SeqNr,
         highest_confirmed: SeqNr,
@@ -179,6 +178,21 @@ impl<M> StoredQueue<M> {
         Ok(news)
     }
 
+    /// The unconfirmed messages that a confirmation takes with it, by rising numbers.
+    pub fn confirmed_by(&self, confirmation: &Confirmation) -> Vec<SeqNr> {
+        match confirmation {
+            Confirmation::UpTo { qualifier, seq_nr, .. } => {
+                let waiting = self.of_qualifier.get(qualifier).into_iter().flatten();
+                waiting.copied().take_while(|waiting| waiting <= seq_nr).collect()
+            }
+            Confirmation::Exact { seq_nrs, .. } => {
+                let waiting: BTreeSet<SeqNr> =
+                    seq_nrs.iter().copied().filter(|seq_nr| self.unconfirmed.contains_key(seq_nr)).collect();
+                waiting.into_iter().collect()
+            }
+        }
+    }
+
     /// The qualifiers whose last confirmation is `unused_after` old, and of which nothing is
     /// unconfirmed. Source: delivery §4.2 (cleanup).
     pub fn unused_qualifiers(&self, now_ms: TimestampMillis, unused_after: Duration) -> Vec<Qualifier> {
@@ -210,35 +224,27 @@ impl<M> StoredQueue<M> {
 
     /// Messages were confirmed. Source: delivery D2.
     pub fn confirm(&mut self, confirmation: &Confirmation) {
+        for seq_nr in self.confirmed_by(confirmation) {
+            self.remove(seq_nr);
+        }
         match confirmation {
             Confirmation::UpTo { qualifier, seq_nr, timestamp_ms } => {
-                let (confirmed, left) = match self.of_qualifier.remove(qualifier) {
-                    Some(mut confirmed) => {
-                        let left = confirmed.split_off(&SeqNr(seq_nr.get().saturating_add(1)));
-                        (confirmed, left)
-                    }
-                    None => (BTreeSet::new(), BTreeSet::new()),
-                };
-                for seq_nr in confirmed {
-                    self.unconfirmed.remove(&seq_nr);
-                }
-                if !left.is_empty() {
-                    self.of_qualifier.insert(qualifier.clone(), left);
-                }
                 self.highest_confirmed = self.highest_confirmed.max(*seq_nr);
                 self.confirmed.insert(qualifier.clone(), (*seq_nr, *timestamp_ms));
             }
             Confirmation::Exact { seq_nrs, .. } => {
-                for seq_nr in seq_nrs {
-                    self.highest_confirmed = self.highest_confirmed.max(*seq_nr);
-                    let Some(message) = self.unconfirmed.remove(seq_nr) else { continue };
-                    if let Some(others) = self.of_qualifier.get_mut(&message.qualifier) {
-                        others.remove(seq_nr);
-                        if others.is_empty() {
-                            self.of_qualifier.remove(&message.qualifier);
-                        }
-                    }
-                }
+                self.highest_confirmed =
+                    seq_nrs.iter().fold(self.highest_confirmed, |highest, next| highest.max(*next));
+            }
+        }
+    }
+
+    fn remove(&mut self, seq_nr: SeqNr) {
+        let Some(message) = self.unconfirmed.remove(&seq_nr) else { return };
+        if let Some(others) = self.of_qualifier.get_mut(&message.qualifier) {
+            others.remove(&seq_nr);
+            if others.is_empty() {
+                self.of_qualifier.remove(&message.qualifier);
             }
         }
     }

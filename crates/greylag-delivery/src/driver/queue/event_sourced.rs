@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use greylag_core::{Codec, Encoded, EntityError, NotStoredReason};
@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
-use super::{DurableProducerQueue, TypedQueue};
-use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
+use super::{DurableProducerQueue, TypedQueue, fresh_stream, now_ms};
+use crate::ids::{ControllerRef, Epoch, SeqNr};
 use crate::queue::behavior::{Answer, QueueBehavior, QueueCommand};
-use crate::queue::{Confirmation, EventSourcedQueueSettings, MessageSent, QueueError, QueueState, TimestampMillis};
+use crate::queue::{Confirmation, EventSourcedQueueSettings, MessageSent, QueueError, QueueState};
 use crate::settings::SettingsError;
 
 /// What an event of the queue takes beside the message in it, at most.
@@ -221,13 +221,4 @@ async fn clean_up(entity: EntityHandle<QueueCommand>, every: Duration) {
             return;
         }
     }
-}
-
-fn now_ms() -> TimestampMillis {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn fresh_stream() -> StreamId {
-    StreamId(uuid::Uuid::new_v4().as_u128())
 }

@@ -1,0 +1,146 @@
+//! The queue that a durable producer stores its messages in: the trait and its promises, and queues of
+//! values over queues of bytes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::BytesMut;
+use greylag_core::{Codec, DecodeError, Encoded};
+
+use crate::ids::{ControllerRef, SeqNr};
+use crate::queue::{Confirmation, MessageSent, QueueError, QueueState};
+
+/// Keeps the messages of one producer until they are confirmed, so that they survive the producer.
+///
+/// One controller writes a queue at a time: it loads the queue before anything else, and again
+/// whenever the queue says so ([`QueueError::NotLoaded`], [`QueueError::OutcomeUnknown`],
+/// [`QueueError::NotStored`], [`QueueError::Rejected`]). Every load raises the epoch, and every
+/// write is made under the epoch of the last load: a writer that was overtaken is
+/// [`QueueError::Fenced`].
+///
+/// Every call may be repeated, however old it is, and every future may be dropped: its call may be
+/// stored all the same, and the repeat then writes nothing. A call that gives no answer is
+/// repeated *as it was*; grouped differently it would be another write. Source: delivery §4.1, D7.
+#[async_trait]
+pub trait DurableProducerQueue<T: Send + 'static>: Send {
+    /// Makes `controller` the writer, under a raised epoch that is stored before this answers, and
+    /// gives everything that is not confirmed. A controller names the same reference every time it
+    /// loads.
+    ///
+    /// # Errors
+    /// [`QueueError::Fenced`] if another controller took over since this one loaded. Any other: try
+    /// again later.
+    async fn load(&mut self, controller: &ControllerRef) -> Result<QueueState<T>, QueueError>;
+
+    /// Stores messages, all or none, and returns the number up to which the queue has them. Messages that
+    /// the queue has already are not written again. Source: delivery D1, D4.
+    ///
+    /// # Errors
+    /// [`QueueError`] says for each variant what is stored.
+    async fn store_message_sent(&mut self, batch: Vec<MessageSent<T>>) -> Result<SeqNr, QueueError>;
+
+    /// Stores confirmations: their messages are not loaded any more. Known confirmations are not
+    /// written again; all new ones are one write. Source: delivery D2, D5.
+    ///
+    /// # Errors
+    /// [`QueueError`] says for each variant what is stored.
+    async fn store_message_confirmed(&mut self, confirmations: Vec<Confirmation>) -> Result<(), QueueError>;
+
+    /// The largest message that it takes, in encoded bytes.
+    fn max_message_bytes(&self) -> usize;
+}
+
+#[async_trait]
+impl<T: Send + 'static, Q: DurableProducerQueue<T> + ?Sized> DurableProducerQueue<T> for Box<Q> {
+    async fn load(&mut self, controller: &ControllerRef) -> Result<QueueState<T>, QueueError> {
+        (**self).load(controller).await
+    }
+
+    async fn store_message_sent(&mut self, batch: Vec<MessageSent<T>>) -> Result<SeqNr, QueueError> {
+        (**self).store_message_sent(batch).await
+    }
+
+    async fn store_message_confirmed(&mut self, confirmations: Vec<Confirmation>) -> Result<(), QueueError> {
+        (**self).store_message_confirmed(confirmations).await
+    }
+
+    fn max_message_bytes(&self) -> usize {
+        (**self).max_message_bytes()
+    }
+}
+
+/// A queue of `T` over a queue that stores bytes. Made by the `typed` of a queue of this crate, or
+/// over a queue of your own by [`TypedQueue::new`].
+pub struct TypedQueue<T, Q> {
+    queue: Q,
+    codec: Arc<dyn Codec<T>>,
+}
+
+impl<T, Q> TypedQueue<T, Q> {
+    /// `queue`, whose messages `codec` writes and reads.
+    pub fn new(queue: Q, codec: impl Codec<T>) -> Self {
+        Self { queue, codec: Arc::new(codec) }
+    }
+
+    /// The queue of bytes.
+    pub fn into_inner(self) -> Q {
+        self.queue
+    }
+}
+
+impl<T: 'static, Q> TypedQueue<T, Q> {
+    fn encode(&self, seq_nr: SeqNr, message: &T) -> Result<Encoded, QueueError> {
+        let mut buffer = BytesMut::new();
+        let encoded = self.codec.encode(message, &mut buffer);
+        encoded.map_err(|cause| QueueError::Unencodable { seq_nr, cause })?;
+        let (codec, manifest) = (self.codec.id(), self.codec.manifest(message));
+        Ok(Encoded { codec, manifest, payload: buffer.freeze() })
+    }
+
+    fn decode(&self, seq_nr: SeqNr, encoded: Encoded) -> Result<T, QueueError> {
+        let Encoded { codec, manifest, payload } = encoded;
+        let decoded = if codec == self.codec.id() {
+            self.codec.decode(&manifest, payload)
+        } else {
+            Err(DecodeError::UnknownCodec { codec, manifest: manifest.to_string() })
+        };
+        decoded.map_err(|cause| QueueError::Unreadable { seq_nr, cause })
+    }
+}
+
+#[async_trait]
+impl<T, Q> DurableProducerQueue<T> for TypedQueue<T, Q>
+where
+    T: Send + 'static,
+    Q: DurableProducerQueue<Encoded>,
+{
+    async fn load(&mut self, controller: &ControllerRef) -> Result<QueueState<T>, QueueError> {
+        let state = self.queue.load(controller).await?;
+        let QueueState { stream_id, epoch, current_seq_nr, highest_confirmed_seq_nr, confirmed_seq_nr, .. } = state;
+        let unconfirmed = state.unconfirmed.into_iter();
+        let unconfirmed = unconfirmed.map(|sent| sent.try_map(|seq_nr, encoded| self.decode(seq_nr, encoded)));
+        let unconfirmed = unconfirmed.collect::<Result<_, _>>()?;
+        Ok(QueueState { stream_id, epoch, current_seq_nr, highest_confirmed_seq_nr, confirmed_seq_nr, unconfirmed })
+    }
+
+    async fn store_message_sent(&mut self, batch: Vec<MessageSent<T>>) -> Result<SeqNr, QueueError> {
+        let batch = batch.into_iter().map(|sent| sent.try_map(|seq_nr, message| self.encode(seq_nr, &message)));
+        let batch = batch.collect::<Result<_, _>>()?;
+        self.queue.store_message_sent(batch).await
+    }
+
+    async fn store_message_confirmed(&mut self, confirmations: Vec<Confirmation>) -> Result<(), QueueError> {
+        self.queue.store_message_confirmed(confirmations).await
+    }
+
+    fn max_message_bytes(&self) -> usize {
+        self.queue.max_message_bytes()
+    }
+}
+
+impl<T, Q: fmt::Debug> fmt::Debug for TypedQueue<T, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TypedQueue").field(&self.queue).finish()
+    }
+}

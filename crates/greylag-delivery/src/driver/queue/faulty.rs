@@ -1,0 +1,149 @@
+//! A store of rows that fails when it is told to, for tests of what stands on one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::QueueStore;
+use crate::queue::{QueueChange, QueueHead, QueueRows, QueueStoreError};
+
+/// A call of a store, as a predicate of [`FaultyQueueStore::fail_when`] sees it.
+#[derive(Debug, Clone, Copy)]
+pub enum QueueCall<'a> {
+    /// The head row is read.
+    Head,
+    /// All rows are read.
+    Read,
+    /// A change is made: a load claims the queue, messages are stored or confirmed.
+    Write(&'a QueueChange),
+}
+
+/// How a call fails.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QueueFault {
+    /// The store is away: the call fails, and nothing is written.
+    Unavailable,
+    /// The store refuses the call.
+    Rejected,
+    /// The answer gets lost. Reading calls are [`Unavailable`](Self::Unavailable) then.
+    AnswerLost {
+        /// Whether the change is made all the same.
+        done: bool,
+    },
+}
+
+/// Decides which calls of which queue fail.
+type FailWhen = Arc<dyn Fn(&str, QueueCall<'_>) -> Option<QueueFault> + Send + Sync>;
+
+/// A store of rows with delays and failures before it. Clones share them.
+#[derive(Clone)]
+pub struct FaultyQueueStore<S> {
+    store: S,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    plan: Mutex<Plan>,
+    writes: Mutex<BTreeMap<String, u64>>,
+}
+
+#[derive(Default)]
+struct Plan {
+    delay: Duration,
+    fail_when: Option<FailWhen>,
+}
+
+impl<S> FaultyQueueStore<S> {
+    /// `store`, without a fault so far.
+    pub fn new(store: S) -> Self {
+        Self { store, shared: Arc::default() }
+    }
+
+    /// Lets every call from now on take as long as this before it reaches the store. Default zero.
+    pub fn delay(&self, delay: Duration) {
+        self.plan(|plan| plan.delay = delay);
+    }
+
+    /// Lets every call from now on fail for which `predicate` names a fault. It is asked once for each call, when the
+    /// delay is over.
+    pub fn fail_when(&self, predicate: impl Fn(&str, QueueCall<'_>) -> Option<QueueFault> + Send + Sync + 'static) {
+        self.plan(|plan| plan.fail_when = Some(Arc::new(predicate)));
+    }
+
+    /// Lets no call fail any more.
+    pub fn fail_never(&self) {
+        self.plan(|plan| plan.fail_when = None);
+    }
+
+    /// How many changes of a queue the store made.
+    pub fn writes(&self, queue: &str) -> u64 {
+        self.counts().get(queue).copied().unwrap_or_default()
+    }
+
+    fn counts(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.shared.writes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn plan<R>(&self, change: impl FnOnce(&mut Plan) -> R) -> R {
+        change(&mut self.shared.plan.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits as it should, and says how the call fails.
+    async fn fault(&self, queue: &str, call: QueueCall<'_>) -> Option<QueueFault> {
+        let delay = self.plan(|plan| plan.delay);
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        let fail_when = self.plan(|plan| plan.fail_when.clone());
+        fail_when.and_then(|predicate| predicate(queue, call))
+    }
+
+    async fn check_read(&self, queue: &str, call: QueueCall<'_>) -> Result<(), QueueStoreError> {
+        match self.fault(queue, call).await {
+            None => Ok(()),
+            Some(QueueFault::Rejected) => Err(QueueStoreError::Rejected("a fault was planned".into())),
+            Some(_) => Err(QueueStoreError::Unavailable("a fault was planned".into())),
+        }
+    }
+}
+
+#[async_trait]
+impl<S: QueueStore> QueueStore for FaultyQueueStore<S> {
+    async fn head(&self, queue: &str) -> Result<Option<QueueHead>, QueueStoreError> {
+        self.check_read(queue, QueueCall::Head).await?;
+        self.store.head(queue).await
+    }
+
+    async fn read(&self, queue: &str) -> Result<Option<QueueRows>, QueueStoreError> {
+        self.check_read(queue, QueueCall::Read).await?;
+        self.store.read(queue).await
+    }
+
+    async fn write(&self, queue: &str, change: &QueueChange) -> Result<(), QueueStoreError> {
+        let planned = || "a fault was planned".to_owned();
+        let fault = self.fault(queue, QueueCall::Write(change)).await;
+        match fault {
+            Some(QueueFault::Unavailable) => return Err(QueueStoreError::Unavailable(planned())),
+            Some(QueueFault::Rejected) => return Err(QueueStoreError::Rejected(planned())),
+            Some(QueueFault::AnswerLost { done: false }) => return Err(QueueStoreError::Unknown(planned())),
+            Some(QueueFault::AnswerLost { done: true }) | None => {}
+        }
+        self.store.write(queue, change).await?;
+        *self.counts().entry(queue.to_owned()).or_default() += 1;
+        if fault.is_some() { Err(QueueStoreError::Unknown(planned())) } else { Ok(()) }
+    }
+
+    fn max_message_bytes(&self) -> usize {
+        self.store.max_message_bytes()
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for FaultyQueueStore<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FaultyQueueStore").field(&self.store).finish()
+    }
+}

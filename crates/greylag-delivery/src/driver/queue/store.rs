@@ -1,0 +1,53 @@
+//! What a queue asks of a store of rows.
+
+use async_trait::async_trait;
+
+use crate::queue::{QueueChange, QueueHead, QueueRows, QueueStoreError};
+
+/// Keeps the rows of queues. One store holds any number of queues, each under its name.
+///
+/// A [`KvProducerQueue`](crate::KvProducerQueue) calls it from one task at a time, and lets every call end; other
+/// processes may call for the same queue meanwhile. What a call answered is durable.
+#[async_trait]
+pub trait QueueStore: Send + Sync + 'static {
+    /// The head row of a queue, if there is one.
+    ///
+    /// # Errors
+    /// [`QueueStoreError::Unavailable`], [`QueueStoreError::Damaged`].
+    async fn head(&self, queue: &str) -> Result<Option<QueueHead>, QueueStoreError>;
+
+    /// All rows of a queue, as they are at one moment; `None` if it has no head row.
+    ///
+    /// # Errors
+    /// [`QueueStoreError::Unavailable`], [`QueueStoreError::Damaged`].
+    async fn read(&self, queue: &str) -> Result<Option<QueueRows>, QueueStoreError>;
+
+    /// Makes a change, whole or not at all, if the head row is as [`QueueChange::expected`] says. Nothing may come
+    /// between that comparison and the change.
+    ///
+    /// # Errors
+    /// [`QueueStoreError`] says for each variant what is stored.
+    async fn write(&self, queue: &str, change: &QueueChange) -> Result<(), QueueStoreError>;
+
+    /// The largest message that it takes, in encoded bytes.
+    fn max_message_bytes(&self) -> usize;
+}
+
+#[async_trait]
+impl<S: QueueStore + ?Sized> QueueStore for std::sync::Arc<S> {
+    async fn head(&self, queue: &str) -> Result<Option<QueueHead>, QueueStoreError> {
+        (**self).head(queue).await
+    }
+
+    async fn read(&self, queue: &str) -> Result<Option<QueueRows>, QueueStoreError> {
+        (**self).read(queue).await
+    }
+
+    async fn write(&self, queue: &str, change: &QueueChange) -> Result<(), QueueStoreError> {
+        (**self).write(queue, change).await
+    }
+
+    fn max_message_bytes(&self) -> usize {
+        (**self).max_message_bytes()
+    }
+}

@@ -1,0 +1,6 @@
+//! Every queue of this crate against the public kit, and the kit against queues that break its promises one by one.
+
+mod defective;
+mod event_sourced;
+mod memory;
+mod pieces;

@@ -1,0 +1,82 @@
+//! The queue in memory, which is the queue in a store of rows over the smallest of stores.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use async_trait::async_trait;
+use greylag_delivery::tck::{Fault, QueueBench, durable_queue};
+use greylag_delivery::{FaultyQueueStore, InMemoryProducerQueue, InMemoryQueues, QueueCall, QueueFault};
+
+pub(crate) struct Memory(pub(crate) InMemoryQueues);
+
+/// The predicate that lets one write of `queue` fail, after `passing` others.
+pub(crate) fn planned(
+    queue: &str,
+    passing: u32,
+    fault: Fault,
+) -> impl Fn(&str, QueueCall<'_>) -> Option<QueueFault> + Send + Sync + 'static {
+    let (queue, writes) = (queue.to_owned(), AtomicU32::new(0));
+    let fault = match fault {
+        Fault::Unavailable => QueueFault::Unavailable,
+        Fault::Rejected => QueueFault::Rejected,
+        Fault::AnswerLost { done } => QueueFault::AnswerLost { done },
+    };
+    move |of, call| {
+        let is_write = of == queue && matches!(call, QueueCall::Write(_));
+        (is_write && writes.fetch_add(1, Ordering::Relaxed) == passing).then(|| fault.clone())
+    }
+}
+
+#[async_trait]
+impl QueueBench for Memory {
+    type Queue = InMemoryProducerQueue;
+
+    async fn open(&self, queue: &str) -> Self::Queue {
+        self.0.open(queue)
+    }
+
+    async fn plan(&self, queue: &str, passing: u32, fault: Fault) -> bool {
+        self.0.fail_when(planned(queue, passing, fault));
+        true
+    }
+
+    async fn writes(&self, queue: &str) -> Option<u64> {
+        Some(self.0.writes(queue))
+    }
+
+    async fn restart(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test]
+async fn the_queue_in_memory_conforms() {
+    let report = durable_queue(&Memory(InMemoryQueues::new())).await;
+    report.assert_conforms();
+    assert_eq!(report.skipped().count(), 1, "all but pieces is tried:\n{report}");
+}
+
+/// The same on several threads, and with a store that takes its time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_queue_in_memory_conforms() {
+    let disk = InMemoryQueues::new();
+    disk.delay(std::time::Duration::from_micros(10));
+    durable_queue(&Memory(disk)).await.assert_conforms();
+}
+
+/// A store of somebody else fails as that in memory does.
+#[tokio::test(start_paused = true)]
+async fn faults_stand_before_any_store() {
+    use greylag_delivery::QueueStore;
+    use greylag_delivery::queue::QueueStoreError;
+    let store = FaultyQueueStore::new(InMemoryQueues::new());
+    store.delay(std::time::Duration::from_secs(7));
+    let began = tokio::time::Instant::now();
+    assert_eq!(store.head("a").await, Ok(None));
+    assert_eq!(began.elapsed().as_secs(), 7);
+    store.fail_when(|queue, call| (queue == "a" && matches!(call, QueueCall::Head)).then_some(QueueFault::Unavailable));
+    assert!(matches!(store.head("a").await, Err(QueueStoreError::Unavailable(_))));
+    assert_eq!(store.read("a").await, Ok(None), "reading all is another call");
+    assert_eq!(store.head("b").await, Ok(None), "and this another queue");
+    store.fail_never();
+    assert_eq!(store.head("a").await, Ok(None));
+}
