@@ -28,3 +28,7 @@ pub use queue::{
     DurableProducerQueue, FaultyQueueStore, InMemoryProducerQueue, InMemoryQueues, KvProducerQueue, QueueCall,
     QueueFault, QueueStore, TypedQueue,
 };
+#[cfg(feature = "sharding")]
+pub(crate) use region::Downstream;
+#[cfg(feature = "persistence")]
+pub(crate) use {entity::is_activity, event_sourced::hosted};

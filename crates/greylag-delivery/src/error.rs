@@ -1,12 +1,14 @@
 //! Why something was not sent, started or delivered.
 
+use std::fmt;
+
 use greylag_core::EncodeError;
 
-use crate::ids::{Epoch, SeqNr};
+use crate::ids::{Epoch, InvalidProducerId, SeqNr};
 use crate::settings::SettingsError;
 
 /// Why a message was not sent, or not confirmed.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum SendError<T> {
     /// The codec refused the message. Nothing was sent.
     #[error("the message cannot be encoded: {1}")]
@@ -48,12 +50,37 @@ pub enum SendError<T> {
     Unconfirmed(SeqNr),
 }
 
+impl<T> fmt::Debug for SendError<T> {
+    /// The sentence: the message that is given back may be of a type without [`fmt::Debug`].
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        greylag_core::fmt_sentence(self, f)
+    }
+}
+
 /// Why a producer was not started.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// A setting makes no sense.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// The name cannot be a producer's.
+    #[error(transparent)]
+    InvalidProducerId(#[from] InvalidProducerId),
+    /// The entity type is not set up on this node with delivery of such messages. Set it up, as a host or as a proxy, by a
+    /// description that says `with_delivery`.
+    #[error("entity type {entity_type:?} is not set up here with delivery of {message}")]
+    NotSetUp {
+        /// The type's name.
+        entity_type: String,
+        /// The Rust type of the messages to deliver.
+        message: &'static str,
+    },
+    /// The entity type is described without a codec of its messages.
+    #[error("entity type {entity_type:?} has no codec for what is delivered; name one where the type is defined")]
+    NoCodec {
+        /// The type's name.
+        entity_type: String,
+    },
 }
 
 greylag_core::debug_is_sentence!(StartError);

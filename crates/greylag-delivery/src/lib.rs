@@ -106,6 +106,8 @@ mod ids;
 pub mod machine;
 mod message;
 #[cfg(feature = "sharding")]
+mod node;
+#[cfg(feature = "sharding")]
 mod payload;
 pub mod queue;
 mod settings;
@@ -135,6 +137,10 @@ pub use error::{SendError, StartError, Undelivered};
 pub use ids::{ControllerRef, Epoch, InvalidProducerId, MessageId, ProducerId, ProducerIdentity, SeqNr, StreamId};
 pub use machine::sharding_producer::ProducerStats;
 pub use message::{BatchHeader, Frame, ProducerStopped, SequencedBatch, SequencedMessage, Upstream, UpstreamMessage};
+#[cfg(feature = "persistence")]
+pub use node::{EventSourcedDelivery, ProxyDelivery};
+#[cfg(feature = "sharding")]
+pub use node::{NodeDelivery, ProducerName, StartProducer};
 #[cfg(feature = "sharding")]
 pub use payload::Payload;
 pub use settings::{ConsumerSettings, DeliverySettings, ProducerSettings, SettingsError, ShardingSettings};

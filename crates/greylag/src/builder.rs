@@ -238,11 +238,16 @@ impl NodeBuilder {
                 if let Some(managed) = &management {
                     managed.shards.show(Arc::new(crate::shards::NodeShards::new(sharding.clone())));
                 }
-                for set_up in self.entities {
-                    set_up(&sharding)?;
-                }
                 sharding
             };
+            // Before the types that start from its settings.
+            #[cfg(feature = "delivery")]
+            let delivery = greylag_delivery::NodeDelivery::of(&sharding, settings.delivery.clone())
+                .expect("the settings of the node were checked");
+            #[cfg(feature = "sharding")]
+            for set_up in self.entities {
+                set_up(&sharding)?;
+            }
             #[cfg(all(feature = "persistence", not(feature = "sharding")))]
             drop(stores);
             if self.joins {
@@ -259,6 +264,8 @@ impl NodeBuilder {
                 management: management.map(|managed| managed.address),
                 #[cfg(feature = "sharding")]
                 sharding,
+                #[cfg(feature = "delivery")]
+                delivery,
                 #[cfg(feature = "ddata")]
                 replicator: crate::replicated::NodeReplicator::default(),
             })

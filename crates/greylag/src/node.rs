@@ -27,6 +27,8 @@ pub struct Node {
     pub(crate) management: Option<std::net::SocketAddr>,
     #[cfg(feature = "sharding")]
     pub(crate) sharding: greylag_sharding::Sharding,
+    #[cfg(feature = "delivery")]
+    pub(crate) delivery: greylag_delivery::NodeDelivery,
     #[cfg(feature = "ddata")]
     pub(crate) replicator: crate::replicated::NodeReplicator,
     pub(crate) _last: Arc<LastHandle>,
@@ -177,6 +179,12 @@ impl Node {
     #[cfg(feature = "sharding")]
     pub fn sharding(&self) -> &greylag_sharding::Sharding {
         &self.sharding
+    }
+
+    /// Messages that reach entities and workers once and in order, whatever is lost on the way, by the settings `delivery.*`.
+    #[cfg(feature = "delivery")]
+    pub fn delivery(&self) -> &greylag_delivery::NodeDelivery {
+        &self.delivery
     }
 
     /// Starts a replicator with settings of its own, beside [`Node::replicator`]; it needs a name of its own.

@@ -12,6 +12,10 @@ pub use greylag_crdt::{
 };
 #[cfg(feature = "ddata")]
 pub use greylag_ddata::Replicated;
+#[cfg(feature = "delivery")]
+pub use greylag_delivery::{Delivery, DeliveryEntity, ProducerId};
+#[cfg(all(feature = "delivery", feature = "persistence"))]
+pub use greylag_delivery::{DeliveryCommand, DeliveryEffects, EventSourcedDelivery, ProxyDelivery};
 #[cfg(feature = "persistence")]
 pub use greylag_persistence::{
     Ctx, DurableState, Effect, EventMeta, EventSourced, EventSourcedSettings, PersistenceId, StateEffect, StoredCodec,

@@ -358,6 +358,97 @@ mod shop {
     }
 }
 
+/// Page 5: nothing lost between them.
+mod payments {
+    use super::*;
+
+    const PAYMENT: EntityKey<Pay> = EntityKey::new("Payment");
+    /// What is asked of the same entities beside their deliveries.
+    const PAID: EntityKey<ReplyTo<u64>> = EntityKey::new("Payment");
+
+    #[derive(Serialize, Deserialize)]
+    struct Pay {
+        cents: u64,
+    }
+
+    #[derive(Serialize, Deserialize)]
+    struct Paid {
+        cents: u64,
+    }
+
+    struct Payment;
+
+    impl EventSourced for Payment {
+        type Command = DeliveryCommand<Pay, ReplyTo<u64>>;
+        type Event = Paid;
+        type State = u64;
+
+        fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, paid: &u64, command: Self::Command) -> Effect<Self> {
+            match command {
+                DeliveryCommand::Delivered(pay) => {
+                    let cents = pay.cents;
+                    Effect::persist_delivery(pay, vec![Paid { cents }])
+                }
+                DeliveryCommand::Bypass(reply_to) => Effect::reply(reply_to, *paid),
+            }
+        }
+
+        fn apply(paid: &mut u64, event: &Paid) {
+            *paid += event.cents;
+        }
+    }
+
+    /// The first node sends, and hosts no payment where there are others.
+    async fn pays_on(count: usize) {
+        let stores = Stores::in_memory_shared();
+        let nodes = cluster(count, |number, builder| {
+            let builder = builder.stores(stores.clone());
+            if count > 1 && number == 0 {
+                let payments = PAYMENT.proxy().role("payments").commands(json("payment.pay"));
+                return builder.proxy(payments.with_delivery_and(json::<ReplyTo<u64>>("payment.paid?")));
+            }
+            let payments = EntityType::event_sourced(PAYMENT, |_| Ok(Payment))
+                .role("payments")
+                .commands(json("payment.pay"))
+                .events(json("payment.paid"))
+                .with_delivery_and(json("payment.paid?"));
+            builder.roles(["payments"]).entity(payments)
+        })
+        .await;
+        let node = &nodes[0];
+        let payments =
+            node.delivery().producer(PAYMENT, ProducerId::per_node("orders")).start().await.expect("it is set up");
+        for order in 0..10 {
+            let id = format!("order-{order}");
+            payments.send_confirmed(id.as_str(), Pay { cents: 990 }).await.expect("it is paid");
+            let paid = node.entity_ref(PAID, id).ask(|reply_to| reply_to).timeout(PATIENCE).await;
+            assert_eq!(paid, Ok(990));
+        }
+        payments.close().await;
+        drop(payments);
+        end(nodes).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn pays_on_one_node() {
+        pays_on(1).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn pays_on_three_nodes() {
+        pays_on(3).await;
+    }
+
+    #[tokio::test]
+    async fn a_producer_of_a_type_that_is_not_set_up_says_so() {
+        let nodes = cluster(1, |_, builder| builder).await;
+        let refused = nodes[0].delivery().producer(PAYMENT, ProducerId::per_node("orders")).start().await;
+        let refused = refused.expect_err("nothing is set up").to_string();
+        assert!(refused.starts_with(r#"entity type "Payment" is not set up here with delivery of"#), "{refused}");
+        end(nodes).await;
+    }
+}
+
 /// Page 7: one live instance, and data everywhere.
 mod once_and_everywhere {
     use super::*;

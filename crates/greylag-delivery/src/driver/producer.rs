@@ -116,19 +116,28 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         codec: impl Codec<T>,
         settings: DeliverySettings,
     ) -> Result<Self, StartError> {
+        Self::open(sharding.remoting().clone(), identity, Arc::new(region), Arc::new(codec), &settings)
+    }
+
+    /// Starts a producer for the entities of a region whose second message type is forgotten.
+    pub(crate) fn open(
+        remoting: Arc<dyn Remoting>,
+        identity: ProducerIdentity,
+        downstream: Arc<dyn Downstream<T>>,
+        codec: Arc<dyn Codec<T>>,
+        settings: &DeliverySettings,
+    ) -> Result<Self, StartError> {
         settings.validate()?;
-        let remoting = sharding.remoting().clone();
         // The path is never given to another controller, so a message for this one cannot reach another.
         let path: Arc<str> = format!("{PATHS}{}", uuid::Uuid::new_v4().simple()).into();
         let node = remoting.self_address().clone();
         let machine = Machine::new(settings.sharding_producer(), identity, node, path.clone());
-        let downstream: Arc<dyn Downstream<T>> = Arc::new(region);
         let (upstream, from_consumers) = mpsc::channel(UPSTREAM_INBOX);
         // Consumers repeat messages that find the inbox full, and messages after the end do not matter any more.
         remoting.declare_repeated(PATHS, None, &[DeadLetterReason::NoSuchRecipient, DeadLetterReason::MailboxFull]);
         remoting.register(&path, Arc::new(Upstream { inbox: upstream, remoting: remoting.clone() }));
         let shared = Arc::new(SharedState {
-            codec: Arc::new(codec),
+            codec,
             downstream,
             next_ticket: AtomicU64::new(1),
             max_message_bytes: settings.producer.max_message_bytes,

@@ -276,3 +276,14 @@ impl<B: DurableState> Kind<B::Command> for ByState<B> {
         Ok(Some(Hosted { factory, persisted: Persisted::State }))
     }
 }
+
+impl<M: Send + 'static> EntityType<M, Proxy> {
+    /// The same type with a layer before its entities, which are sent `N`s: see [`EntityType::hosted_by`].
+    pub fn carried_as<N: Send + 'static>(
+        self,
+        codec: impl FnOnce(Arc<dyn Codec<M>>) -> Arc<dyn Codec<N>>,
+    ) -> EntityType<N, Proxy> {
+        let key = EntityKey::named(self.key.name());
+        EntityType { key, kind: Proxy, common: self.common.of_other_messages(codec) }
+    }
+}

@@ -1,0 +1,82 @@
+//! Delivery on one node: what was set up there, and the producers that were started there.
+
+mod delivered;
+mod kept;
+mod start_producer;
+
+use std::fmt;
+use std::sync::Arc;
+
+use greylag_sharding::{EntityKey, Sharding};
+
+use crate::counters::DeliveryCounters;
+use crate::settings::{DeliverySettings, SettingsError};
+
+#[cfg(feature = "persistence")]
+pub use delivered::{EventSourcedDelivery, ProxyDelivery};
+pub(crate) use kept::Kept;
+pub use start_producer::{ProducerName, StartProducer};
+
+/// Delivery on one node: `node.delivery()`. Clones are the same.
+///
+/// Entity types under delivery start from its settings, and are found here by their key.
+#[derive(Clone)]
+pub struct NodeDelivery {
+    sharding: Sharding,
+    kept: Arc<Kept>,
+}
+
+impl NodeDelivery {
+    /// Delivery of the node that `sharding` runs on. The settings of the first call stand: say them before entity types are
+    /// set up.
+    ///
+    /// # Errors
+    /// [`SettingsError`] names a setting that makes no sense.
+    pub fn of(sharding: &Sharding, settings: DeliverySettings) -> Result<Self, SettingsError> {
+        settings.validate()?;
+        let kept = sharding.extensions().get_or_insert(Kept::new(settings));
+        Ok(Self { sharding: sharding.clone(), kept })
+    }
+
+    /// What producers and consumers of this node start from.
+    pub fn settings(&self) -> &DeliverySettings {
+        self.kept.settings()
+    }
+
+    /// A producer of messages for the entities of a type that is set up on this node with delivery, as a host or as a proxy.
+    ///
+    /// ```no_run
+    /// # use greylag_delivery::{NodeDelivery, ProducerId};
+    /// # use greylag_sharding::EntityKey;
+    /// # struct Pay { cents: u64 }
+    /// # const PAYMENT: EntityKey<Pay> = EntityKey::new("Payment");
+    /// # async fn pay(delivery: &NodeDelivery) -> Result<(), Box<dyn std::error::Error>> {
+    /// let payments = delivery.producer(PAYMENT, ProducerId::per_node("orders")).start().await?;
+    /// payments.send("order-4711", Pay { cents: 990 }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[allow(clippy::needless_pass_by_value, reason = "keys are constants, and are named as such elsewhere")]
+    pub fn producer<T: Send + Sync + 'static>(
+        &self,
+        key: EntityKey<T>,
+        name: impl Into<ProducerName>,
+    ) -> StartProducer<T> {
+        StartProducer::new(self.clone(), &key, name.into())
+    }
+
+    /// What the entities of a type have seen of their deliveries on this node; `None` if it is not set up here with
+    /// delivery.
+    pub fn counters<T: 'static>(&self, key: &EntityKey<T>) -> Option<DeliveryCounters> {
+        self.kept.counters(key.name())
+    }
+}
+
+impl fmt::Debug for NodeDelivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeDelivery").field("node", self.sharding.remoting().self_address()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, feature = "persistence"))]
+mod tests;

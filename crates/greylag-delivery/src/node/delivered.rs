@@ -1,0 +1,154 @@
+//! Entity types get delivery by one call where they are described.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use greylag_core::Codec;
+use greylag_persistence::EventSourced;
+use greylag_sharding::{ByEvents, EntityType, Proxy, Region, Sharding};
+
+use super::Kept;
+use crate::command::{Beside, UnderDelivery};
+use crate::driver::{hosted, is_activity};
+use crate::with_delivery::{DeliveryCodec, NoBypass, WithDelivery};
+
+/// Puts delivery before the entities of an event-sourced type, in its description.
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+///
+/// use greylag_codec::json;
+/// use greylag_core::{Registry, ReplyTo};
+/// use greylag_delivery::{Delivery, DeliveryCommand, DeliveryEffects, EventSourcedDelivery};
+/// use greylag_persistence::{Ctx, Effect, EventSourced};
+/// use greylag_sharding::{EntityKey, EntityType};
+///
+/// const ACCOUNT: EntityKey<u64> = EntityKey::new("Account");
+///
+/// struct Account;
+///
+/// impl EventSourced for Account {
+///     type Command = DeliveryCommand<u64, ReplyTo<u64>>;
+///     type Event = u64;
+///     type State = u64;
+///
+///     fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, cents: &u64, command: Self::Command) -> Effect<Self> {
+///         match command {
+///             DeliveryCommand::Delivered(deposit) => {
+///                 let cents = *deposit;
+///                 Effect::persist_delivery(deposit, vec![cents])
+///             }
+///             DeliveryCommand::Bypass(reply_to) => Effect::reply(reply_to, *cents),
+///         }
+///     }
+///
+///     fn apply(cents: &mut u64, deposit: &u64) {
+///         *cents += deposit;
+///     }
+/// }
+///
+/// let accounts = EntityType::event_sourced(ACCOUNT, |_| Ok(Account))
+///     .commands(json("account.deposit"))
+///     .events(json("account.deposited"))
+///     .with_delivery_and(json("account.balance"));
+/// ```
+pub trait EventSourcedDelivery: Sized {
+    /// What is delivered.
+    type Message: Send + Sync + 'static;
+    /// What comes beside the deliveries.
+    type Bypass: Send + 'static;
+
+    /// The type with delivery before its entities, which take deliveries alone. The codec of the type's commands is that of
+    /// its deliveries.
+    fn with_delivery(self) -> EntityType<WithDelivery<Self::Message, Infallible>>
+    where
+        Self: EventSourcedDelivery<Bypass = Infallible>,
+    {
+        self.with_delivery_and(NoBypass)
+    }
+
+    /// The type with delivery before its entities, which are asked other things, too: these travel by `codec`, and are sent
+    /// by references whose key names the type with them.
+    fn with_delivery_and(
+        self,
+        codec: impl Codec<Self::Bypass>,
+    ) -> EntityType<WithDelivery<Self::Message, Self::Bypass>>;
+}
+
+impl<T, B> EventSourcedDelivery for EntityType<T, ByEvents<B>>
+where
+    T: Send + Sync + 'static,
+    B: EventSourced,
+    B::Command: UnderDelivery<Message = T>,
+{
+    type Message = T;
+    type Bypass = Beside<B>;
+
+    fn with_delivery_and(self, bypass: impl Codec<Beside<B>>) -> EntityType<WithDelivery<T, Beside<B>>> {
+        let mut deliveries = None;
+        let layered = self.hosted_by(layered_codec(&mut deliveries, bypass), |parts, init| {
+            let consumers = Kept::of(init.extensions()).consumers(init.entity_type.as_str());
+            let (behavior, persistence_id) = (parts.behavior(init)?, parts.persistence_id(init)?);
+            Ok(hosted(behavior, persistence_id, &parts.codecs().of_wrapper(), consumers, init))
+        });
+        layered.is_activity(is_activity).on_set_up(noting(deliveries))
+    }
+}
+
+/// Puts delivery before the entities of a type that a node only sends to, in its description.
+///
+/// ```
+/// use greylag_codec::json;
+/// use greylag_delivery::ProxyDelivery;
+/// use greylag_sharding::EntityKey;
+///
+/// const ACCOUNT: EntityKey<u64> = EntityKey::new("Account");
+///
+/// let accounts = ACCOUNT.proxy().role("accounts").commands(json("account.deposit")).with_delivery();
+/// ```
+pub trait ProxyDelivery<T: Send + Sync + 'static>: Sized {
+    /// The type with delivery before its entities; this node sends them nothing else.
+    fn with_delivery(self) -> EntityType<WithDelivery<T, Infallible>, Proxy> {
+        self.with_delivery_and(NoBypass)
+    }
+
+    /// The type with delivery before its entities, which this node asks other things, too: these travel by `codec`.
+    fn with_delivery_and<Q: Send + 'static>(self, codec: impl Codec<Q>) -> EntityType<WithDelivery<T, Q>, Proxy>;
+}
+
+impl<T: Send + Sync + 'static> ProxyDelivery<T> for EntityType<T, Proxy> {
+    fn with_delivery_and<Q: Send + 'static>(self, bypass: impl Codec<Q>) -> EntityType<WithDelivery<T, Q>, Proxy> {
+        let mut deliveries = None;
+        let layered = self.carried_as(layered_codec(&mut deliveries, bypass));
+        layered.on_set_up(noting(deliveries))
+    }
+}
+
+type SharedCodec<M> = Arc<dyn Codec<M>>;
+
+/// Makes the codec of what the region carries of the codec of deliveries, which is kept, and of that beside them.
+fn layered_codec<T, Q>(
+    deliveries: &mut Option<SharedCodec<T>>,
+    bypass: impl Codec<Q>,
+) -> impl FnOnce(SharedCodec<T>) -> SharedCodec<WithDelivery<T, Q>>
+where
+    T: Send + Sync + 'static,
+    Q: Send + 'static,
+{
+    |codec| {
+        *deliveries = Some(codec.clone());
+        Arc::new(DeliveryCodec::new(codec, bypass))
+    }
+}
+
+/// Keeps a type that is set up where producers find it, and shows its entities to those that send them other messages.
+fn noting<T, Q>(deliveries: Option<SharedCodec<T>>) -> impl Fn(&Sharding, &Region<WithDelivery<T, Q>>) + Send + Sync
+where
+    T: Send + Sync + 'static,
+    Q: Send + 'static,
+{
+    move |sharding, region| {
+        Kept::of(sharding.extensions()).add::<T, Q>(region.name().as_str(), deliveries.clone());
+        sharding.add_view(region, WithDelivery::<T, Q>::Bypass);
+    }
+}

@@ -1,0 +1,104 @@
+//! What delivery keeps with the sharding of a node.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use greylag_core::Codec;
+use greylag_sharding::{EntityKey, Extensions, Sharding};
+
+use crate::counters::DeliveryCounters;
+use crate::driver::{ConsumerDelivery, Downstream};
+use crate::settings::DeliverySettings;
+use crate::with_delivery::WithDelivery;
+
+/// See the module's description.
+pub(crate) struct Kept {
+    settings: DeliverySettings,
+    types: Mutex<BTreeMap<String, Type>>,
+}
+
+/// An entity type under delivery.
+#[derive(Clone)]
+struct Type {
+    consumers: ConsumerDelivery,
+    /// An `Arc<Producing<T>>`, once the type is set up.
+    producing: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+/// What a producer needs of a type.
+pub(crate) struct Producing<T> {
+    /// How deliveries are written.
+    pub(crate) codec: Option<Arc<dyn Codec<T>>>,
+    /// Finds the type's region. Held as a way to find it: a region that is kept here would keep its own node.
+    find: Box<Find<T>>,
+}
+
+type Find<T> = dyn Fn(&Sharding) -> Option<Arc<dyn Downstream<T>>> + Send + Sync;
+
+impl<T> Producing<T> {
+    /// The region of the type, while it is set up.
+    pub(crate) fn region(&self, sharding: &Sharding) -> Option<Arc<dyn Downstream<T>>> {
+        (self.find)(sharding)
+    }
+}
+
+impl Kept {
+    /// What is kept with a node's sharding; with settings by default, where none were said before.
+    pub(crate) fn of(extensions: &Extensions) -> Arc<Self> {
+        extensions.get().unwrap_or_else(|| extensions.get_or_insert(Self::new(DeliverySettings::default())))
+    }
+
+    pub(crate) fn new(settings: DeliverySettings) -> Self {
+        Self { settings, types: Mutex::default() }
+    }
+
+    pub(crate) fn settings(&self) -> &DeliverySettings {
+        &self.settings
+    }
+
+    /// How entities of a type take deliveries here: by the settings of the node.
+    pub(crate) fn consumers(&self, name: &str) -> ConsumerDelivery {
+        self.of_type(&mut self.lock(), name).consumers.clone()
+    }
+
+    pub(crate) fn counters(&self, name: &str) -> Option<DeliveryCounters> {
+        self.lock().get(name).map(|known| known.consumers.counters().clone())
+    }
+
+    /// A type is set up, whose region carries `WithDelivery<T, Q>`.
+    pub(crate) fn add<T, Q>(&self, name: &str, codec: Option<Arc<dyn Codec<T>>>)
+    where
+        T: Send + Sync + 'static,
+        Q: Send + 'static,
+    {
+        let key = name.to_owned();
+        let find: Box<Find<T>> = Box::new(move |sharding| {
+            let region = sharding.region(EntityKey::<WithDelivery<T, Q>>::named(key.clone())).ok()?;
+            Some(Arc::new(region))
+        });
+        let producing: Arc<dyn Any + Send + Sync> = Arc::new(Producing { codec, find });
+        let mut types = self.lock();
+        let former = self.of_type(&mut types, name).producing.replace(producing);
+        drop(types);
+        // Without the lock: it may hold the last handle to a codec of the program.
+        drop(former);
+    }
+
+    /// What a producer of `T`s needs of a type; `None` if it is not set up here, or delivers something else.
+    pub(crate) fn producing<T: 'static>(&self, name: &str) -> Option<Arc<Producing<T>>> {
+        let known = self.lock().get(name)?.producing.clone()?;
+        known.downcast().ok()
+    }
+
+    fn of_type<'a>(&self, types: &'a mut BTreeMap<String, Type>, name: &str) -> &'a mut Type {
+        types.entry(name.to_owned()).or_insert_with(|| Type {
+            consumers: ConsumerDelivery::new(&self.settings).expect("they were checked when the node was made"),
+            producing: None,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Type>> {
+        self.types.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

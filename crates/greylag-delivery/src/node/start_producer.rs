@@ -1,0 +1,104 @@
+//! Producers of a node, from their name to their handle.
+
+use std::any::type_name;
+use std::fmt;
+use std::marker::PhantomData;
+
+use greylag_core::UniqueAddress;
+use greylag_sharding::EntityKey;
+
+use super::NodeDelivery;
+use crate::driver::ShardingProducer;
+use crate::error::StartError;
+use crate::ids::{InvalidProducerId, ProducerId, ProducerIdentity};
+use crate::settings::DeliverySettings;
+
+/// The name of a producer, before it is known on which node the producer runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProducerName {
+    /// One producer of this name in the whole cluster.
+    Is(ProducerId),
+    /// One producer of this name on each node: the node's address becomes part of its id.
+    PerNode(String),
+}
+
+impl ProducerId {
+    /// The name of a producer that runs on every node: its id is the name with the node's address, `orders@10.0.0.7:17355`,
+    /// so that the id is the same after a restart of the node.
+    ///
+    /// ```
+    /// use greylag_delivery::{ProducerId, ProducerName};
+    ///
+    /// assert_eq!(ProducerId::per_node("orders"), ProducerName::PerNode("orders".to_owned()));
+    /// ```
+    pub fn per_node(name: impl Into<String>) -> ProducerName {
+        ProducerName::PerNode(name.into())
+    }
+}
+
+impl From<ProducerId> for ProducerName {
+    fn from(id: ProducerId) -> Self {
+        Self::Is(id)
+    }
+}
+
+impl ProducerName {
+    /// The id of the producer of this name on a node.
+    ///
+    /// # Errors
+    /// [`InvalidProducerId`]: together with the node's address the name is too long, or it is empty.
+    pub fn on(self, node: &UniqueAddress) -> Result<ProducerId, InvalidProducerId> {
+        match self {
+            Self::Is(id) => Ok(id),
+            Self::PerNode(name) if name.is_empty() => ProducerId::new(name),
+            Self::PerNode(name) => ProducerId::new(format!("{name}@{}", node.address())),
+        }
+    }
+}
+
+/// A producer that is not started yet. See [`NodeDelivery::producer`].
+#[must_use = "a producer does nothing until it is started"]
+pub struct StartProducer<T> {
+    node: NodeDelivery,
+    entity_type: String,
+    name: ProducerName,
+    settings: DeliverySettings,
+    message: PhantomData<fn(T)>,
+}
+
+impl<T: Send + Sync + 'static> StartProducer<T> {
+    pub(super) fn new(node: NodeDelivery, key: &EntityKey<T>, name: ProducerName) -> Self {
+        let settings = node.settings().clone();
+        Self { node, entity_type: key.name().to_owned(), name, settings, message: PhantomData }
+    }
+
+    /// Changes settings for this producer alone; `change` is given those of the node.
+    pub fn settings(mut self, change: impl FnOnce(&mut DeliverySettings)) -> Self {
+        change(&mut self.settings);
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing was started.
+    pub async fn start(self) -> Result<ShardingProducer<T>, StartError> {
+        let Self { node, entity_type, name, settings, .. } = self;
+        let not_set_up = || StartError::NotSetUp { entity_type: entity_type.clone(), message: type_name::<T>() };
+        let producing = node.kept.producing::<T>(&entity_type).ok_or_else(not_set_up)?;
+        let region = producing.region(&node.sharding).ok_or_else(not_set_up)?;
+        let codec = producing.codec.clone().ok_or(StartError::NoCodec { entity_type })?;
+        let remoting = node.sharding.remoting().clone();
+        let id = name.on(remoting.self_address())?;
+        ShardingProducer::open(remoting, ProducerIdentity::in_memory(id), region, codec, &settings)
+    }
+}
+
+impl<T> fmt::Debug for StartProducer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StartProducer")
+            .field("entity_type", &self.entity_type)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,110 @@
+//! Entity types that get delivery where they are described, on one node.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag_codec::json;
+use greylag_core::{Registry, ReplyTo};
+use greylag_persistence::{Ctx, Effect, EventSourced, Stores};
+use greylag_sharding::ids::EntityTypeName;
+use greylag_sharding::{EntityType, InitError, ShardingSettings};
+use greylag_transport::memory::MemoryNetwork;
+
+use super::*;
+use crate::{DeliveryCommand, DeliveryEffects, ProducerId, StartError};
+
+const SUM: EntityKey<u64> = EntityKey::new("Sum");
+const ASKED: EntityKey<ReplyTo<u64>> = EntityKey::new("Sum");
+
+struct Sum;
+
+impl EventSourced for Sum {
+    type Command = DeliveryCommand<u64, ReplyTo<u64>>;
+    type Event = u64;
+    type State = u64;
+
+    fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, sum: &u64, command: Self::Command) -> Effect<Self> {
+        match command {
+            DeliveryCommand::Delivered(number) => {
+                let event = *number;
+                Effect::persist_delivery(number, vec![event])
+            }
+            DeliveryCommand::Bypass(reply_to) => Effect::reply(reply_to, *sum),
+        }
+    }
+
+    fn apply(sum: &mut u64, number: &u64) {
+        *sum += number;
+    }
+}
+
+fn sums() -> EntityType<u64, greylag_sharding::ByEvents<Sum>> {
+    EntityType::event_sourced(SUM, |_| Ok(Sum)).commands(json("sum.add")).events(json("sum.added"))
+}
+
+async fn node() -> Sharding {
+    let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
+    Sharding::alone(remoting, Some(Stores::in_memory()), ShardingSettings::test()).await.unwrap()
+}
+
+/// The codec is named once, where the type is defined; entities are asked by a key of what they are asked.
+#[tokio::test]
+async fn what_is_described_is_all_that_a_producer_and_an_asker_need() {
+    let sharding = node().await;
+    let delivery = NodeDelivery::of(&sharding, DeliverySettings::test()).unwrap();
+    sharding.init(sums().with_delivery_and(json("sum.get"))).unwrap();
+    let producer = delivery.producer(SUM, ProducerId::per_node("numbers")).start().await.unwrap();
+    for number in 1..=4 {
+        producer.send_confirmed("a", number).await.unwrap();
+    }
+    let sum = sharding.entity_ref(ASKED, "a").ask(|reply_to| reply_to).timeout(Duration::from_secs(60)).await;
+    assert_eq!(sum, Ok(10));
+    let counters = delivery.counters(&SUM).unwrap().snapshot();
+    assert_eq!((counters.delivered, counters.confirmed), (4, 4));
+    assert!(delivery.counters(&EntityKey::<u64>::new("Other")).is_none());
+}
+
+#[tokio::test]
+async fn a_producer_of_other_messages_and_a_type_without_a_codec_are_refused_by_name() {
+    let sharding = node().await;
+    let delivery = NodeDelivery::of(&sharding, DeliverySettings::test()).unwrap();
+    let name = || ProducerId::per_node("numbers");
+    let nowhere = delivery.producer(SUM, name()).start().await.unwrap_err();
+    assert!(matches!(nowhere, StartError::NotSetUp { .. }), "{nowhere}");
+    let silent = EntityType::event_sourced(SUM, |_| Ok(Sum)).events(json("sum.added"));
+    sharding.init(silent.with_delivery_and(json("sum.get"))).unwrap();
+    let other = delivery.producer(EntityKey::<String>::new("Sum"), name()).start().await.unwrap_err();
+    assert!(matches!(other, StartError::NotSetUp { .. }), "{other}");
+    let unwritten = delivery.producer(SUM, name()).start().await.unwrap_err();
+    assert_eq!(unwritten, StartError::NoCodec { entity_type: "Sum".to_owned() });
+    let nameless = delivery.producer(SUM, ProducerId::per_node("")).start().await.unwrap_err();
+    assert!(matches!(nameless, StartError::NoCodec { .. }), "the type comes first: {nameless}");
+}
+
+/// Nothing that a description says is dropped without a word.
+#[tokio::test]
+async fn what_is_said_of_messages_before_delivery_is_put_there_is_refused() {
+    let sharding = node().await;
+    let early = |what| Err(InitError::OfWrappedMessages { name: EntityTypeName::new("Sum").unwrap(), what });
+    let init = |described: EntityType<u64, greylag_sharding::ByEvents<Sum>>| {
+        sharding.init(described.with_delivery_and(json("sum.get"))).map(drop)
+    };
+    assert_eq!(init(sums().stop_message(|| 0)), early("stop_message"));
+    assert_eq!(init(sums().is_activity(|_| true)), early("is_activity"));
+    assert_eq!(init(sums().addressed_by(|_| None)), early("addressed_by"));
+    let without_events = EntityType::event_sourced(SUM, |_| Ok(Sum)).commands(json("sum.add"));
+    assert_eq!(
+        init(without_events),
+        Err(InitError::NoCodec { name: EntityTypeName::new("Sum").unwrap(), what: "events" })
+    );
+    assert_eq!(init(sums()), Ok(()));
+}
+
+#[test]
+fn a_producer_per_node_is_the_same_after_a_restart_of_its_node() {
+    let on = |node: &str| ProducerId::per_node("orders").on(&node.parse().unwrap()).unwrap();
+    assert_eq!(on("shop:17355#1").as_str(), "orders@shop:17355");
+    assert_eq!(on("shop:17355#1"), on("shop:17355#2"), "another incarnation");
+    assert_ne!(on("shop:17355#1"), on("shop:17356#1"));
+    assert!(ProducerId::per_node("").on(&"shop:17355#1".parse().unwrap()).is_err());
+}
