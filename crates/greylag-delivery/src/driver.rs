@@ -7,6 +7,8 @@ pub(crate) mod entity;
 #[cfg(feature = "persistence")]
 pub(crate) mod event_sourced;
 #[cfg(feature = "sharding")]
+mod node;
+#[cfg(feature = "sharding")]
 mod producer;
 #[cfg(feature = "sharding")]
 mod queue;
@@ -19,6 +21,10 @@ pub use consumer::{ConsumerDelivery, OnUndecodable};
 pub use entity::{DeliveryEntity, DeliveryType};
 #[cfg(feature = "persistence")]
 pub use event_sourced::{DeliveryEffects, event_sourced_with_delivery};
+#[cfg(feature = "persistence")]
+pub use node::EventSourcedDelivery;
+#[cfg(feature = "sharding")]
+pub use node::{NodeDelivery, ProducerName, ProxyDelivery, StartProducer};
 #[cfg(feature = "sharding")]
 pub use producer::{Sent, ShardingProducer};
 #[cfg(feature = "persistence")]
@@ -28,7 +34,3 @@ pub use queue::{
     DurableProducerQueue, FaultyQueueStore, InMemoryProducerQueue, InMemoryQueues, KvProducerQueue, QueueCall,
     QueueFault, QueueStore, TypedQueue,
 };
-#[cfg(feature = "sharding")]
-pub(crate) use region::Downstream;
-#[cfg(feature = "persistence")]
-pub(crate) use {entity::is_activity, event_sourced::hosted};

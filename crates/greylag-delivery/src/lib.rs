@@ -106,8 +106,6 @@ mod ids;
 pub mod machine;
 mod message;
 #[cfg(feature = "sharding")]
-mod node;
-#[cfg(feature = "sharding")]
 mod payload;
 pub mod queue;
 mod settings;
@@ -128,19 +126,15 @@ pub use delivery::{ConfirmHandle, Delivery};
 #[cfg(feature = "sharding")]
 pub use driver::{
     ConsumerDelivery, DeliveryEntity, DeliveryType, DurableProducerQueue, FaultyQueueStore, InMemoryProducerQueue,
-    InMemoryQueues, KvProducerQueue, OnUndecodable, QueueCall, QueueFault, QueueStore, Sent, ShardingProducer,
-    TypedQueue,
+    InMemoryQueues, KvProducerQueue, NodeDelivery, OnUndecodable, ProducerName, ProxyDelivery, QueueCall, QueueFault,
+    QueueStore, Sent, ShardingProducer, StartProducer, TypedQueue,
 };
 #[cfg(feature = "persistence")]
-pub use driver::{DeliveryEffects, EventSourcedProducerQueue, event_sourced_with_delivery};
+pub use driver::{DeliveryEffects, EventSourcedDelivery, EventSourcedProducerQueue, event_sourced_with_delivery};
 pub use error::{SendError, StartError, Undelivered};
 pub use ids::{ControllerRef, Epoch, InvalidProducerId, MessageId, ProducerId, ProducerIdentity, SeqNr, StreamId};
 pub use machine::sharding_producer::ProducerStats;
 pub use message::{BatchHeader, Frame, ProducerStopped, SequencedBatch, SequencedMessage, Upstream, UpstreamMessage};
-#[cfg(feature = "persistence")]
-pub use node::{EventSourcedDelivery, ProxyDelivery};
-#[cfg(feature = "sharding")]
-pub use node::{NodeDelivery, ProducerName, StartProducer};
 #[cfg(feature = "sharding")]
 pub use payload::Payload;
 pub use settings::{ConsumerSettings, DeliverySettings, ProducerSettings, SettingsError, ShardingSettings};

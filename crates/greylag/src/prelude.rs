@@ -13,9 +13,9 @@ pub use greylag_crdt::{
 #[cfg(feature = "ddata")]
 pub use greylag_ddata::Replicated;
 #[cfg(feature = "delivery")]
-pub use greylag_delivery::{Delivery, DeliveryEntity, ProducerId};
+pub use greylag_delivery::{Delivery, DeliveryEntity, ProducerId, ProxyDelivery};
 #[cfg(all(feature = "delivery", feature = "persistence"))]
-pub use greylag_delivery::{DeliveryCommand, DeliveryEffects, EventSourcedDelivery, ProxyDelivery};
+pub use greylag_delivery::{DeliveryCommand, DeliveryEffects, EventSourcedDelivery};
 #[cfg(feature = "persistence")]
 pub use greylag_persistence::{
     Ctx, DurableState, Effect, EventMeta, EventSourced, EventSourcedSettings, PersistenceId, StateEffect, StoredCodec,

@@ -120,7 +120,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     }
 
     /// Starts a producer for the entities of a region whose second message type is forgotten.
-    pub(crate) fn open(
+    pub(super) fn open(
         remoting: Arc<dyn Remoting>,
         identity: ProducerIdentity,
         downstream: Arc<dyn Downstream<T>>,

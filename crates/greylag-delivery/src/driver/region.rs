@@ -12,7 +12,7 @@ use crate::payload::Payload;
 use crate::with_delivery::{ProtocolMessage, WithDelivery};
 
 /// The region of an entity type under delivery.
-pub(crate) trait Downstream<T>: Send + Sync {
+pub(super) trait Downstream<T>: Send + Sync {
     /// The shard of an entity, or why there can be none.
     fn shard_of(&self, entity: &str) -> Result<Arc<str>, DeadLetterReason>;
     /// Sends frames towards an entity; the protocol repeats those that are not taken.

@@ -1,16 +1,16 @@
 //! Entity types get delivery by one call where they are described.
 
-use std::convert::Infallible;
-use std::sync::Arc;
-
 use greylag_core::Codec;
 use greylag_persistence::EventSourced;
-use greylag_sharding::{ByEvents, EntityType, Proxy, Region, Sharding};
+use greylag_sharding::{ByEvents, EntityType};
+use std::convert::Infallible;
 
 use super::Kept;
+use super::layer::{layered_codec, noting};
 use crate::command::{Beside, UnderDelivery};
-use crate::driver::{hosted, is_activity};
-use crate::with_delivery::{DeliveryCodec, NoBypass, WithDelivery};
+use crate::driver::entity::is_activity;
+use crate::driver::event_sourced::hosted;
+use crate::with_delivery::{NoBypass, WithDelivery};
 
 /// Puts delivery before the entities of an event-sourced type, in its description.
 ///
@@ -92,63 +92,5 @@ where
             Ok(hosted(behavior, persistence_id, &parts.codecs().of_wrapper(), consumers, init))
         });
         layered.is_activity(is_activity).on_set_up(noting(deliveries))
-    }
-}
-
-/// Puts delivery before the entities of a type that a node only sends to, in its description.
-///
-/// ```
-/// use greylag_codec::json;
-/// use greylag_delivery::ProxyDelivery;
-/// use greylag_sharding::EntityKey;
-///
-/// const ACCOUNT: EntityKey<u64> = EntityKey::new("Account");
-///
-/// let accounts = ACCOUNT.proxy().role("accounts").commands(json("account.deposit")).with_delivery();
-/// ```
-pub trait ProxyDelivery<T: Send + Sync + 'static>: Sized {
-    /// The type with delivery before its entities; this node sends them nothing else.
-    fn with_delivery(self) -> EntityType<WithDelivery<T, Infallible>, Proxy> {
-        self.with_delivery_and(NoBypass)
-    }
-
-    /// The type with delivery before its entities, which this node asks other things, too: these travel by `codec`.
-    fn with_delivery_and<Q: Send + 'static>(self, codec: impl Codec<Q>) -> EntityType<WithDelivery<T, Q>, Proxy>;
-}
-
-impl<T: Send + Sync + 'static> ProxyDelivery<T> for EntityType<T, Proxy> {
-    fn with_delivery_and<Q: Send + 'static>(self, bypass: impl Codec<Q>) -> EntityType<WithDelivery<T, Q>, Proxy> {
-        let mut deliveries = None;
-        let layered = self.carried_as(layered_codec(&mut deliveries, bypass));
-        layered.on_set_up(noting(deliveries))
-    }
-}
-
-type SharedCodec<M> = Arc<dyn Codec<M>>;
-
-/// Makes the codec of what the region carries of the codec of deliveries, which is kept, and of that beside them.
-fn layered_codec<T, Q>(
-    deliveries: &mut Option<SharedCodec<T>>,
-    bypass: impl Codec<Q>,
-) -> impl FnOnce(SharedCodec<T>) -> SharedCodec<WithDelivery<T, Q>>
-where
-    T: Send + Sync + 'static,
-    Q: Send + 'static,
-{
-    |codec| {
-        *deliveries = Some(codec.clone());
-        Arc::new(DeliveryCodec::new(codec, bypass))
-    }
-}
-
-/// Keeps a type that is set up where producers find it, and shows its entities to those that send them other messages.
-fn noting<T, Q>(deliveries: Option<SharedCodec<T>>) -> impl Fn(&Sharding, &Region<WithDelivery<T, Q>>) + Send + Sync
-where
-    T: Send + Sync + 'static,
-    Q: Send + 'static,
-{
-    move |sharding, region| {
-        Kept::of(sharding.extensions()).add::<T, Q>(region.name().as_str(), deliveries.clone());
-        sharding.add_view(region, WithDelivery::<T, Q>::Bypass);
     }
 }

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use greylag_core::Codec;
 use greylag_sharding::{EntityKey, Extensions, Sharding};
 
+use super::super::consumer::ConsumerDelivery;
+use super::super::region::Downstream;
 use crate::counters::DeliveryCounters;
-use crate::driver::{ConsumerDelivery, Downstream};
 use crate::settings::DeliverySettings;
 use crate::with_delivery::WithDelivery;
 

@@ -1,7 +1,9 @@
 //! Delivery on one node: what was set up there, and the producers that were started there.
 
+#[cfg(feature = "persistence")]
 mod delivered;
 mod kept;
+mod layer;
 mod start_producer;
 
 use std::fmt;
@@ -13,8 +15,9 @@ use crate::counters::DeliveryCounters;
 use crate::settings::{DeliverySettings, SettingsError};
 
 #[cfg(feature = "persistence")]
-pub use delivered::{EventSourcedDelivery, ProxyDelivery};
+pub use delivered::EventSourcedDelivery;
 pub(crate) use kept::Kept;
+pub use layer::ProxyDelivery;
 pub use start_producer::{ProducerName, StartProducer};
 
 /// Delivery on one node: `node.delivery()`. Clones are the same.
