@@ -134,9 +134,11 @@ pub use driver::{DeliveryEffects, EventSourcedDelivery, EventSourcedProducerQueu
 pub use error::{SendError, StartError, Undelivered};
 pub use ids::{ControllerRef, Epoch, InvalidProducerId, MessageId, ProducerId, ProducerIdentity, SeqNr, StreamId};
 pub use machine::sharding_producer::ProducerStats;
-pub use message::{BatchHeader, Frame, ProducerStopped, SequencedBatch, SequencedMessage, Upstream, UpstreamMessage};
+pub use message::{
+    BatchHeader, Content, Frame, ProducerStopped, SequencedBatch, SequencedMessage, Upstream, UpstreamMessage,
+};
 #[cfg(feature = "sharding")]
-pub use payload::Payload;
+pub use payload::{Payload, UnreadableError};
 pub use settings::{ConsumerSettings, DeliverySettings, ProducerSettings, SettingsError, ShardingSettings};
 #[cfg(feature = "sharding")]
 pub use with_delivery::{DeliveryCodec, NoBypass, Protocol, WithDelivery};

@@ -13,6 +13,26 @@
 
 use crate::ids::{ControllerRef, Epoch, ProducerId, SeqNr, StreamId};
 
+/// What frames carry, as far as the machines look into it: enough to bound what a chunked message takes.
+pub trait Content: Clone {
+    /// Its size in bytes.
+    fn size(&self) -> u64;
+
+    /// In the first of several chunks: the size of the whole message in bytes, as its sender says.
+    fn total_len(&self) -> Option<u64>;
+}
+
+/// A number is a message of eight bytes: for tests and simulations.
+impl Content for u64 {
+    fn size(&self) -> u64 {
+        8
+    }
+
+    fn total_len(&self) -> Option<u64> {
+        None
+    }
+}
+
 /// One numbered piece of a link: a whole message, or a chunk of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame<P> {

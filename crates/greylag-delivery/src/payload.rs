@@ -1,18 +1,96 @@
-//! A message between its acceptance and its delivery.
+//! A message between its acceptance and its delivery: whole, or a chunk of one.
+//!
+//! A message is encoded once, when it is accepted. One that is longer than the chunk size travels as several frames, each a
+//! slice of the same bytes; where they arrive they are put together, counted and summed before they are read. A message that
+//! does not leave its node is never read from bytes: its last frame carries the value itself.
+//!
+//! ```text
+//! value ─▶ encode ─▶ Payload ─▶ frames ─▶ Frames<Payload> ═══ link ═══▶ Frames<Payload> ─▶ join ─▶ value
+//! ```
+//!
+//! Source: delivery K1 to K3, K8.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use bytes::BytesMut;
-use greylag_core::{Codec, DecodeError, EncodeError, Encoded};
+use bytes::{Bytes, BytesMut};
+use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Encoded, Manifest};
 
-/// What a frame carries: the value, and the bytes that it is.
-///
-/// The value is encoded once, when it is accepted, and decoded at most once, where it arrives; on the node
-/// of its sender the value itself is handed on. Copies share both.
+use crate::machine::producer_link::Frames;
+use crate::message::Content;
+use crate::wire::Piece;
+
+/// What one frame carries: a message with its bytes, or a chunk of the bytes of one. Copies share both.
 pub struct Payload<T> {
     encoded: Encoded,
-    value: Result<Arc<T>, Arc<DecodeError>>,
+    body: Body<T>,
+}
+
+enum Body<T> {
+    Value(Arc<T>),
+    /// The bytes arrived whole, and the codec refused them.
+    Unreadable(Arc<DecodeError>),
+    Chunk(Arc<Chunk<T>>),
+}
+
+/// What a chunk says beside its bytes.
+struct Chunk<T> {
+    /// In the first chunk: the length of the whole message in bytes.
+    total_len: Option<u64>,
+    /// In the last chunk: the CRC-32C of the whole message.
+    crc32c: Option<u32>,
+    source: Source<T>,
+}
+
+/// Where the value of a message in chunks comes from.
+enum Source<T> {
+    /// From the chunks' bytes, by this codec.
+    Bytes(Arc<dyn Codec<T>>),
+    /// The message has not left its node; its last chunk has the value.
+    Value(Arc<T>),
+    /// As `Value`, in the chunks before the last.
+    LaterChunk,
+}
+
+/// Why a message that arrived cannot be given to the application.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnreadableError {
+    /// The codec refused the bytes, or no codec of this node wrote them.
+    #[error(transparent)]
+    Codec(Arc<DecodeError>),
+    /// The message is larger than this node takes (`producer.max_message_bytes`); its chunks were not kept.
+    #[error("the message has {size} bytes, at most {max} are taken")]
+    TooLarge {
+        /// Its size in bytes, as its sender says.
+        size: u64,
+        /// The limit in bytes.
+        max: u64,
+    },
+    /// The chunks have more or fewer bytes than the first of them says, or are too many.
+    #[error("the chunks of the message do not add up to its {expected} bytes")]
+    WrongLength {
+        /// What the first chunk says, in bytes.
+        expected: u64,
+    },
+    /// The bytes are not those that were sent.
+    #[error("the checksum of the message is {actual:08x}, its sender says {expected:08x}")]
+    WrongChecksum {
+        /// What the last chunk says.
+        expected: u32,
+        /// The CRC-32C of the bytes that arrived.
+        actual: u32,
+    },
+    /// The message arrived without its beginning or its end.
+    #[error("the message has no beginning or no end")]
+    Incomplete,
+}
+
+/// A message that arrived and cannot be read, with its bytes as far as they were kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unreadable {
+    pub(crate) error: UnreadableError,
+    pub(crate) encoded: Encoded,
 }
 
 impl<T: 'static> Payload<T> {
@@ -26,32 +104,126 @@ impl<T: 'static> Payload<T> {
             return Err((value, error));
         }
         let encoded = Encoded { codec: codec.id(), manifest: codec.manifest(&value), payload: buffer.freeze() };
-        Ok(Self { encoded, value: Ok(Arc::new(value)) })
+        Ok(Self { encoded, body: Body::Value(Arc::new(value)) })
     }
 
-    /// Reads bytes that arrived. Those that cannot be read are kept with the reason: the consumer decides
+    /// Reads bytes that arrived whole. Those that cannot be read are kept with the reason: the consumer decides
     /// what becomes of them.
     pub fn decode(encoded: Encoded, codec: &dyn Codec<T>) -> Self {
-        let value = if encoded.codec == codec.id() {
-            codec.decode(&encoded.manifest, encoded.payload.clone())
-        } else {
-            let manifest = encoded.manifest.to_string();
-            Err(DecodeError::UnknownCodec { codec: encoded.codec, manifest })
+        let body = match read(&encoded, codec) {
+            Ok(value) => Body::Value(Arc::new(value)),
+            Err(error) => Body::Unreadable(Arc::new(error)),
         };
-        Self { encoded, value: value.map(Arc::new).map_err(Arc::new) }
+        Self { encoded, body }
     }
 
-    /// The value, or why there is none.
+    /// What a frame of another node carries: a whole message, or a chunk that `codec` is to read with the others.
+    pub(crate) fn arrived(piece: Piece, is_chunk: bool, codec: &Arc<dyn Codec<T>>) -> Self {
+        let Piece { encoded, total_len, crc32c } = piece;
+        if !is_chunk && total_len.is_none() && crc32c.is_none() {
+            return Self::decode(encoded, &**codec);
+        }
+        let chunk = Chunk { total_len, crc32c, source: Source::Bytes(codec.clone()) };
+        Self { encoded, body: Body::Chunk(Arc::new(chunk)) }
+    }
+
+    /// The frames of a message: itself, or chunks of `chunk_bytes`, the last one of what is left. The chunks are slices
+    /// of the bytes that it was encoded to. 0 cuts nothing.
+    pub fn frames(self, chunk_bytes: usize) -> Frames<Self> {
+        let whole = &self.encoded.payload;
+        let Body::Value(value) = &self.body else { return Frames::Whole(self) };
+        if chunk_bytes == 0 || whole.len() <= chunk_bytes {
+            return Frames::Whole(self);
+        }
+        let last = (whole.len() - 1) / chunk_bytes;
+        let chunks = (0..=last).map(|index| {
+            let from = index * chunk_bytes;
+            let payload = whole.slice(from..whole.len().min(from + chunk_bytes));
+            let (codec, manifest) = match index {
+                0 => (self.encoded.codec, self.encoded.manifest.clone()),
+                _ => (UNSAID, Manifest::from_static("")),
+            };
+            let chunk = Chunk {
+                total_len: (index == 0).then_some(whole.len() as u64),
+                crc32c: (index == last).then(|| crc32c::crc32c(whole)),
+                source: if index == last { Source::Value(value.clone()) } else { Source::LaterChunk },
+            };
+            Self { encoded: Encoded { codec, manifest, payload }, body: Body::Chunk(Arc::new(chunk)) }
+        });
+        Frames::Chunks(chunks.collect())
+    }
+
+    /// The value of a message whose frames are all here. `max_bytes` bounds what is put together.
     ///
     /// # Errors
-    /// [`DecodeError`].
-    pub fn value(&self) -> Result<&Arc<T>, &DecodeError> {
-        self.value.as_ref().map_err(|error| &**error)
+    /// [`Unreadable`], with as much of the message as was kept.
+    pub(crate) fn join(frames: &Frames<Self>, max_bytes: u64) -> Result<Arc<T>, Unreadable> {
+        let chunks = match frames {
+            Frames::Whole(payload) => match &payload.body {
+                Body::Value(value) => return Ok(value.clone()),
+                Body::Unreadable(error) => {
+                    let error = UnreadableError::Codec(error.clone());
+                    return Err(Unreadable { error, encoded: payload.encoded.clone() });
+                }
+                Body::Chunk(_) => std::slice::from_ref(payload),
+            },
+            Frames::Chunks(chunks) => chunks,
+        };
+        if let Some(Source::Value(value)) = chunks.last().and_then(Self::chunk).map(|last| &last.source) {
+            return Ok(value.clone());
+        }
+        Self::join_chunks(chunks, max_bytes)
+    }
+
+    fn join_chunks(chunks: &[Self], max_bytes: u64) -> Result<Arc<T>, Unreadable> {
+        let kept = |error| Err(Unreadable { error, encoded: concatenated(chunks) });
+        let ends = chunks.first().and_then(Self::chunk).zip(chunks.last().and_then(Self::chunk));
+        let Some((first, last)) = ends else { return kept(UnreadableError::Incomplete) };
+        let Some(expected) = first.total_len else { return kept(UnreadableError::Incomplete) };
+        if expected > max_bytes {
+            return kept(UnreadableError::TooLarge { size: expected, max: max_bytes });
+        }
+        let actual: u64 = chunks.iter().map(|chunk| chunk.encoded.payload.len() as u64).sum();
+        if actual != expected {
+            return kept(UnreadableError::WrongLength { expected });
+        }
+        let (Some(crc32c), Source::Bytes(codec)) = (last.crc32c, &last.source) else {
+            return kept(UnreadableError::Incomplete);
+        };
+        let encoded = concatenated(chunks);
+        let actual = crc32c::crc32c(&encoded.payload);
+        if actual != crc32c {
+            return Err(Unreadable { error: UnreadableError::WrongChecksum { expected: crc32c, actual }, encoded });
+        }
+        match read(&encoded, &**codec) {
+            Ok(value) => Ok(Arc::new(value)),
+            Err(error) => Err(Unreadable { error: UnreadableError::Codec(Arc::new(error)), encoded }),
+        }
+    }
+
+    fn chunk(&self) -> Option<&Chunk<T>> {
+        match &self.body {
+            Body::Chunk(chunk) => Some(chunk),
+            Body::Value(_) | Body::Unreadable(_) => None,
+        }
+    }
+
+    /// What the frame writes of it.
+    pub(crate) fn piece(&self) -> Piece {
+        let (total_len, crc32c) = self.chunk().map_or((None, None), |chunk| (chunk.total_len, chunk.crc32c));
+        Piece { encoded: self.encoded.clone(), total_len, crc32c }
     }
 
     /// The value itself; `None` if there is none, or if another clone of its `Arc` is left.
     pub fn into_value(self) -> Option<T> {
-        self.value.ok().and_then(Arc::into_inner)
+        match self.body {
+            Body::Value(value) => Arc::into_inner(value),
+            Body::Chunk(chunk) => match Arc::into_inner(chunk)?.source {
+                Source::Value(value) => Arc::into_inner(value),
+                Source::Bytes(_) | Source::LaterChunk => None,
+            },
+            Body::Unreadable(_) => None,
+        }
     }
 
     /// The bytes.
@@ -65,36 +237,96 @@ impl<T: 'static> Payload<T> {
     }
 }
 
+impl<T: 'static> Frames<Payload<T>> {
+    /// The value of a message that was not sent; `None` if another clone of its `Arc` is left.
+    pub(crate) fn into_value(self) -> Option<T> {
+        match self {
+            Self::Whole(payload) => payload.into_value(),
+            Self::Chunks(mut chunks) => chunks.pop().and_then(Payload::into_value),
+        }
+    }
+}
+
+/// Chunks after the first do not repeat codec and manifest.
+const UNSAID: CodecId = CodecId::from_u32(0);
+
+/// Reads a value; a codec that panics refuses the bytes.
+fn read<T: 'static>(encoded: &Encoded, codec: &dyn Codec<T>) -> Result<T, DecodeError> {
+    if encoded.codec != codec.id() {
+        let manifest = encoded.manifest.to_string();
+        return Err(DecodeError::UnknownCodec { codec: encoded.codec, manifest });
+    }
+    let payload = encoded.payload.clone();
+    catch_unwind(AssertUnwindSafe(|| codec.decode(&encoded.manifest, payload)))
+        .unwrap_or_else(|_| Err(DecodeError::malformed(&encoded.manifest, "the codec panicked")))
+}
+
+/// The bytes of chunks in one piece, under the codec and manifest that the first one names.
+fn concatenated<T>(chunks: &[Payload<T>]) -> Encoded {
+    let Some(first) = chunks.first() else {
+        return Encoded { codec: UNSAID, manifest: Manifest::from_static(""), payload: Bytes::new() };
+    };
+    let payload = match chunks {
+        [only] => only.encoded.payload.clone(),
+        _ => {
+            let mut joined = BytesMut::with_capacity(chunks.iter().map(|chunk| chunk.encoded.payload.len()).sum());
+            chunks.iter().for_each(|chunk| joined.extend_from_slice(&chunk.encoded.payload));
+            joined.freeze()
+        }
+    };
+    Encoded { codec: first.encoded.codec, manifest: first.encoded.manifest.clone(), payload }
+}
+
+impl<T: 'static> Content for Payload<T> {
+    fn size(&self) -> u64 {
+        self.encoded.payload.len() as u64
+    }
+
+    fn total_len(&self) -> Option<u64> {
+        self.chunk().and_then(|chunk| chunk.total_len)
+    }
+}
+
 impl<T> Clone for Payload<T> {
     fn clone(&self) -> Self {
-        Self { encoded: self.encoded.clone(), value: self.value.clone() }
+        Self { encoded: self.encoded.clone(), body: self.body.clone() }
     }
 }
 
-impl<T> PartialEq for Payload<T> {
+impl<T> Clone for Body<T> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Value(value) => Self::Value(value.clone()),
+            Self::Unreadable(error) => Self::Unreadable(error.clone()),
+            Self::Chunk(chunk) => Self::Chunk(chunk.clone()),
+        }
+    }
+}
+
+/// By what travels of them.
+impl<T: 'static> PartialEq for Payload<T> {
     fn eq(&self, other: &Self) -> bool {
-        self.encoded == other.encoded
+        self.piece() == other.piece()
     }
 }
 
-impl<T> Eq for Payload<T> {}
+impl<T: 'static> Eq for Payload<T> {}
 
 impl<T> fmt::Debug for Payload<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Payload({}, {} bytes)", self.encoded.manifest, self.encoded.payload.len())
+        let kind = if matches!(self.body, Body::Chunk(_)) { "Chunk" } else { "Payload" };
+        write!(f, "{kind}({}, {} bytes)", self.encoded.manifest, self.encoded.payload.len())
     }
 }
 
 #[cfg(test)]
 impl<T> Payload<T> {
     /// The same value under other bytes, as a broken sender would write it.
-    pub(crate) fn with_encoded(
-        mut self,
-        codec: greylag_core::CodecId,
-        manifest: &'static str,
-        payload: bytes::Bytes,
-    ) -> Self {
+    pub(crate) fn with_encoded(mut self, codec: CodecId, manifest: &'static str, payload: Bytes) -> Self {
         self.encoded = Encoded { codec, manifest: manifest.into(), payload };
         self
     }
 }
+
+#[cfg(test)]
+mod tests;

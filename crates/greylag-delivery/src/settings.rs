@@ -5,12 +5,15 @@
 use std::time::Duration;
 
 use crate::ids::ProducerIdentity;
-use crate::machine::consumer_link::{ConsumerLinkSettings, PoisonPolicy};
+use crate::machine::consumer_link::{ConsumerLinkSettings, MAX_CHUNKS, PoisonPolicy};
 use crate::machine::producer_link::{LinkMode, ProducerLinkSettings};
 use crate::machine::sharding_consumer::ShardingConsumerSettings;
 use crate::machine::sharding_producer::ShardingProducerSettings;
 use crate::machine::storing::StoringSettings;
 use crate::queue::EventSourcedQueueSettings;
+
+/// Room in a message of the transport for what travels beside a chunk. Source: delivery §8.
+const LANE_MARGIN: usize = 4 << 10;
 
 /// The settings of delivery; section `delivery.*` of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,8 +45,12 @@ impl Default for DeliverySettings {
 /// The producer's side of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProducerSettings {
-    /// A message that encodes to more bytes is refused when it is sent. Default 64 MiB; until
-    /// messages are cut into chunks, the ordinary lane's limit is the lower one.
+    /// A message that encodes to more bytes travels in chunks of so many, which leaves room for others between them. At
+    /// most the lane's limit less 4 KiB, and at least one of the 65,536 parts that
+    /// [`max_message_bytes`](Self::max_message_bytes) may have. Default 128 KiB; 0 sends every message in one piece.
+    pub chunk_large_messages: usize,
+    /// A message that encodes to more bytes is refused when it is sent, and is not put together where it arrives.
+    /// Default 64 MiB.
     pub max_message_bytes: usize,
     /// Pace at which the first frame of a link is repeated until anything is heard. Default 1 s.
     pub resend_first_interval: Duration,
@@ -69,6 +76,7 @@ pub struct ProducerSettings {
 impl Default for ProducerSettings {
     fn default() -> Self {
         Self {
+            chunk_large_messages: 128 << 10,
             max_message_bytes: 64 << 20,
             resend_first_interval: Duration::from_secs(1),
             resend_first_unconfirmed_idle_timeout: Duration::from_secs(10),
@@ -201,6 +209,12 @@ impl DeliverySettings {
                 "consumer.max_outstanding_deliveries",
                 "must be from 1 to the flow control window",
             ),
+            (
+                producer.chunk_large_messages == 0
+                    || producer.max_message_bytes.div_ceil(producer.chunk_large_messages) <= MAX_CHUNKS,
+                "producer.chunk_large_messages",
+                "must not cut max_message_bytes into more than 65536 chunks",
+            ),
             (!consumer.resend_interval_min.is_zero(), "consumer.resend_interval_min", "must not be zero"),
             (
                 consumer.resend_interval_min <= consumer.resend_interval_max,
@@ -260,6 +274,18 @@ impl DeliverySettings {
         }
     }
 
+    /// Checks what depends on the lane that messages take: it carries messages of at most `max` bytes.
+    ///
+    /// # Errors
+    /// [`SettingsError`] for chunks that would leave no room for what travels with them.
+    pub(crate) fn validate_for_lane(&self, max: usize) -> Result<(), SettingsError> {
+        if self.producer.chunk_large_messages > max.saturating_sub(LANE_MARGIN) {
+            let why = "must be at least 4 KiB below the limit of the lane that carries the messages";
+            return Err(SettingsError { field: "producer.chunk_large_messages", why });
+        }
+        Ok(())
+    }
+
     /// The producer's side of a link of `identity`.
     pub fn producer_link(&self, mode: LinkMode, identity: &ProducerIdentity) -> ProducerLinkSettings {
         ProducerLinkSettings {
@@ -301,6 +327,7 @@ impl DeliverySettings {
             max_delivery_attempts: consumer.max_delivery_attempts,
             on_poisoned: consumer.on_poisoned,
             confirm_timeout: consumer.confirm_timeout,
+            max_message_bytes: self.producer.max_message_bytes as u64,
             keeps_asking: mode == LinkMode::PointToPoint,
         }
     }
@@ -365,5 +392,15 @@ mod tests {
         assert_eq!(producer(|p| p.durable_queue_max_batch = 0), "durable_queue_max_batch");
         assert_eq!(producer(|p| p.durable_queue_max_batch_bytes = 0), "durable_queue_max_batch_bytes");
         assert_eq!(producer(|p| p.confirm_flush_count = 0), "confirm_flush_count");
+        assert_eq!(refused(|s| s.producer.chunk_large_messages = 1000), "producer.chunk_large_messages");
+    }
+
+    #[test]
+    fn chunks_leave_room_in_their_lane() {
+        let settings = DeliverySettings::default();
+        assert_eq!(settings.validate_for_lane(256 << 10), Ok(()));
+        assert_eq!(settings.validate_for_lane(132 << 10), Ok(()));
+        let refused = settings.validate_for_lane((132 << 10) - 1).unwrap_err();
+        assert_eq!(refused.field, "producer.chunk_large_messages");
     }
 }

@@ -29,6 +29,16 @@ pub(crate) const UPSTREAM: &str = "gl.delivery.upstream";
 /// Longest manifest, as everywhere on the wire.
 const MAX_MANIFEST_BYTES: usize = 255;
 
+/// The content of a frame as it travels. In a whole message neither of the two numbers is set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) encoded: Encoded,
+    /// In a first chunk: the length of the whole message in bytes.
+    pub(crate) total_len: Option<u64>,
+    /// In a last chunk: the CRC-32C of the whole message.
+    pub(crate) crc32c: Option<u32>,
+}
+
 fn put(message: &impl prost::Message, buffer: &mut BytesMut) {
     // A growing buffer cannot be too short, which is the only way for this to fail.
     let _ = message.encode(buffer);
@@ -38,8 +48,8 @@ fn read<M: prost::Message + Default>(manifest: &str, bytes: Bytes) -> Result<M, 
     M::decode(bytes).map_err(|error| DecodeError::malformed(manifest, error))
 }
 
-/// Appends a batch; `encoded` gives the bytes of a payload.
-pub(crate) fn put_batch<P>(batch: &SequencedBatch<P>, encoded: impl Fn(&P) -> &Encoded, buffer: &mut BytesMut) {
+/// Appends a batch; `piece` gives what travels of a payload.
+pub(crate) fn put_batch<P>(batch: &SequencedBatch<P>, piece: impl Fn(&P) -> Piece, buffer: &mut BytesMut) {
     let header = &batch.header;
     let message = generated::SequencedBatch {
         producer_id: header.producer_id.as_str().to_owned(),
@@ -48,13 +58,13 @@ pub(crate) fn put_batch<P>(batch: &SequencedBatch<P>, encoded: impl Fn(&P) -> &E
         controller: Some(write_controller(&header.controller)),
         ordered: header.ordered,
         lowest: header.lowest,
-        frames: batch.frames.iter().map(|message| write_frame(message, encoded(&message.frame.payload))).collect(),
+        frames: batch.frames.iter().map(|message| write_frame(message, piece(&message.frame.payload))).collect(),
     };
     put(&message, buffer);
 }
 
 /// Reads a batch.
-pub(crate) fn read_batch(bytes: Bytes) -> Result<SequencedBatch<Encoded>, DecodeError> {
+pub(crate) fn read_batch(bytes: Bytes) -> Result<SequencedBatch<Piece>, DecodeError> {
     let malformed = |why: &str| DecodeError::malformed(BATCH, why);
     let message: generated::SequencedBatch = read(BATCH, bytes)?;
     let header = BatchHeader {
@@ -69,20 +79,19 @@ pub(crate) fn read_batch(bytes: Bytes) -> Result<SequencedBatch<Encoded>, Decode
     Ok(SequencedBatch { header, frames: frames.collect::<Result<_, _>>()? })
 }
 
-fn write_frame<P>(message: &SequencedMessage<P>, encoded: &Encoded) -> generated::SequencedMessage {
+fn write_frame<P>(message: &SequencedMessage<P>, piece: Piece) -> generated::SequencedMessage {
     let frame = &message.frame;
-    let (codec, manifest) = (encoded.codec.as_u32(), encoded.manifest.to_string());
-    let bytes = encoded.payload.clone();
-    let payload = if frame.first_chunk && frame.last_chunk {
+    let Piece { encoded, total_len, crc32c } = piece;
+    let (codec, manifest, bytes) = (encoded.codec.as_u32(), encoded.manifest.to_string(), encoded.payload);
+    let is_whole = frame.first_chunk && frame.last_chunk && total_len.is_none() && crc32c.is_none();
+    let payload = if is_whole {
         generated::sequenced_message::Payload::Whole(generated::Whole { codec, manifest, bytes })
     } else {
-        let (first_chunk, last_chunk) = (frame.first_chunk, frame.last_chunk);
-        let (total_len, crc32c) = (0, 0);
         generated::sequenced_message::Payload::Chunk(generated::Chunk {
-            first_chunk,
-            last_chunk,
-            total_len,
-            crc32c,
+            first_chunk: frame.first_chunk,
+            last_chunk: frame.last_chunk,
+            total_len: total_len.unwrap_or_default(),
+            crc32c: crc32c.unwrap_or_default(),
             codec,
             manifest,
             bytes,
@@ -97,14 +106,19 @@ fn write_frame<P>(message: &SequencedMessage<P>, encoded: &Encoded) -> generated
     }
 }
 
-fn read_frame(message: generated::SequencedMessage) -> Option<SequencedMessage<Encoded>> {
-    let (first_chunk, last_chunk, codec, manifest, bytes) = match message.payload? {
-        generated::sequenced_message::Payload::Whole(whole) => (true, true, whole.codec, whole.manifest, whole.bytes),
+fn read_frame(message: generated::SequencedMessage) -> Option<SequencedMessage<Piece>> {
+    let (first_chunk, last_chunk, payload) = match message.payload? {
+        generated::sequenced_message::Payload::Whole(whole) => {
+            let encoded = read_encoded(whole.codec, whole.manifest, whole.bytes)?;
+            (true, true, Piece { encoded, total_len: None, crc32c: None })
+        }
         generated::sequenced_message::Payload::Chunk(chunk) => {
-            (chunk.first_chunk, chunk.last_chunk, chunk.codec, chunk.manifest, chunk.bytes)
+            let (first_chunk, last_chunk) = (chunk.first_chunk, chunk.last_chunk);
+            let (total_len, crc32c) = (first_chunk.then_some(chunk.total_len), last_chunk.then_some(chunk.crc32c));
+            let encoded = read_encoded(chunk.codec, chunk.manifest, chunk.bytes)?;
+            (first_chunk, last_chunk, Piece { encoded, total_len, crc32c })
         }
     };
-    let payload = read_encoded(codec, manifest, bytes)?;
     let total = SeqNr(message.total_seq_nr);
     let frame = Frame { seq_nr: message.seq_nr, total, ack: message.ack, first_chunk, last_chunk, payload };
     Some(SequencedMessage { frame, first: message.first })

@@ -121,7 +121,7 @@ impl<T: Send + Sync + 'static, Q: Send + 'static> Codec<WithDelivery<T, Q>> for 
                 Ok(())
             }
             WithDelivery::Protocol(Protocol(ProtocolMessage::Batch(batch))) => {
-                wire::put_batch(batch, Payload::encoded, buffer);
+                wire::put_batch(batch, Payload::piece, buffer);
                 Ok(())
             }
             WithDelivery::Protocol(Protocol(ProtocolMessage::Stopped(stopped))) => {
@@ -139,9 +139,10 @@ impl<T: Send + Sync + 'static, Q: Send + 'static> Codec<WithDelivery<T, Q>> for 
         match manifest {
             wire::BATCH => {
                 let batch = wire::read_batch(bytes)?;
-                let frames = batch.frames.into_iter().map(|message| SequencedMessage {
-                    frame: message.frame.map(|encoded| Payload::decode(encoded, &*self.deliveries)),
-                    first: message.first,
+                let frames = batch.frames.into_iter().map(|SequencedMessage { frame, first }| {
+                    let is_chunk = !(frame.first_chunk && frame.last_chunk);
+                    let frame = frame.map(|piece| Payload::arrived(piece, is_chunk, &self.deliveries));
+                    SequencedMessage { frame, first }
                 });
                 let batch = SequencedBatch { header: batch.header, frames: frames.collect() };
                 Ok(WithDelivery::protocol(ProtocolMessage::Batch(batch)))
@@ -190,7 +191,9 @@ impl Codec<std::convert::Infallible> for NoBypass {
 mod tests {
     use super::*;
     use crate::ids::{ControllerRef, Epoch, ProducerId, SeqNr, StreamId};
+    use crate::machine::producer_link::Frames;
     use crate::message::{BatchHeader, Frame};
+    use crate::payload::UnreadableError;
     use greylag_codec::json;
 
     fn codec() -> DeliveryCodec<u32, String> {
@@ -228,7 +231,8 @@ mod tests {
             panic!("a batch came back as something else")
         };
         assert_eq!(read, batch());
-        assert_eq!(**read.frames[0].frame.payload.value().unwrap(), 7);
+        let frames = Frames::Whole(read.frames[0].frame.payload.clone());
+        assert_eq!(*Payload::join(&frames, 64).unwrap(), 7);
     }
 
     #[test]
@@ -241,7 +245,8 @@ mod tests {
         else {
             panic!("the batch was lost with its payload")
         };
-        assert!(read.frames[0].frame.payload.value().is_err());
+        let frames = Frames::Whole(read.frames[0].frame.payload.clone());
+        assert!(matches!(Payload::join(&frames, 64).unwrap_err().error, UnreadableError::Codec(_)));
     }
 
     #[test]

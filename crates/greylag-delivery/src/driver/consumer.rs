@@ -19,7 +19,7 @@ use crate::ids::ControllerRef;
 use crate::machine::producer_link::Frames;
 use crate::machine::sharding_consumer::{DeliveryHandle, Effect, Input, ShardingConsumer, ShardingConsumerSettings};
 use crate::message::UpstreamMessage;
-use crate::payload::Payload;
+use crate::payload::{Payload, Unreadable};
 use crate::settings::{DeliverySettings, SettingsError};
 use crate::wire;
 use crate::with_delivery::{ProtocolMessage, WithDelivery};
@@ -232,17 +232,12 @@ impl<T: Send + Sync + 'static> Controller<T> {
         parts: Frames<Payload<T>>,
         cx: &mut ShardCx<'_, WithDelivery<T, Q>>,
     ) {
-        // Chunks are put together here once there are any.
-        let value = match parts {
-            Frames::Whole(payload) => payload.value().cloned().map_err(ToString::to_string),
-            Frames::Chunks(_) => Err("it came in chunks, which this version cannot put together".to_owned()),
-        };
-        match value {
+        match Payload::join(&parts, self.delivery.settings.link.max_message_bytes) {
             Ok(message) => {
                 self.outcomes.open(&handle.id);
                 self.ready.push_back(Delivery::new(message, handle, self.outcomes.clone()));
             }
-            Err(error) => {
+            Err(Unreadable { error, .. }) => {
                 self.delivery.counters.undecodable();
                 tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), message = ?handle.id, %error, "undecodable");
                 match self.delivery.on_undecodable {

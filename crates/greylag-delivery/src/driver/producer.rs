@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use greylag_core::{Codec, DeadLetterReason};
 use greylag_sharding::{Region, RegionEvents, Sharding};
-use greylag_transport::{Inbound, Receiver, Remoting};
+use greylag_transport::{Inbound, LaneKind, Receiver, Remoting};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::region::{Downstream, RouteNews, news};
@@ -32,8 +32,10 @@ const INBOX: usize = 1024;
 const PATHS: &str = "delivery/";
 /// Upstream messages that wait for the task; beyond it they are dropped, and repeated by consumers.
 const UPSTREAM_INBOX: usize = 16 * 1024;
-/// Inputs between two rounds of effects.
+/// Inputs between two rounds of effects, and frames of one batch.
 const RUN: usize = 256;
+/// Bytes of the payloads of one batch, unless its only frame has more. Source: delivery §12.
+const BATCH_BYTES: usize = 64 << 10;
 
 /// Sends messages to entities: in order per entity, with backpressure, again until confirmed.
 ///
@@ -53,6 +55,7 @@ struct SharedState<T> {
     codec: Arc<dyn Codec<T>>,
     downstream: Arc<dyn Downstream<T>>,
     next_ticket: AtomicU64,
+    chunk_bytes: usize,
     max_message_bytes: usize,
     confirmed: watch::Sender<SeqNr>,
     stats: Mutex<ProducerStats>,
@@ -71,13 +74,13 @@ struct Submission<T> {
     entity: Arc<str>,
     shard: Arc<str>,
     payload: Payload<T>,
-    accepted: oneshot::Sender<Result<SeqNr, Payload<T>>>,
+    accepted: oneshot::Sender<Result<SeqNr, Frames<Payload<T>>>>,
     confirmed: Option<oneshot::Sender<()>>,
 }
 
 /// The tasks that wait for a message to be accepted or confirmed.
 struct Waiter<T> {
-    accepted: Option<oneshot::Sender<Result<SeqNr, Payload<T>>>>,
+    accepted: Option<oneshot::Sender<Result<SeqNr, Frames<Payload<T>>>>>,
     confirmed: Option<oneshot::Sender<()>>,
 }
 
@@ -128,6 +131,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         settings: &DeliverySettings,
     ) -> Result<Self, StartError> {
         settings.validate()?;
+        settings.validate_for_lane(remoting.maximum_message_size(LaneKind::Ordinary))?;
         // The path is never given to another controller, so a message for this one cannot reach another.
         let path: Arc<str> = format!("{PATHS}{}", uuid::Uuid::new_v4().simple()).into();
         let node = remoting.self_address().clone();
@@ -140,6 +144,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
             codec,
             downstream,
             next_ticket: AtomicU64::new(1),
+            chunk_bytes: settings.producer.chunk_large_messages,
             max_message_bytes: settings.producer.max_message_bytes,
             confirmed: watch::channel(SeqNr::NONE).0,
             stats: Mutex::default(),
@@ -214,20 +219,20 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         if let Err(mpsc::error::SendError(Command::Send(unsent))) =
             self.commands.send(Command::Send(Box::new(send))).await
         {
-            return Err(self.ended(Some(unsent.payload)));
+            return Err(self.ended(Some(Frames::Whole(unsent.payload))));
         }
         let mut withdrawal = Withdrawal { producer: self, ticket, entity: Some(entity) };
         let answer = answer.await;
         withdrawal.entity = None;
         match answer {
             Ok(Ok(seq_nr)) => Ok(seq_nr),
-            Ok(Err(payload)) => Err(self.ended(Some(payload))),
+            Ok(Err(frames)) => Err(self.ended(Some(frames))),
             Err(_) => Err(self.ended(None)),
         }
     }
 
-    fn ended(&self, payload: Option<Payload<T>>) -> SendError<T> {
-        let message = payload.and_then(Payload::into_value);
+    fn ended(&self, unsent: Option<Frames<Payload<T>>>) -> SendError<T> {
+        let message = unsent.and_then(Frames::into_value);
         match *lock(&self.shared.fenced) {
             Some(newer) => SendError::Fenced { newer, message },
             None => SendError::Closed(message),
@@ -427,7 +432,8 @@ impl<T: Send + Sync + 'static> Task<T> {
                 }
                 let (bytes, ack) = (payload.size(), confirmed.is_some());
                 self.waiters.insert(ticket, Waiter { accepted: Some(accepted), confirmed });
-                self.tell(Input::Admit { ticket, entity, shard, frames: Frames::Whole(payload), bytes, ack });
+                let frames = payload.frames(self.shared.chunk_bytes);
+                self.tell(Input::Admit { ticket, entity, shard, frames, bytes, ack });
             }
             Command::Drain(done) => self.drains.push(done),
             Command::Close(done) => return Some(done),
@@ -470,11 +476,19 @@ impl<T: Send + Sync + 'static> Task<T> {
 
     fn carry_out(&mut self) {
         let mut batch: Option<(Arc<str>, SequencedBatch<Payload<T>>)> = None;
+        let mut bytes = 0;
         for effect in std::mem::take(&mut self.effects) {
             if let Effect::Transmit { entity, header, message } = effect {
+                let size = message.frame.payload.size();
                 match &mut batch {
-                    Some((_, open)) if open.header == header && open.frames.len() < RUN => open.frames.push(message),
+                    Some((_, open))
+                        if open.header == header && open.frames.len() < RUN && bytes + size <= BATCH_BYTES =>
+                    {
+                        bytes += size;
+                        open.frames.push(message);
+                    }
                     _ => {
+                        bytes = size;
                         let next = (entity, SequencedBatch { header, frames: vec![message] });
                         if let Some((entity, full)) = batch.replace(next) {
                             self.shared.downstream.send(entity, full);
@@ -510,10 +524,8 @@ impl<T: Send + Sync + 'static> Task<T> {
                 }
             }
             Effect::Refused { ticket, frames } => {
-                if let Some(accepted) = self.waiters.remove(&ticket).and_then(|waiter| waiter.accepted)
-                    && let Frames::Whole(payload) = frames
-                {
-                    accepted.send(Err(payload)).ok();
+                if let Some(accepted) = self.waiters.remove(&ticket).and_then(|waiter| waiter.accepted) {
+                    accepted.send(Err(frames)).ok();
                 }
             }
             Effect::Undelivered { ticket, entity, .. } => {

@@ -13,6 +13,7 @@
 //! Which producer a frame is from decides everything: `classify.rs` has that, and the switch from one
 //! producer to the next. Source: delivery §1.3, C1 to C16.
 
+mod chunks;
 mod classify;
 mod deliver;
 mod retry;
@@ -23,7 +24,10 @@ use std::time::{Duration, Instant};
 use crate::dedupe::{Dedupe, Watermarks};
 use crate::ids::{ControllerRef, Epoch, MessageId, ProducerId, SeqNr, StreamId};
 use crate::machine::producer_link::Frames;
-use crate::message::{BatchHeader, SequencedMessage, Upstream};
+use crate::message::{BatchHeader, Content, SequencedMessage, Upstream};
+use chunks::Assembly;
+
+pub(crate) use chunks::MAX_CHUNKS;
 
 /// What becomes of a message whose attempts are used up. Source: delivery §9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,6 +64,8 @@ pub struct ConsumerLinkSettings {
     pub on_poisoned: PoisonPolicy,
     /// A delivery that took so long is treated as abandoned; `None` waits for ever.
     pub confirm_timeout: Option<Duration>,
+    /// A message of more bytes is not put together; it becomes a delivery that cannot be read (K3).
+    pub max_message_bytes: u64,
     /// Point to point the retry tick goes on at its longest interval; elsewhere it falls asleep.
     pub keeps_asking: bool,
 }
@@ -219,13 +225,6 @@ impl<P> Outstanding<P> {
     }
 }
 
-/// The chunks of a message so far.
-#[derive(Debug, Clone)]
-struct Assembly<P> {
-    first: bool,
-    parts: Vec<P>,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Running,
@@ -278,7 +277,7 @@ struct HeldAck {
     confirmations: u64,
 }
 
-impl<P: Clone> ConsumerLink<P> {
+impl<P: Content> ConsumerLink<P> {
     /// A link without producer and without consumer.
     pub fn new(settings: ConsumerLinkSettings) -> Self {
         Self {

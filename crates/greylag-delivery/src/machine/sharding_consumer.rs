@@ -17,7 +17,7 @@ use crate::ids::{ControllerRef, Epoch, MessageId, ProducerId, StreamId};
 use crate::machine::consumer_link::{self, ConsumerLink, ConsumerLinkSettings, DeliveryKey};
 use crate::machine::deadlines::{Armed, Deadlines};
 use crate::machine::producer_link::Frames;
-use crate::message::{ProducerStopped, SequencedBatch, Upstream};
+use crate::message::{Content, ProducerStopped, SequencedBatch, Upstream};
 
 /// What the controller needs to know when it is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,7 +148,7 @@ pub struct ShardingConsumer<P> {
     scratch: Vec<consumer_link::Effect<P>>,
 }
 
-impl<P: Clone> ShardingConsumer<P> {
+impl<P: Content> ShardingConsumer<P> {
     /// A controller whose entity has not started.
     pub fn new(settings: ShardingConsumerSettings) -> Self {
         Self {

@@ -25,7 +25,7 @@ fn every_upstream() -> Vec<UpstreamMessage> {
     .into()
 }
 
-fn batch(bytes: &[&'static [u8]]) -> SequencedBatch<Encoded> {
+fn batch(bytes: &[&'static [u8]]) -> SequencedBatch<Piece> {
     let header = BatchHeader {
         producer_id: ProducerId::new("orders (north)").unwrap(),
         stream_id: StreamId(1 << 100),
@@ -36,7 +36,14 @@ fn batch(bytes: &[&'static [u8]]) -> SequencedBatch<Encoded> {
     };
     let flags = [(true, true), (true, false), (false, false), (false, true)];
     let frames = bytes.iter().zip(flags.into_iter().cycle()).enumerate().map(|(index, (bytes, flags))| {
-        let payload = Encoded { codec: CodecId::JSON, manifest: "purchase".into(), payload: Bytes::from_static(bytes) };
+        let encoded = Encoded { codec: CodecId::JSON, manifest: "purchase".into(), payload: Bytes::from_static(bytes) };
+        let payload = match flags {
+            (true, true) if index == 0 => Piece { encoded, total_len: None, crc32c: None },
+            // The first of several, in between, the last, or the only chunk of its message.
+            (first, last) => {
+                Piece { encoded, total_len: first.then_some(u64::MAX), crc32c: last.then_some(0xffff_ffff) }
+            }
+        };
         let frame = Frame {
             seq_nr: 11 + index as u64,
             total: SeqNr(100 + index as u64),
@@ -50,9 +57,9 @@ fn batch(bytes: &[&'static [u8]]) -> SequencedBatch<Encoded> {
     SequencedBatch { header, frames: frames.collect() }
 }
 
-fn write(batch: &SequencedBatch<Encoded>) -> Bytes {
+fn write(batch: &SequencedBatch<Piece>) -> Bytes {
     let mut buffer = BytesMut::new();
-    put_batch(batch, |encoded| encoded, &mut buffer);
+    put_batch(batch, Piece::clone, &mut buffer);
     buffer.freeze()
 }
 

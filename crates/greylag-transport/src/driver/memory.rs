@@ -32,7 +32,7 @@
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use std::time::{Duration, Instant};
@@ -62,6 +62,8 @@ pub struct MemoryNetwork {
 
 #[derive(Default)]
 struct Net {
+    /// The largest message in bytes on an ordinary lane; 0 is any.
+    max_ordinary_bytes: AtomicUsize,
     nodes: RwLock<BTreeMap<NodeAddress, Port>>,
     /// Directions in which nothing passes.
     cuts: RwLock<BTreeSet<(NodeAddress, NodeAddress)>>,
@@ -113,6 +115,12 @@ impl MemoryNetwork {
     /// A network without nodes.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// From now on larger messages are refused on the ordinary lanes between nodes, as a transport with frames refuses
+    /// them. Default: none is. Source: cluster T5.
+    pub fn limit_ordinary_lanes(&self, max_bytes: usize) {
+        self.net.max_ordinary_bytes.store(max_bytes, Ordering::Relaxed);
     }
 
     /// Starts a node. One that runs at the same address already is crashed first: a restart.
@@ -364,6 +372,10 @@ impl MemoryNode {
             drop_it(DeadLetterReason::SerializeFailed);
             return Ok(());
         };
+        let (size, max) = (payload.len(), self.maximum_message_size(lane.kind()));
+        if size > max && to.address() != self.endpoint.self_address.address() {
+            return reject(SendError::TooLarge { size, max }, envelope);
+        }
         let target = match to {
             Destination::Incarnation(peer) => Some(peer.uid()),
             Destination::Address(_) => envelope.target_uid,
@@ -406,6 +418,13 @@ impl Remoting for MemoryNode {
 
     fn host_id(&self) -> Option<String> {
         Some(HOST_ID.to_owned())
+    }
+
+    fn maximum_message_size(&self, lane: LaneKind) -> usize {
+        match self.net.max_ordinary_bytes.load(Ordering::Relaxed) {
+            max if max > 0 && lane == LaneKind::Ordinary => max,
+            _ => usize::MAX,
+        }
     }
 
     fn send(&self, to: &Destination, envelope: Envelope) -> Result<(), SendRejected> {

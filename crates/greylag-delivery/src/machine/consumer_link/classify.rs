@@ -11,12 +11,12 @@ use std::time::Instant;
 use super::{ConsumerLink, DUPLICATE_ACK_INTERVAL, Effect, Life, NUMBER_LIMIT, Producer, Replaced, Sender};
 use crate::dedupe::Watermarks;
 use crate::ids::{ControllerRef, Epoch};
-use crate::message::{BatchHeader, SequencedMessage, Upstream};
+use crate::message::{BatchHeader, Content, SequencedMessage, Upstream};
 
 /// How many displaced producers are remembered. Source: delivery §1.3.
 const MAX_REPLACED: usize = 8;
 
-impl<P: Clone> ConsumerLink<P> {
+impl<P: Content> ConsumerLink<P> {
     /// C2.
     pub(super) fn on_frame(
         &mut self,
@@ -26,7 +26,9 @@ impl<P: Clone> ConsumerLink<P> {
         watermarks: &mut Watermarks,
         out: &mut Vec<Effect<P>>,
     ) {
-        if !(1..NUMBER_LIMIT).contains(&message.frame.seq_nr) || header.lowest >= NUMBER_LIMIT {
+        // An epoch beyond all others would shut out every producer of its stream, a total beyond all others every message.
+        let numbers = [message.frame.seq_nr, message.frame.total.get(), header.epoch.0];
+        if numbers.iter().any(|number| !(1..NUMBER_LIMIT).contains(number)) || header.lowest >= NUMBER_LIMIT {
             self.counters.unexpected += 1;
             return;
         }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::dedupe::Watermarks;
 use crate::machine::producer_link::Frames;
-use crate::message::SequencedMessage;
+use crate::message::{Content, SequencedMessage};
 
 /// What a prefix of confirmed messages asks to be told upstream.
 #[derive(Default)]
@@ -20,7 +20,7 @@ struct Advance {
     count: u64,
 }
 
-impl<P: Clone> ConsumerLink<P> {
+impl<P: Content> ConsumerLink<P> {
     /// C7: takes the next messages in order, as long as the application may have more in hand.
     pub(super) fn deliver(&mut self, now: Instant, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
         let received = self.received;
@@ -69,18 +69,24 @@ impl<P: Clone> ConsumerLink<P> {
                 (first, Frames::Whole(frame.payload))
             }
             (true, false) => {
-                self.assembly = Some(Assembly { first, parts: vec![frame.payload] });
+                self.assembly = Some(Assembly::begin(first, frame, self.settings.max_message_bytes));
                 return self.grant_more_chunks(now, seq_nr, out);
             }
             (false, last) => {
-                // Without its beginning a group is of no use.
-                let Some(assembly) = &mut self.assembly else { return };
-                assembly.parts.push(frame.payload);
+                let assembly = match self.assembly.take() {
+                    Some(mut assembly) => {
+                        assembly.add(frame);
+                        assembly
+                    }
+                    // K6: the gap that was jumped took its beginning with it.
+                    None if self.settings.only_flow_control => return,
+                    None => Assembly::torn(first, frame),
+                };
                 if !last {
+                    self.assembly = Some(assembly);
                     return self.grant_more_chunks(now, seq_nr, out);
                 }
-                let Some(assembly) = self.assembly.take() else { return };
-                (assembly.first, Frames::Chunks(assembly.parts))
+                (assembly.first, assembly.into_frames())
             }
         };
         self.delivered = seq_nr;

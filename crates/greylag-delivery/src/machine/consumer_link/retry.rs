@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use super::{ConsumerLink, Effect, Life};
 use crate::dedupe::Watermarks;
-use crate::message::Upstream;
+use crate::message::{Content, Upstream};
 
-impl<P: Clone> ConsumerLink<P> {
+impl<P: Content> ConsumerLink<P> {
     pub(super) fn on_tick(&mut self, now: Instant, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
         self.redeliver_due(now, watermarks, out);
         if self.life == Life::Stopped {

@@ -10,9 +10,15 @@ words!(PoisonPolicy { "dead_letter" => Self::DeadLetter, "stall" => Self::Stall,
 pub(super) fn keys() -> Vec<Key> {
     vec![
         Key::bytes(
+            "delivery.producer.chunk_large_messages",
+            "delivery §8",
+            "A message that encodes to more bytes travels in chunks of so many; 0 sends every message in one piece.",
+            |draft| &mut draft.settings.delivery.producer.chunk_large_messages,
+        ),
+        Key::bytes(
             "delivery.producer.max_message_bytes",
             "delivery §8",
-            "A message that encodes to more bytes is refused when it is sent.",
+            "A message that encodes to more bytes is refused when it is sent, and not put together where it arrives.",
             |draft| &mut draft.settings.delivery.producer.max_message_bytes,
         ),
         Key::new(

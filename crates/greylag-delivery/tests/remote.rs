@@ -1,0 +1,142 @@
+//! Messages to entities of another node, over a network that refuses large messages as a real one does.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use greylag_cluster::{Cluster, ClusterSettings};
+use greylag_codec::json;
+use greylag_core::{Registry, ReplyTo};
+use greylag_delivery::{
+    ConsumerDelivery, Delivery, DeliveryCodec, DeliveryEntity, DeliverySettings, DeliveryType, OnUndecodable,
+    ProducerId, ProducerIdentity, ShardingProducer, StartError, WithDelivery,
+};
+use greylag_sharding::{Ctx, EntityKey, EntityType, Failure, Region, Sharding, ShardingSettings};
+use greylag_transport::memory::MemoryNetwork;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What one message of the ordinary lane may have. Source: cluster T5.
+const LANE: usize = 256 << 10;
+
+type Question = ReplyTo<Vec<(u64, String)>>;
+type Message = WithDelivery<String, Question>;
+
+const SHELF: EntityKey<Message> = EntityKey::new("Shelf");
+
+/// Keeps the length and the beginning of what it is handed.
+#[derive(Default)]
+struct Shelf(Vec<(u64, String)>);
+
+impl DeliveryEntity<String> for Shelf {
+    type Bypass = Question;
+
+    fn on_delivery(&mut self, delivery: Delivery<String>, _: &mut Ctx<'_, Message>) -> Result<(), Failure> {
+        self.0.push((delivery.len() as u64, delivery.chars().take(10).collect()));
+        delivery.confirm();
+        Ok(())
+    }
+
+    fn on_bypass(&mut self, reply_to: Question, _: &mut Ctx<'_, Message>) -> Result<(), Failure> {
+        reply_to.reply(self.0.clone());
+        Ok(())
+    }
+}
+
+fn shelves(delivery: &ConsumerDelivery) -> EntityType<Message> {
+    DeliveryType::new(SHELF, delivery, |_| Ok(Shelf::default()))
+        .codec(DeliveryCodec::new(json::<String>("book"), json::<Question>("shelf.question")))
+        .role("library")
+}
+
+/// A node that hosts shelves, and one that does not.
+struct World {
+    _library: Sharding,
+    readers: Sharding,
+    delivery: ConsumerDelivery,
+    region: Region<Message>,
+}
+
+/// Replicators are known per process, so no two nodes of these tests are the same incarnation.
+static LAST_UID: AtomicU64 = AtomicU64::new(0);
+
+async fn sharding(network: &MemoryNetwork, address: &str, roles: &[&str]) -> Sharding {
+    let address = format!("{address}#{}", LAST_UID.fetch_add(1, Ordering::Relaxed) + 1);
+    let remoting = network.node(address.parse().unwrap(), Arc::new(Registry::new()));
+    let roles = roles.iter().map(|role| (*role).to_owned()).collect();
+    let cluster = Cluster::start(ClusterSettings { roles, ..ClusterSettings::test() }, remoting).await.unwrap();
+    Sharding::start(cluster, None, ShardingSettings::test()).await.unwrap()
+}
+
+impl World {
+    async fn new(consumer: &DeliverySettings, on_undecodable: OnUndecodable) -> Self {
+        let network = MemoryNetwork::new();
+        network.limit_ordinary_lanes(LANE);
+        let library = sharding(&network, "library:1", &["library"]).await;
+        let readers = sharding(&network, "readers:1", &[]).await;
+        let delivery = ConsumerDelivery::new(consumer).unwrap().on_undecodable(on_undecodable);
+        library.init(shelves(&delivery)).unwrap();
+        let region = readers.init_proxy(shelves(&delivery)).unwrap();
+        for node in [&library, &readers] {
+            let cluster = node.cluster().unwrap();
+            cluster.join_seed_nodes(vec!["library:1".parse().unwrap()]).await.unwrap();
+            cluster.wait_up().await.unwrap();
+        }
+        Self { _library: library, readers, delivery, region }
+    }
+
+    fn producer(&self, settings: DeliverySettings) -> Result<ShardingProducer<String>, StartError> {
+        let identity = ProducerIdentity::in_memory(ProducerId::new("reader").unwrap());
+        ShardingProducer::start(&self.readers, identity, self.region.clone(), json::<String>("book"), settings)
+    }
+
+    async fn shelf(&self, id: &str) -> Vec<(u64, String)> {
+        self.region.entity_ref(id).ask(WithDelivery::Bypass).timeout(PATIENCE).await.unwrap()
+    }
+}
+
+fn text(len: usize) -> String {
+    (b'a'..=b'z').cycle().take(len).map(char::from).collect()
+}
+
+/// delivery 88, K8: a message larger than any frame arrives whole, in its order among small ones, and no frame is larger than
+/// the lane takes, or the network would have refused it.
+#[tokio::test]
+async fn a_message_larger_than_a_frame_arrives_whole() {
+    let world = World::new(&DeliverySettings::test(), OnUndecodable::default()).await;
+    let producer = world.producer(DeliverySettings::test()).unwrap();
+    let lengths = [3, 1 << 20, 5, 128 << 10, (128 << 10) - 2, (8 << 20) + 1, 7];
+    for len in lengths {
+        producer.send("one", text(len)).await.unwrap();
+    }
+    producer.drain(PATIENCE).await.unwrap();
+    let expected: Vec<(u64, String)> =
+        lengths.iter().map(|len| (*len as u64, text(*len).chars().take(10).collect())).collect();
+    assert_eq!(world.shelf("one").await, expected);
+    assert_eq!(producer.stats().resent, 0, "nothing was refused and sent again");
+}
+
+/// delivery §9: a message that its reader does not take holds up its link, or is passed over, and harms nothing else.
+#[tokio::test]
+async fn a_message_that_is_too_large_for_its_reader_is_undecodable() {
+    let mut small = DeliverySettings::test();
+    small.producer.max_message_bytes = 1 << 20;
+    let world = World::new(&small, OnUndecodable::Skip).await;
+    let producer = world.producer(DeliverySettings::test()).unwrap();
+    for len in [3, 2 << 20, 5] {
+        producer.send("one", text(len)).await.unwrap();
+    }
+    producer.drain(PATIENCE).await.unwrap();
+    let lengths: Vec<u64> = world.shelf("one").await.iter().map(|(len, _)| *len).collect();
+    assert_eq!(lengths, [3, 5]);
+    assert_eq!(world.delivery.counters().snapshot().undecodable, 1);
+}
+
+/// delivery §9: chunks that leave no room for what travels with them are refused before anything is sent.
+#[tokio::test]
+async fn chunks_that_the_lane_does_not_carry_are_refused() {
+    let world = World::new(&DeliverySettings::test(), OnUndecodable::default()).await;
+    let mut settings = DeliverySettings::test();
+    settings.producer.chunk_large_messages = LANE - (4 << 10) + 1;
+    let refused = world.producer(settings).unwrap_err().to_string();
+    assert!(refused.contains("chunk_large_messages"), "{refused}");
+}
