@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
 
-pub use rows::{QueueChange, QueueHead, QueueRows, QueueStoreError};
+pub use rows::{QueueChange, QueueClaim, QueueHead, QueueRows, QueueStoreError};
 pub use settings::{EventSourcedQueueSettings, KvQueueSettings};
 pub use stored::{Started, StoredQueue};
 

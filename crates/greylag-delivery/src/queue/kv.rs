@@ -1,7 +1,7 @@
 //! The rules of a queue in a store of rows: which change each call makes, and what a change that was stored means.
 //!
 //! ```text
-//! load ──▶ [head] ──▶ claim: epoch + 1, if the head is as it was read ──▶ [rows] ──▶ loaded
+//! load ──▶ [head] ──▶ claim: epoch + 1, if the epoch is as it was read ──▶ [rows] ──▶ loaded
 //! store, confirm ──▶ judged by D4, D5 ──▶ change, if the head has the epoch of the load ──▶ written
 //! ```
 //!
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use greylag_core::Encoded;
 
-use super::rows::{QueueChange, QueueHead, QueueRows};
+use super::rows::{QueueChange, QueueClaim, QueueHead, QueueRows};
 use super::stored::{Started, StoredQueue};
 use super::{Confirmation, MessageSent, Qualifier, QueueError, QueueState, TimestampMillis};
 use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
@@ -57,13 +57,13 @@ impl KvQueue {
 
     // ---- loading ----------------------------------------------------------------------------------
 
-    /// The change by which `controller` becomes the writer of the queue whose head row is `head`.
+    /// The claim by which `controller` becomes the writer of the queue whose head row is `head`.
     pub(crate) fn claim(
         &mut self,
         head: Option<&QueueHead>,
         controller: &ControllerRef,
         fresh_stream: StreamId,
-    ) -> Result<QueueChange, QueueError> {
+    ) -> Result<QueueClaim, QueueError> {
         self.unload();
         let writer = self.writer.take().filter(|writer| writer.controller == *controller);
         let fresh = || Writer { controller: controller.clone(), known: None, has_started: false };
@@ -73,17 +73,12 @@ impl KvQueue {
         } else if writer.has_started {
             return Err(fenced(head));
         }
-        let Some(head) = head else {
-            let (current, highest_confirmed) = (SeqNr(1), SeqNr::NONE);
-            let (epoch, controller) = (Epoch::FIRST, controller.clone());
-            let first = QueueHead { stream_id: fresh_stream, epoch, controller, current, highest_confirmed };
-            return Ok(QueueChange::of_head(None, first));
-        };
-        let Some(epoch) = head.epoch.0.checked_add(1).map(Epoch) else {
+        let expected = head.map(|head| head.epoch);
+        let Some(epoch) = expected.map_or(Some(Epoch::FIRST), |epoch| epoch.0.checked_add(1).map(Epoch)) else {
             return Err(QueueError::Rejected("the epochs of this queue are used up".into()));
         };
-        let claimed = QueueHead { epoch, controller: controller.clone(), ..head.clone() };
-        Ok(QueueChange::of_head(Some(head.epoch), claimed))
+        let stream_id = head.map_or(fresh_stream, |head| head.stream_id);
+        Ok(QueueClaim { expected, epoch, controller: controller.clone(), stream_id })
     }
 
     /// The claim is stored.
@@ -131,7 +126,7 @@ impl KvQueue {
         let missing = rows.judge_batch(batch, known)?;
         let Some(last) = missing.last().map(|last| last.seq_nr) else { return Ok(None) };
         let mut change = unchanged(rows)?;
-        change.head.current = SeqNr(last.get().saturating_add(1));
+        change.current = SeqNr(last.get().saturating_add(1));
         change.messages = missing;
         // The numbers are given now, whatever becomes of the write.
         if let Some(writer) = &mut self.writer {
@@ -168,7 +163,7 @@ impl KvQueue {
         }
         change.removed.sort_unstable();
         change.removed.dedup();
-        change.head.highest_confirmed = highest;
+        change.highest_confirmed = highest;
         self.forget_unused(&mut change, now_ms);
         Ok(Some(change))
     }
@@ -238,10 +233,10 @@ pub(crate) fn fenced(head: Option<&QueueHead>) -> QueueError {
 
 /// A change that leaves everything as it is in `rows`, under the epoch of their load.
 fn unchanged(rows: &StoredQueue<()>) -> Result<QueueChange, QueueError> {
-    let Started { stream_id, epoch, controller } = rows.started().cloned().ok_or(QueueError::NotLoaded)?;
+    let epoch = rows.started().ok_or(QueueError::NotLoaded)?.epoch;
     let (current, highest_confirmed) = (rows.current(), rows.highest_confirmed());
-    let head = QueueHead { stream_id, epoch, controller, current, highest_confirmed };
-    Ok(QueueChange::of_head(Some(epoch), head))
+    let (messages, removed, confirmed, forgotten) = Default::default();
+    Ok(QueueChange { epoch, current, highest_confirmed, messages, removed, confirmed, forgotten })
 }
 
 fn number_of(message: &MessageSent<Encoded>) -> MessageSent<()> {

@@ -1,9 +1,10 @@
 //! The rows of a queue in a store, and how they change: little enough for any database or embedded store.
 //!
 //! A queue is one *head* row, one row for each unconfirmed message and one for each qualifier with a
-//! confirmation. Everything that happens to a queue is a [`QueueChange`]: rows that are written and removed together,
-//! on the condition that the head row still has the epoch under which the writer loaded. The head row stays when no
-//! message is left, so that numbers are never given twice.
+//! confirmation. A controller becomes the writer by a [`QueueClaim`], which raises the epoch and leaves all else.
+//! Everything that it then writes is a [`QueueChange`]: rows that are written and removed together, on the condition that
+//! the head row still has that epoch. The head row stays when no message is left, so that numbers are never given
+//! twice.
 //!
 //! ```text
 //! head        stream id, epoch, controller, next number, highest confirmed
@@ -44,13 +45,28 @@ pub struct QueueRows {
     pub messages: Vec<MessageSent<Encoded>>,
 }
 
+/// By which a controller becomes the writer of a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueClaim {
+    /// The epoch that the stored head row must have for the claim to be made; `None`: there must be no head row.
+    pub expected: Option<Epoch>,
+    /// The epoch that the head row gets.
+    pub epoch: Epoch,
+    /// The controller that the head row gets.
+    pub controller: ControllerRef,
+    /// The numbering space of a head row that is made anew; one that is there keeps its own.
+    pub stream_id: StreamId,
+}
+
 /// Rows that are written and removed together, or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueChange {
-    /// The epoch that the stored head row must have for the change to be made; `None`: there must be no head row.
-    pub expected: Option<Epoch>,
-    /// What the head row becomes.
-    pub head: QueueHead,
+    /// The epoch that the stored head row must have for the change to be made.
+    pub epoch: Epoch,
+    /// What becomes of the number of the next message.
+    pub current: SeqNr,
+    /// What becomes of the highest number that was ever confirmed.
+    pub highest_confirmed: SeqNr,
     /// Messages to add. No row of their numbers is there.
     pub messages: Vec<MessageSent<Encoded>>,
     /// Numbers of messages to remove; a row that is not there is removed already.
@@ -61,16 +77,25 @@ pub struct QueueChange {
     pub forgotten: Vec<Qualifier>,
 }
 
-impl QueueChange {
-    /// A change of the head row alone.
-    pub(crate) fn of_head(expected: Option<Epoch>, head: QueueHead) -> Self {
-        let (messages, removed, confirmed, forgotten) = Default::default();
-        Self { expected, head, messages, removed, confirmed, forgotten }
+impl QueueHead {
+    /// The head row that a claim leaves in place of `stored`: numbers stay as they are, whatever was written since the
+    /// claimant looked. `None` if the claim expects another one.
+    pub fn claimed(stored: Option<Self>, claim: &QueueClaim) -> Option<Self> {
+        if stored.as_ref().map(|head| head.epoch) != claim.expected {
+            return None;
+        }
+        let (stream_id, current, highest_confirmed) = (claim.stream_id, SeqNr(1), SeqNr::NONE);
+        let (epoch, controller) = (claim.epoch, claim.controller.clone());
+        Some(match stored {
+            Some(head) => Self { epoch, controller, ..head },
+            None => Self { stream_id, epoch, controller, current, highest_confirmed },
+        })
     }
 
-    /// Whether it is the claim of a load: it raises the epoch.
-    pub fn is_claim(&self) -> bool {
-        self.expected != Some(self.head.epoch)
+    /// The head row that a change leaves in place of `stored`. `None` if the change expects another one.
+    pub fn changed(stored: Option<Self>, change: &QueueChange) -> Option<Self> {
+        let head = stored.filter(|head| head.epoch == change.epoch)?;
+        Some(Self { current: change.current, highest_confirmed: change.highest_confirmed, ..head })
     }
 }
 

@@ -2,9 +2,16 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use std::time::Duration;
+
 use async_trait::async_trait;
+use greylag_core::{CodecId, Encoded};
+use greylag_delivery::queue::{MessageSent, QueueError};
 use greylag_delivery::tck::{Fault, QueueBench, durable_queue};
-use greylag_delivery::{FaultyQueueStore, InMemoryProducerQueue, InMemoryQueues, QueueCall, QueueFault};
+use greylag_delivery::{
+    ControllerRef, DurableProducerQueue, FaultyQueueStore, InMemoryProducerQueue, InMemoryQueues, QueueCall,
+    QueueFault, SeqNr,
+};
 
 pub(crate) struct Memory(pub(crate) InMemoryQueues);
 
@@ -21,7 +28,7 @@ pub(crate) fn planned(
         Fault::AnswerLost { done } => QueueFault::AnswerLost { done },
     };
     move |of, call| {
-        let is_write = of == queue && matches!(call, QueueCall::Write(_));
+        let is_write = of == queue && matches!(call, QueueCall::Claim(_) | QueueCall::Write(_));
         (is_write && writes.fetch_add(1, Ordering::Relaxed) == passing).then(|| fault.clone())
     }
 }
@@ -59,7 +66,7 @@ async fn the_queue_in_memory_conforms() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_queue_in_memory_conforms() {
     let disk = InMemoryQueues::new();
-    disk.delay(std::time::Duration::from_micros(10));
+    disk.delay(Duration::from_micros(10));
     durable_queue(&Memory(disk)).await.assert_conforms();
 }
 
@@ -69,7 +76,7 @@ async fn faults_stand_before_any_store() {
     use greylag_delivery::QueueStore;
     use greylag_delivery::queue::QueueStoreError;
     let store = FaultyQueueStore::new(InMemoryQueues::new());
-    store.delay(std::time::Duration::from_secs(7));
+    store.delay(Duration::from_secs(7));
     let began = tokio::time::Instant::now();
     assert_eq!(store.head("a").await, Ok(None));
     assert_eq!(began.elapsed().as_secs(), 7);
@@ -79,4 +86,49 @@ async fn faults_stand_before_any_store() {
     assert_eq!(store.head("b").await, Ok(None), "and this another queue");
     store.fail_never();
     assert_eq!(store.head("a").await, Ok(None));
+}
+
+/// Of delivery §4.1: a store that comes between the two looks of a load is loaded with the rest, and its number is not
+/// given again. With a delay of a second each call of the store is on the second after it began.
+#[tokio::test(start_paused = true)]
+async fn a_store_in_the_middle_of_a_load_is_not_lost() {
+    let disk = InMemoryQueues::new();
+    let mut first = disk.open("orders");
+    first.load(&controller(1)).await.unwrap();
+    let mut second = disk.open("orders");
+    disk.delay(Duration::from_secs(1));
+    let loading = async { second.load(&controller(2)).await };
+    let storing = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        // The head row was read at 1 s, and is claimed at 2 s.
+        first.store_message_sent(vec![order(1)]).await
+    };
+    let (loaded, stored) = tokio::join!(loading, storing);
+    assert_eq!(stored, Ok(SeqNr(1)));
+    let loaded = loaded.unwrap();
+    assert_eq!((loaded.unconfirmed, loaded.current_seq_nr), (vec![order(1)], SeqNr(2)));
+}
+
+/// A store that panics ends the queue, not the program.
+#[tokio::test]
+async fn a_panic_of_the_store_ends_the_queue() {
+    let disk = InMemoryQueues::new();
+    let mut queue = disk.open("orders");
+    queue.load(&controller(1)).await.unwrap();
+    disk.fail_when(|_, _| panic!("the disk is on fire"));
+    for _ in 0..2 {
+        let answer = queue.store_message_sent(vec![order(1)]).await;
+        assert!(matches!(answer, Err(QueueError::Closed(_))), "{answer:?}");
+    }
+    disk.fail_never();
+    assert_eq!(disk.open("orders").load(&controller(2)).await.unwrap().current_seq_nr, SeqNr(1));
+}
+
+fn controller(instance: u64) -> ControllerRef {
+    ControllerRef { node: "localhost:17355#1".parse().unwrap(), path: "orders".into(), instance }
+}
+
+fn order(seq_nr: u64) -> MessageSent<Encoded> {
+    let message = Encoded { codec: CodecId::JSON, manifest: "order".into(), payload: "{}".into() };
+    MessageSent { seq_nr: SeqNr(seq_nr), message, ack: false, qualifier: "".into(), timestamp_ms: 1 }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::QueueStore;
-use crate::queue::{QueueChange, QueueHead, QueueRows, QueueStoreError};
+use crate::queue::{QueueChange, QueueClaim, QueueHead, QueueRows, QueueStoreError};
 
 /// A call of a store, as a predicate of [`FaultyQueueStore::fail_when`] sees it.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +17,9 @@ pub enum QueueCall<'a> {
     Head,
     /// All rows are read.
     Read,
-    /// A change is made: a load claims the queue, messages are stored or confirmed.
+    /// A load claims the queue.
+    Claim(&'a QueueClaim),
+    /// A change is made: messages are stored or confirmed, or qualifiers forgotten.
     Write(&'a QueueChange),
 }
 
@@ -79,7 +81,7 @@ impl<S> FaultyQueueStore<S> {
         self.plan(|plan| plan.fail_when = None);
     }
 
-    /// How many changes of a queue the store made.
+    /// How many claims and changes of a queue the store made.
     pub fn writes(&self, queue: &str) -> u64 {
         self.counts().get(queue).copied().unwrap_or_default()
     }
@@ -100,6 +102,25 @@ impl<S> FaultyQueueStore<S> {
         }
         let fail_when = self.plan(|plan| plan.fail_when.clone());
         fail_when.and_then(|predicate| predicate(queue, call))
+    }
+
+    /// Lets a writing call reach the store, or not, and its answer come back, or not.
+    async fn writing(
+        &self,
+        queue: &str,
+        fault: Option<QueueFault>,
+        call: impl Future<Output = Result<(), QueueStoreError>>,
+    ) -> Result<(), QueueStoreError> {
+        let planned = || "a fault was planned".to_owned();
+        match fault {
+            Some(QueueFault::Unavailable) => return Err(QueueStoreError::Unavailable(planned())),
+            Some(QueueFault::Rejected) => return Err(QueueStoreError::Rejected(planned())),
+            Some(QueueFault::AnswerLost { done: false }) => return Err(QueueStoreError::Unknown(planned())),
+            Some(QueueFault::AnswerLost { done: true }) | None => {}
+        }
+        call.await?;
+        *self.counts().entry(queue.to_owned()).or_default() += 1;
+        if fault.is_some() { Err(QueueStoreError::Unknown(planned())) } else { Ok(()) }
     }
 
     async fn check_read(&self, queue: &str, call: QueueCall<'_>) -> Result<(), QueueStoreError> {
@@ -123,18 +144,14 @@ impl<S: QueueStore> QueueStore for FaultyQueueStore<S> {
         self.store.read(queue).await
     }
 
+    async fn claim(&self, queue: &str, claim: &QueueClaim) -> Result<(), QueueStoreError> {
+        let fault = self.fault(queue, QueueCall::Claim(claim)).await;
+        self.writing(queue, fault, self.store.claim(queue, claim)).await
+    }
+
     async fn write(&self, queue: &str, change: &QueueChange) -> Result<(), QueueStoreError> {
-        let planned = || "a fault was planned".to_owned();
         let fault = self.fault(queue, QueueCall::Write(change)).await;
-        match fault {
-            Some(QueueFault::Unavailable) => return Err(QueueStoreError::Unavailable(planned())),
-            Some(QueueFault::Rejected) => return Err(QueueStoreError::Rejected(planned())),
-            Some(QueueFault::AnswerLost { done: false }) => return Err(QueueStoreError::Unknown(planned())),
-            Some(QueueFault::AnswerLost { done: true }) | None => {}
-        }
-        self.store.write(queue, change).await?;
-        *self.counts().entry(queue.to_owned()).or_default() += 1;
-        if fault.is_some() { Err(QueueStoreError::Unknown(planned())) } else { Ok(()) }
+        self.writing(queue, fault, self.store.write(queue, change)).await
     }
 
     fn max_message_bytes(&self) -> usize {

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::{DurableProducerQueue, QueueStore, TypedQueue, fresh_stream, now_ms};
-use crate::ids::{ControllerRef, SeqNr};
+use crate::ids::{ControllerRef, Epoch, SeqNr};
 use crate::queue::kv::{KvQueue, fenced};
 use crate::queue::{Confirmation, KvQueueSettings, MessageSent, QueueChange, QueueError, QueueState, QueueStoreError};
 use crate::settings::SettingsError;
@@ -129,8 +129,8 @@ impl<S: QueueStore> KvProducerQueue<S> {
         if let Err(error) = &done
             && !matches!(error, QueueError::OutOfOrder { .. })
         {
-            let fenced = matches!(error, QueueError::Fenced { .. });
-            self.unloaded = Some(if fenced { error.clone() } else { QueueError::NotLoaded });
+            let is_over = matches!(error, QueueError::Fenced { .. } | QueueError::Closed(_));
+            self.unloaded = Some(if is_over { error.clone() } else { QueueError::NotLoaded });
         }
         done
     }
@@ -146,10 +146,10 @@ impl<S: QueueStore> Core<S> {
         for _ in 0..CLAIMS {
             let head = self.store.head(&self.name).await.map_err(failed)?;
             let claim = self.rules.claim(head.as_ref(), &controller, fresh_stream())?;
-            match self.store.write(&self.name, &claim).await {
+            match self.store.claim(&self.name, &claim).await {
                 Ok(()) => {
                     self.rules.claimed();
-                    return self.read(claim).await;
+                    return self.read(claim.epoch).await;
                 }
                 Err(QueueStoreError::Changed) => {}
                 Err(error) => return Err(failed(error)),
@@ -159,10 +159,10 @@ impl<S: QueueStore> Core<S> {
     }
 
     /// Reads the queue once it is claimed, and forgets what is of no use any more.
-    async fn read(&mut self, claim: QueueChange) -> Result<QueueState<Encoded>, QueueError> {
+    async fn read(&mut self, epoch: Epoch) -> Result<QueueState<Encoded>, QueueError> {
         let rows = self.store.read(&self.name).await.map_err(failed)?;
         let rows = rows.ok_or_else(|| QueueError::Closed("its head row was removed".into()))?;
-        let mut state = self.rules.loaded(rows, claim.head.epoch)?;
+        let mut state = self.rules.loaded(rows, epoch)?;
         if let Some(change) = self.rules.clean_up(now_ms())? {
             self.write(&change).await?;
             for qualifier in &change.forgotten {

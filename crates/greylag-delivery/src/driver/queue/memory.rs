@@ -11,7 +11,8 @@ use greylag_core::Encoded;
 use super::{FaultyQueueStore, KvProducerQueue, QueueCall, QueueFault, QueueStore};
 use crate::ids::SeqNr;
 use crate::queue::{
-    KvQueueSettings, MessageSent, Qualifier, QueueChange, QueueHead, QueueRows, QueueStoreError, TimestampMillis,
+    KvQueueSettings, MessageSent, Qualifier, QueueChange, QueueClaim, QueueHead, QueueRows, QueueStoreError,
+    TimestampMillis,
 };
 
 /// As with the journals of this workspace unless they are told otherwise.
@@ -106,6 +107,10 @@ impl QueueStore for InMemoryQueues {
         self.disk.read(queue).await
     }
 
+    async fn claim(&self, queue: &str, claim: &QueueClaim) -> Result<(), QueueStoreError> {
+        self.disk.claim(queue, claim).await
+    }
+
     async fn write(&self, queue: &str, change: &QueueChange) -> Result<(), QueueStoreError> {
         self.disk.write(queue, change).await
     }
@@ -135,8 +140,7 @@ struct Rows {
 
 impl Rows {
     fn change(&mut self, change: QueueChange) {
-        let QueueChange { head, messages, removed, confirmed, forgotten, .. } = change;
-        self.head = head;
+        let QueueChange { messages, removed, confirmed, forgotten, .. } = change;
         self.messages.extend(messages.into_iter().map(|sent| (sent.seq_nr, sent)));
         for seq_nr in removed {
             self.messages.remove(&seq_nr);
@@ -167,15 +171,22 @@ impl QueueStore for Disk {
         Ok(self.with(|queues| queues.get(queue).map(rows)))
     }
 
-    async fn write(&self, queue: &str, change: &QueueChange) -> Result<(), QueueStoreError> {
-        let change = change.clone();
+    async fn claim(&self, queue: &str, claim: &QueueClaim) -> Result<(), QueueStoreError> {
         self.with(|queues| {
-            if queues.get(queue).map(|rows| rows.head.epoch) != change.expected {
-                return Err(QueueStoreError::Changed);
-            }
-            let head = change.head.clone();
-            let fresh = || Rows { head, confirmed: BTreeMap::new(), messages: BTreeMap::new() };
-            queues.entry(queue.to_owned()).or_insert_with(fresh).change(change);
+            let stored = queues.get(queue).map(|rows| rows.head.clone());
+            let head = QueueHead::claimed(stored, claim).ok_or(QueueStoreError::Changed)?;
+            let fresh = || Rows { head: head.clone(), confirmed: BTreeMap::new(), messages: BTreeMap::new() };
+            queues.entry(queue.to_owned()).or_insert_with(fresh).head = head.clone();
+            Ok(())
+        })
+    }
+
+    async fn write(&self, queue: &str, change: &QueueChange) -> Result<(), QueueStoreError> {
+        let rows_change = change.clone();
+        self.with(|queues| {
+            let rows = queues.get_mut(queue).ok_or(QueueStoreError::Changed)?;
+            rows.head = QueueHead::changed(Some(rows.head.clone()), change).ok_or(QueueStoreError::Changed)?;
+            rows.change(rows_change);
             Ok(())
         })
     }

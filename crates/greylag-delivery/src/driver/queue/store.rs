@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use crate::queue::{QueueChange, QueueHead, QueueRows, QueueStoreError};
+use crate::queue::{QueueChange, QueueClaim, QueueHead, QueueRows, QueueStoreError};
 
 /// Keeps the rows of queues. One store holds any number of queues, each under its name.
 ///
@@ -22,8 +22,16 @@ pub trait QueueStore: Send + Sync + 'static {
     /// [`QueueStoreError::Unavailable`], [`QueueStoreError::Damaged`].
     async fn read(&self, queue: &str) -> Result<Option<QueueRows>, QueueStoreError>;
 
-    /// Makes a change, whole or not at all, if the head row is as [`QueueChange::expected`] says. Nothing may come
-    /// between that comparison and the change.
+    /// Makes a claim if the head row is as [`QueueClaim::expected`] says: gives it the claim's epoch and controller
+    /// and leaves its numbers as they are, or makes it with the next number 1. Nothing may come between that
+    /// comparison and the claim. [`QueueHead::claimed`] is the rule.
+    ///
+    /// # Errors
+    /// [`QueueStoreError`] says for each variant what is stored.
+    async fn claim(&self, queue: &str, claim: &QueueClaim) -> Result<(), QueueStoreError>;
+
+    /// Makes a change, whole or not at all, if the head row has the epoch of the change. Nothing may come between that
+    /// comparison and the change. [`QueueHead::changed`] is the rule of the head row.
     ///
     /// # Errors
     /// [`QueueStoreError`] says for each variant what is stored.
@@ -41,6 +49,10 @@ impl<S: QueueStore + ?Sized> QueueStore for std::sync::Arc<S> {
 
     async fn read(&self, queue: &str) -> Result<Option<QueueRows>, QueueStoreError> {
         (**self).read(queue).await
+    }
+
+    async fn claim(&self, queue: &str, claim: &QueueClaim) -> Result<(), QueueStoreError> {
+        (**self).claim(queue, claim).await
     }
 
     async fn write(&self, queue: &str, change: &QueueChange) -> Result<(), QueueStoreError> {

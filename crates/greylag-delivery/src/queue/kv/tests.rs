@@ -28,7 +28,8 @@ fn loaded() -> KvQueue {
     let mut queue = KvQueue::new(Duration::from_millis(HOUR));
     let claim = queue.claim(None, &controller(1), StreamId(7)).unwrap();
     queue.claimed();
-    let rows = QueueRows { head: claim.head, confirmed: Vec::new(), messages: Vec::new() };
+    let head = QueueHead::claimed(None, &claim).unwrap();
+    let rows = QueueRows { head, confirmed: Vec::new(), messages: Vec::new() };
     queue.loaded(rows, Epoch(1)).unwrap();
     queue
 }
@@ -51,11 +52,10 @@ fn confirm(queue: &mut KvQueue, now_ms: u64, confirmation: Confirmation) -> Queu
 fn changes_are_made_under_the_epoch_of_the_load() {
     let mut queue = loaded();
     let change = store(&mut queue, 1, vec![sent(1, ""), sent(2, "")]);
-    assert_eq!((change.expected, change.head.epoch, change.head.current), (Some(Epoch(1)), Epoch(1), SeqNr(3)));
-    assert!(!change.is_claim());
+    assert_eq!((change.epoch, change.current), (Epoch(1), SeqNr(3)));
     let change = confirm(&mut queue, 1, up_to("", 2, 1));
-    assert_eq!((change.removed.as_slice(), change.head.current), ([SeqNr(1), SeqNr(2)].as_slice(), SeqNr(3)));
-    assert_eq!(change.head.highest_confirmed, SeqNr(2));
+    assert_eq!((change.removed.as_slice(), change.current), ([SeqNr(1), SeqNr(2)].as_slice(), SeqNr(3)));
+    assert_eq!(change.highest_confirmed, SeqNr(2));
     assert_eq!(queue.confirm(vec![up_to("", 1, 9)], 9), Ok(None));
     assert_eq!(queue.store(vec![sent(1, "")], 9), Ok(None));
 }
@@ -66,13 +66,29 @@ fn scenario_87_a_start_that_is_known_to_be_stored_counts() {
     let mut queue = KvQueue::new(Duration::from_secs(1));
     for _ in 0..2 {
         let claim = queue.claim(Some(&head(3, 2)), &controller(1), StreamId(8)).unwrap();
-        assert!(claim.is_claim());
-        assert_eq!((claim.expected, claim.head.epoch, claim.head.stream_id), (Some(Epoch(3)), Epoch(4), StreamId(7)));
+        assert_eq!((claim.expected, claim.epoch, claim.stream_id), (Some(Epoch(3)), Epoch(4), StreamId(7)));
     }
     queue.claim(Some(&head(4, 1)), &controller(1), StreamId(8)).expect("its own start was stored though unanswered");
     let fenced = queue.claim(Some(&head(5, 2)), &controller(1), StreamId(8)).unwrap_err();
     assert_eq!(fenced, QueueError::Fenced { by: Some(controller(2)) });
     queue.claim(Some(&head(5, 2)), &controller(3), StreamId(8)).expect("a controller that never started");
+}
+
+/// Of delivery §4.1: a claim leaves the numbers as they are stored, also those written since the claimant looked; a
+/// change needs the very epoch.
+#[test]
+fn a_claim_leaves_the_numbers() {
+    let seen = head(3, 2);
+    let claim = KvQueue::new(Duration::from_secs(1)).claim(Some(&seen), &controller(1), StreamId(8)).unwrap();
+    let stored = QueueHead { current: SeqNr(9), highest_confirmed: SeqNr(8), ..seen.clone() };
+    let claimed = QueueHead::claimed(Some(stored.clone()), &claim).unwrap();
+    assert_eq!(claimed, QueueHead { epoch: Epoch(4), controller: controller(1), ..stored.clone() });
+    assert_eq!(QueueHead::claimed(Some(claimed.clone()), &claim), None, "not twice");
+    assert_eq!(QueueHead::claimed(None, &claim), None);
+    let change = store(&mut loaded(), 1, vec![sent(1, "")]);
+    assert_eq!(QueueHead::changed(Some(head(2, 1)), &change), None);
+    assert_eq!(QueueHead::changed(None, &change), None);
+    assert_eq!(QueueHead::changed(Some(head(1, 1)), &change).unwrap().current, SeqNr(2));
 }
 
 /// What was read after the claim of another controller is not what this one begins with.
