@@ -33,6 +33,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("greylag-journal-service", &["greylag-persistence", "greylag-transport"]),
     ("greylag-sharding", &["greylag-cluster", "greylag-ddata", "greylag-persistence"]),
     ("greylag-delivery", &["greylag-sharding", "greylag-persistence", "greylag-ddata"]),
+    ("greylag-delivery-postgres", &["greylag-delivery", "greylag-postgres"]),
     // Below the facade, so that a config file can turn it on.
     ("greylag-management", &["greylag-cluster"]),
     // Nodes are asked over the wire; journals are opened by the program itself.
@@ -78,7 +79,7 @@ const CONFINED: &[(&str, &[&str], &str)] = &[
     ("sled", &["greylag-store-sled"], "another engine must stay one crate away"),
     (
         "tokio-postgres",
-        &["greylag-postgres", "greylag-lease-postgres", "greylag-journal-postgres"],
+        &["greylag-postgres", "greylag-lease-postgres", "greylag-journal-postgres", "greylag-delivery-postgres"],
         "another database must stay one crate away",
     ),
 ];
@@ -133,6 +134,7 @@ const DRIVER_CRATES: &[&str] = &[
     "greylag-postgres",
     "greylag-lease-postgres",
     "greylag-journal-postgres",
+    "greylag-delivery-postgres",
     "greylag-store-sled",
     "greylag-management",
     "greylag-cli",

@@ -3,6 +3,8 @@
 #[cfg(feature = "sharding")]
 pub(crate) mod consumer;
 #[cfg(feature = "sharding")]
+mod dedupe_store;
+#[cfg(feature = "sharding")]
 pub(crate) mod entity;
 #[cfg(feature = "persistence")]
 pub(crate) mod event_sourced;
@@ -18,6 +20,8 @@ mod region;
 #[cfg(feature = "sharding")]
 pub use consumer::{ConsumerDelivery, OnUndecodable};
 #[cfg(feature = "sharding")]
+pub use dedupe_store::{DedupeStore, RecordError};
+#[cfg(feature = "sharding")]
 pub use entity::{DeliveryEntity, DeliveryType};
 #[cfg(feature = "persistence")]
 pub use event_sourced::{DeliveryEffects, event_sourced_with_delivery};
@@ -31,6 +35,6 @@ pub use producer::{Sent, ShardingProducer};
 pub use queue::EventSourcedProducerQueue;
 #[cfg(feature = "sharding")]
 pub use queue::{
-    DurableProducerQueue, FaultyQueueStore, InMemoryProducerQueue, InMemoryQueues, KvProducerQueue, QueueCall,
-    QueueFault, QueueStore, TypedQueue,
+    DurableProducerQueue, FaultyQueueStore, InMemoryProducerQueue, InMemoryQueues, KvProducerQueue,
+    OutboxProducerQueue, OutboxStore, QueueCall, QueueFault, QueueStore, TypedQueue,
 };

@@ -125,9 +125,13 @@ pub use dedupe::{Dedupe, Watermarks};
 pub use delivery::{ConfirmHandle, Delivery};
 #[cfg(feature = "sharding")]
 pub use driver::{
-    ConsumerDelivery, DeliveryEntity, DeliveryType, DurableProducerQueue, FaultyQueueStore, InMemoryProducerQueue,
-    InMemoryQueues, KvProducerQueue, NodeDelivery, OnUndecodable, ProducerName, ProxyDelivery, QueueCall, QueueFault,
-    QueueStore, Sent, ShardingProducer, StartProducer, TypedQueue,
+    ConsumerDelivery, DeliveryEntity, DeliveryType, NodeDelivery, OnUndecodable, ProducerName, ProxyDelivery, Sent,
+    ShardingProducer, StartProducer,
+};
+#[cfg(feature = "sharding")]
+pub use driver::{
+    DedupeStore, DurableProducerQueue, FaultyQueueStore, InMemoryProducerQueue, InMemoryQueues, KvProducerQueue,
+    OutboxProducerQueue, OutboxStore, QueueCall, QueueFault, QueueStore, RecordError, TypedQueue,
 };
 #[cfg(feature = "persistence")]
 pub use driver::{DeliveryEffects, EventSourcedDelivery, EventSourcedProducerQueue, event_sourced_with_delivery};

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
 
 pub use rows::{QueueChange, QueueClaim, QueueHead, QueueRows, QueueStoreError};
-pub use settings::{EventSourcedQueueSettings, KvQueueSettings};
+pub use settings::{EventSourcedQueueSettings, KvQueueSettings, OutboxSettings};
 pub use stored::{Started, StoredQueue};
 
 /// Names the messages whose confirmations are cumulative together: the entity's id under sharding, `""` otherwise.

@@ -42,7 +42,7 @@ use std::fmt;
 use async_trait::async_trait;
 use greylag_core::Encoded;
 
-use crate::driver::DurableProducerQueue;
+use crate::driver::{DurableProducerQueue, QueueFault};
 
 pub use pieces::Piece;
 
@@ -62,7 +62,7 @@ pub trait QueueBench: Send + Sync {
 
     /// Lets the write of the queue of this name fail that comes after `passing` others; every load and every call that
     /// has news is a write. Replaces the fault planned before. Answers whether it can.
-    async fn plan(&self, _queue: &str, _passing: u32, _fault: Fault) -> bool {
+    async fn plan(&self, _queue: &str, _passing: u32, _fault: QueueFault) -> bool {
         false
     }
 
@@ -81,20 +81,6 @@ pub trait QueueBench: Send + Sync {
     async fn plant(&self, _queue: &str, _pieces: &[Piece]) -> bool {
         false
     }
-}
-
-/// How a write fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// The store is away: nothing is written.
-    Unavailable,
-    /// The store refuses the write as such: nothing is written.
-    Rejected,
-    /// The answer gets lost.
-    AnswerLost {
-        /// Whether the write is made all the same.
-        done: bool,
-    },
 }
 
 /// What became of a case.

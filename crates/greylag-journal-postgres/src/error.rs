@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use greylag_postgres::{ConfigError, ConnectError, Trouble};
+use greylag_postgres::{ConfigError, ConnectError, advised};
 
 use crate::settings::SettingsError;
 
@@ -73,35 +73,4 @@ pub(crate) fn not_connected(error: &ConnectError) -> String {
 /// No connection in this time.
 pub(crate) fn not_connected_within(limit: Duration) -> String {
     format!("no connection within {limit:?}; check host, port and network")
-}
-
-/// An error of the client library down to its innermost cause, and what helps.
-pub(crate) fn advised(error: &tokio_postgres::Error) -> String {
-    let advice = match Trouble::of(error) {
-        Trouble::NotTrusted => "check sslrootcert, the host's name in the server's certificate, and sslcert",
-        Trouble::NoTls => "set ssl = on there, or another sslmode in the connection string",
-        Trouble::Unreachable => "check host, port and network, and that it runs",
-        Trouble::Interrupted => "it restarts, or the connection broke; the next try connects anew",
-        Trouble::WrongCredentials => "check user and password, sslmode and sslcert, and pg_hba.conf of the server",
-        Trouble::NoSuchDatabase => "create the database, or name another by dbname=…",
-        Trouble::NotPermitted => "let the user create tables, or apply the migrations for it and grant it their use",
-        Trouble::ReadOnly => "name the primary in the connection string",
-        Trouble::NoRoom => "free disk space, or raise max_connections",
-        Trouble::Refused => return told(error),
-    };
-    format!("{}; {advice}", told(error))
-}
-
-/// An error of the client library down to its innermost cause, with the server's code.
-pub(crate) fn told(error: &tokio_postgres::Error) -> String {
-    if let Some(database) = error.as_db_error() {
-        return format!("{} ({})", database.message(), database.code().code());
-    }
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }

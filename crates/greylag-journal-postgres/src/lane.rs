@@ -25,7 +25,7 @@ use greylag_persistence::{
 };
 
 use crate::clock;
-use crate::failure::Failure;
+use greylag_postgres::Failure;
 pub(crate) use verdict::{Found, StoredLast};
 use verdict::{Verdict, verdict};
 

@@ -98,7 +98,6 @@ mod clock;
 mod columns;
 mod driver;
 mod error;
-mod failure;
 mod journal;
 mod lane;
 mod offsets;

@@ -13,11 +13,11 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Transaction};
 
 use crate::driver::pool::Failed;
-use crate::error::told;
 use crate::journal::Inner;
 use crate::rows::{self, Micros, Unreadable};
 use crate::schema::quoted;
 use crate::statements::{CLAIM_SLICES, FORGET_OFFSETS, LOAD_OFFSETS, OWNERS, RESET_OFFSETS, SAVE_OFFSETS};
+use greylag_postgres::told;
 
 const CAPS: OffsetCaps = OffsetCaps { scope: Scope::Shared, kind: OffsetKind::Timestamp };
 

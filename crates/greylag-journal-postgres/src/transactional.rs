@@ -9,8 +9,8 @@ use greylag_persistence::{BoxError, Envelope, HandleError, OffsetError, OwnedSli
 use tokio_postgres::{Client, Transaction};
 
 use crate::driver::link::Session;
-use crate::failure::Failure;
 use crate::offsets::PostgresOffsets;
+use greylag_postgres::Failure;
 
 /// Writes what events mean into tables, within a transaction that also saves how far it is.
 #[async_trait]

@@ -113,3 +113,34 @@ fn about_tls(error: &tokio_postgres::Error) -> Option<Trouble> {
     }
     None
 }
+
+/// An error of the client library down to its innermost cause, and what helps.
+pub fn advised(error: &tokio_postgres::Error) -> String {
+    let advice = match Trouble::of(error) {
+        Trouble::NotTrusted => "check sslrootcert, the host's name in the server's certificate, and sslcert",
+        Trouble::NoTls => "set ssl = on there, or another sslmode in the connection string",
+        Trouble::Unreachable => "check host, port and network, and that it runs",
+        Trouble::Interrupted => "it restarts, or the connection broke; the next try connects anew",
+        Trouble::WrongCredentials => "check user and password, sslmode and sslcert, and pg_hba.conf of the server",
+        Trouble::NoSuchDatabase => "create the database, or name another by dbname=…",
+        Trouble::NotPermitted => "let the user create tables, or create them for it and grant it their use",
+        Trouble::ReadOnly => "name the primary in the connection string",
+        Trouble::NoRoom => "free disk space, or raise max_connections",
+        Trouble::Refused => return told(error),
+    };
+    format!("{}; {advice}", told(error))
+}
+
+/// An error of the client library down to its innermost cause, with the server's code.
+pub fn told(error: &tokio_postgres::Error) -> String {
+    if let Some(database) = error.as_db_error() {
+        return format!("{} ({})", database.message(), database.code().code());
+    }
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}

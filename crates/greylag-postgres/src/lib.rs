@@ -34,10 +34,12 @@
 //! otherwise; `keepalives=0` asks nothing.
 
 mod error;
+mod failure;
 mod keepalive;
 mod tls;
 
-pub use error::{ConfigError, ConnectError, Trouble};
+pub use error::{ConfigError, ConnectError, Trouble, advised, told};
+pub use failure::Failure;
 
 use std::fmt;
 use std::path::Path;

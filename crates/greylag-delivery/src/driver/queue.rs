@@ -6,6 +6,7 @@ mod event_sourced;
 mod faulty;
 mod kv;
 mod memory;
+mod outbox;
 mod store;
 
 pub use durable::{DurableProducerQueue, TypedQueue};
@@ -14,7 +15,8 @@ pub use event_sourced::EventSourcedProducerQueue;
 pub use faulty::{FaultyQueueStore, QueueCall, QueueFault};
 pub use kv::KvProducerQueue;
 pub use memory::{InMemoryProducerQueue, InMemoryQueues};
-pub use store::QueueStore;
+pub use outbox::OutboxProducerQueue;
+pub use store::{OutboxStore, QueueStore};
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

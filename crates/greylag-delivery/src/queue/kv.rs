@@ -176,6 +176,20 @@ impl KvQueue {
         Ok((!change.forgotten.is_empty()).then_some(change))
     }
 
+    /// Messages of an outbox got their numbers, and are stored under them. Source: delivery §4.4.
+    pub(crate) fn numbered(&mut self, messages: &[MessageSent<Encoded>]) -> Result<(), QueueError> {
+        let rows = self.rows.as_mut().ok_or(QueueError::NotLoaded)?;
+        let mut expected = rows.current();
+        for message in messages {
+            if message.seq_nr < expected || message.seq_nr.get() == u64::MAX {
+                return Err(QueueError::OutOfOrder { expected });
+            }
+            expected = SeqNr(message.seq_nr.get() + 1);
+        }
+        messages.iter().for_each(|message| rows.add(number_of(message)));
+        Ok(())
+    }
+
     /// A change of this load is stored.
     pub(crate) fn written(&mut self, change: &QueueChange) {
         let Some(rows) = &mut self.rows else { return };

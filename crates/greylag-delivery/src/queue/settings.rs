@@ -109,6 +109,38 @@ impl KvQueueSettings {
     }
 }
 
+/// How an outbox is looked after.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboxSettings {
+    /// As [`KvQueueSettings::cleanup_unused_after`]. Default one hour.
+    pub cleanup_unused_after: Duration,
+    /// How often a producer looks for new messages while there are none; this is how long a message waits in the table
+    /// at most before it is sent. Default 200 ms.
+    pub poll_interval: Duration,
+}
+
+impl Default for OutboxSettings {
+    fn default() -> Self {
+        Self { cleanup_unused_after: Duration::from_secs(3600), poll_interval: Duration::from_millis(200) }
+    }
+}
+
+impl OutboxSettings {
+    /// Checks what types cannot.
+    ///
+    /// # Errors
+    /// [`SettingsError`] names the setting that is wrong.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        if self.cleanup_unused_after < Duration::from_millis(2) {
+            return Err(SettingsError { field: "outbox.cleanup_unused_after", why: "must be at least 2 ms" });
+        }
+        if self.poll_interval.is_zero() {
+            return Err(SettingsError { field: "outbox.poll_interval", why: "must not be zero" });
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,5 +164,11 @@ mod tests {
         assert_eq!(KvQueueSettings::default().validate(), Ok(()));
         let zero = KvQueueSettings { cleanup_unused_after: Duration::ZERO };
         assert_eq!(zero.validate().unwrap_err().field, "kv_queue.cleanup_unused_after");
+        let outbox = OutboxSettings::default;
+        assert_eq!(outbox().validate(), Ok(()));
+        let zero = OutboxSettings { cleanup_unused_after: Duration::ZERO, ..outbox() };
+        assert_eq!(zero.validate().unwrap_err().field, "outbox.cleanup_unused_after");
+        let zero = OutboxSettings { poll_interval: Duration::ZERO, ..outbox() };
+        assert_eq!(zero.validate().unwrap_err().field, "outbox.poll_interval");
     }
 }

@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use bytes::Bytes;
 use greylag_core::{CodecId, Encoded, NodeAddress, Uid, UniqueAddress};
 
-use super::{Fault, QueueBench};
-use crate::driver::DurableProducerQueue;
+use super::QueueBench;
+use crate::driver::{DurableProducerQueue, QueueFault};
 use crate::ids::{ControllerRef, SeqNr};
 use crate::queue::{Confirmation, MessageSent, QueueError, QueueState};
 
@@ -67,7 +67,7 @@ impl<'a, B: QueueBench> Case<'a, B> {
         Ok(state)
     }
 
-    pub(super) async fn plan(&self, passing: u32, fault: Fault) -> Checked {
+    pub(super) async fn plan(&self, passing: u32, fault: QueueFault) -> Checked {
         let planned = self.bench.plan(&self.name, passing, fault).await;
         if planned { Ok(()) } else { Err(Failure::Skipped("no hook that lets a write fail")) }
     }

@@ -1,12 +1,16 @@
 //! What a queue answers when its store fails, and how a controller goes on.
 
 use super::case::{Case, Checked, confirm, controller, expect, expect_eq, far_ahead, numbers, sent, store, up_to};
-use super::{Fault, QueueBench, Report};
-use crate::driver::DurableProducerQueue;
+use super::{QueueBench, Report};
+use crate::driver::{DurableProducerQueue, QueueFault};
 use crate::queue::QueueError;
 
-const FAULTS: [Fault; 4] =
-    [Fault::Unavailable, Fault::Rejected, Fault::AnswerLost { done: false }, Fault::AnswerLost { done: true }];
+const FAULTS: [QueueFault; 4] = [
+    QueueFault::Unavailable,
+    QueueFault::Rejected,
+    QueueFault::AnswerLost { done: false },
+    QueueFault::AnswerLost { done: true },
+];
 
 pub(super) async fn run<B: QueueBench>(bench: &B, report: &mut Report) {
     report.add("a failed store is told, and its repeat stores once (§4.2)", failed_store(bench).await);
@@ -15,11 +19,11 @@ pub(super) async fn run<B: QueueBench>(bench: &B, report: &mut Report) {
 }
 
 /// Whether the answer to a call says what became of it.
-fn tells(error: &QueueError, fault: Fault) -> bool {
+fn tells(error: &QueueError, fault: QueueFault) -> bool {
     match fault {
-        Fault::Unavailable => matches!(error, QueueError::NotStored(_) | QueueError::OutcomeUnknown),
-        Fault::Rejected => matches!(error, QueueError::Rejected(_)),
-        Fault::AnswerLost { .. } => matches!(error, QueueError::OutcomeUnknown),
+        QueueFault::Unavailable => matches!(error, QueueError::NotStored(_) | QueueError::OutcomeUnknown),
+        QueueFault::Rejected => matches!(error, QueueError::Rejected(_)),
+        QueueFault::AnswerLost { .. } => matches!(error, QueueError::OutcomeUnknown),
     }
 }
 
@@ -34,7 +38,7 @@ async fn failed_store<B: QueueBench>(bench: &B) -> Checked {
         expect(is_told, format!("{fault:?}: the answer to the store was {answer:?}"))?;
         let state = queue.load(&controller(1)).await?;
         expect(state.epoch > first.epoch, format!("{fault:?}: the load raises the epoch"))?;
-        let stored = if fault == (Fault::AnswerLost { done: true }) { vec![1, 2, 3] } else { vec![1] };
+        let stored = if fault == (QueueFault::AnswerLost { done: true }) { vec![1, 2, 3] } else { vec![1] };
         expect_eq(&numbers(&state), &stored, &format!("{fault:?}: the messages"))?;
         expect_eq(&store(&mut queue, [2, 3]).await?, &3, "the same batch again")?;
         bench.close(queue).await;
@@ -53,7 +57,7 @@ async fn failed_confirmation<B: QueueBench>(bench: &B) -> Checked {
         let is_told = answer.as_ref().is_err_and(|error| tells(error, fault));
         expect(is_told, format!("{fault:?}: the answer to the confirmation was {answer:?}"))?;
         let state = queue.load(&controller(1)).await?;
-        let left = if fault == (Fault::AnswerLost { done: true }) { vec![3] } else { vec![1, 2, 3] };
+        let left = if fault == (QueueFault::AnswerLost { done: true }) { vec![3] } else { vec![1, 2, 3] };
         expect_eq(&numbers(&state), &left, &format!("{fault:?}: the messages"))?;
         confirm(&mut queue, up_to("", 2, far_ahead())).await?;
         bench.close(queue).await;
@@ -73,7 +77,8 @@ async fn failed_load<B: QueueBench>(bench: &B) -> Checked {
         let unloaded = store(&mut queue, [1]).await;
         expect_eq(&unloaded, &Err(QueueError::NotLoaded), &format!("{fault:?}: a store after it"))?;
         let state = queue.load(&controller(2)).await?;
-        let raised = if fault == (Fault::AnswerLost { done: true }) { first.epoch.0 + 2 } else { first.epoch.0 + 1 };
+        let raised =
+            if fault == (QueueFault::AnswerLost { done: true }) { first.epoch.0 + 2 } else { first.epoch.0 + 1 };
         expect(state.epoch.0 >= raised, format!("{fault:?}: epoch {} is used a second time", state.epoch))?;
         expect_eq(&store(&mut queue, [1]).await?, &1, "the queue goes on")?;
         bench.close(queue).await;

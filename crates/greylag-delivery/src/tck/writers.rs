@@ -8,15 +8,16 @@ use greylag_core::Encoded;
 use super::case::{
     Case, Checked, confirm, controller, expect, expect_eq, expect_fenced, far_ahead, message, numbers, store, up_to,
 };
-use super::{Fault, QueueBench, Report};
-use crate::driver::DurableProducerQueue;
+use super::{QueueBench, Report};
+use crate::driver::{DurableProducerQueue, QueueFault};
 use crate::queue::{QueueError, QueueState};
 
 /// Calls whose order is varied without and with faults.
 const STEPS: u32 = 6;
 const STEPS_WITH_FAULTS: u32 = 4;
 
-const FAULTS: [Fault; 3] = [Fault::Unavailable, Fault::AnswerLost { done: false }, Fault::AnswerLost { done: true }];
+const FAULTS: [QueueFault; 3] =
+    [QueueFault::Unavailable, QueueFault::AnswerLost { done: false }, QueueFault::AnswerLost { done: true }];
 
 pub(super) async fn run<B: QueueBench>(bench: &B, report: &mut Report) {
     report.add("a second controller fences the first, for good", overtaken(bench).await);
@@ -62,7 +63,7 @@ async fn stale_number<B: QueueBench>(bench: &B) -> Checked {
 async fn stale_claim<B: QueueBench>(bench: &B) -> Checked {
     let case = Case::new(bench, "stale-claim");
     let (mut stale, _) = case.loaded(1).await?;
-    case.plan(0, Fault::AnswerLost { done: false }).await?;
+    case.plan(0, QueueFault::AnswerLost { done: false }).await?;
     let answer = stale.store_message_sent(vec![message(1, "", "a")]).await;
     expect_eq(&answer, &Err(QueueError::OutcomeUnknown), "a store whose answer is lost")?;
     let (mut owner, owned) = case.loaded(2).await?;

@@ -8,12 +8,10 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use greylag_core::Encoded;
 use greylag_delivery::queue::{Confirmation, MessageSent, Qualifier, QueueError, QueueState};
-use greylag_delivery::tck::{Fault, QueueBench, durable_queue};
+use greylag_delivery::tck::{QueueBench, durable_queue};
 use greylag_delivery::{
-    ControllerRef, DurableProducerQueue, Epoch, InMemoryProducerQueue, InMemoryQueues, SeqNr, StreamId,
+    ControllerRef, DurableProducerQueue, Epoch, InMemoryProducerQueue, InMemoryQueues, QueueFault, SeqNr, StreamId,
 };
-
-use crate::memory::planned;
 
 /// What a queue does wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,8 +142,8 @@ impl QueueBench for Broken {
         }
     }
 
-    async fn plan(&self, queue: &str, passing: u32, fault: Fault) -> bool {
-        self.disk().fail_when(planned(queue, passing, fault));
+    async fn plan(&self, queue: &str, passing: u32, fault: QueueFault) -> bool {
+        self.disk().fail_write(queue, passing, fault);
         true
     }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use greylag_delivery::EventSourcedProducerQueue;
 use greylag_delivery::queue::EventSourcedQueueSettings;
-use greylag_delivery::tck::{Fault, QueueBench, durable_queue};
+use greylag_delivery::tck::{QueueBench, durable_queue};
+use greylag_delivery::{EventSourcedProducerQueue, QueueFault};
 use greylag_journal_sled::{SledJournal, SledJournalSettings};
 use greylag_persistence::driver::StoreFault;
 use greylag_persistence::{
@@ -39,11 +39,11 @@ impl QueueBench for Events {
         queue.close().await;
     }
 
-    async fn plan(&self, queue: &str, passing: u32, fault: Fault) -> bool {
+    async fn plan(&self, queue: &str, passing: u32, fault: QueueFault) -> bool {
         let fault = match fault {
-            Fault::Unavailable => StoreFault::Unavailable,
-            Fault::Rejected => StoreFault::Rejected,
-            Fault::AnswerLost { done } => StoreFault::AnswerLost { done },
+            QueueFault::Unavailable => StoreFault::Unavailable,
+            QueueFault::Rejected => StoreFault::Rejected,
+            QueueFault::AnswerLost { done } => StoreFault::AnswerLost { done },
         };
         self.journal.plan(Some(id(queue)), JournalOp::Append, passing, fault);
         true

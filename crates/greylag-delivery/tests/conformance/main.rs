@@ -3,4 +3,5 @@
 mod defective;
 mod event_sourced;
 mod memory;
+mod outbox;
 mod pieces;

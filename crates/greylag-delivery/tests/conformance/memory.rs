@@ -1,37 +1,17 @@
 //! The queue in memory, which is the queue in a store of rows over the smallest of stores.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use std::time::Duration;
 
 use async_trait::async_trait;
 use greylag_core::{CodecId, Encoded};
 use greylag_delivery::queue::{MessageSent, QueueError};
-use greylag_delivery::tck::{Fault, QueueBench, durable_queue};
+use greylag_delivery::tck::{QueueBench, durable_queue};
 use greylag_delivery::{
     ControllerRef, DurableProducerQueue, FaultyQueueStore, InMemoryProducerQueue, InMemoryQueues, QueueCall,
     QueueFault, SeqNr,
 };
 
 pub(crate) struct Memory(pub(crate) InMemoryQueues);
-
-/// The predicate that lets one write of `queue` fail, after `passing` others.
-pub(crate) fn planned(
-    queue: &str,
-    passing: u32,
-    fault: Fault,
-) -> impl Fn(&str, QueueCall<'_>) -> Option<QueueFault> + Send + Sync + 'static {
-    let (queue, writes) = (queue.to_owned(), AtomicU32::new(0));
-    let fault = match fault {
-        Fault::Unavailable => QueueFault::Unavailable,
-        Fault::Rejected => QueueFault::Rejected,
-        Fault::AnswerLost { done } => QueueFault::AnswerLost { done },
-    };
-    move |of, call| {
-        let is_write = of == queue && matches!(call, QueueCall::Claim(_) | QueueCall::Write(_));
-        (is_write && writes.fetch_add(1, Ordering::Relaxed) == passing).then(|| fault.clone())
-    }
-}
 
 #[async_trait]
 impl QueueBench for Memory {
@@ -41,8 +21,8 @@ impl QueueBench for Memory {
         self.0.open(queue)
     }
 
-    async fn plan(&self, queue: &str, passing: u32, fault: Fault) -> bool {
-        self.0.fail_when(planned(queue, passing, fault));
+    async fn plan(&self, queue: &str, passing: u32, fault: QueueFault) -> bool {
+        self.0.fail_write(queue, passing, fault);
         true
     }
 

@@ -12,12 +12,12 @@ use tokio::time::MissedTickBehavior;
 
 use crate::columns::Columns;
 use crate::driver::link::{Link, Purpose, Session};
-use crate::error::told;
-use crate::failure::Failure;
 use crate::lane::{AppendNo, Effect, Found, Input, Lane, LaneSettings, Request, StatementNo, StoredLast, TurnNo};
 use crate::rows::{self, Micros, Unreadable, Uuid};
 use crate::statements::{APPEND, APPEND_TAGGED, LOOK_UP};
 use crate::stats::Counters;
+use greylag_postgres::Failure;
+use greylag_postgres::told;
 
 /// Messages taken out of the inbox at once: what came together goes together.
 const TAKEN_AT_ONCE: usize = 1000;

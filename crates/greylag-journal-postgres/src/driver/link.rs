@@ -16,7 +16,9 @@ use tokio::task::AbortHandle;
 use tokio_postgres::{Client, Statement};
 
 use crate::driver::reservation::{self, Reservation};
-use crate::error::{advised, not_connected, not_connected_within};
+use greylag_postgres::advised;
+
+use crate::error::{not_connected, not_connected_within};
 use crate::schema::{self, Migrate};
 use crate::settings::PostgresJournalSettings;
 use crate::statements::TIDY_CLOCK;

@@ -9,7 +9,7 @@ use greylag_persistence::StoreFailure;
 use tokio::time::timeout_at;
 
 use crate::driver::link::{Link, Purpose, Session};
-use crate::failure::Failure;
+use greylag_postgres::Failure;
 
 /// Before a call that was rolled back is tried again.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -11,7 +11,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::driver::link::Session;
-use crate::error::advised;
+use greylag_postgres::advised;
 
 /// The first half of the lock's number, for all journals: "grey" in ASCII.
 const CLASS: i32 = 0x67_72_65_79;

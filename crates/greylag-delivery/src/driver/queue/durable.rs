@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::BytesMut;
@@ -49,6 +50,24 @@ pub trait DurableProducerQueue<T: Send + 'static>: Send {
 
     /// The largest message that it takes, in encoded bytes.
     fn max_message_bytes(&self) -> usize;
+
+    /// How often [`poll_new`](Self::poll_new) is to be called, for a queue whose messages are written by others: an
+    /// outbox. Default `None`: every message comes by [`store_message_sent`](Self::store_message_sent), and nobody polls.
+    fn poll_interval(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Messages that others wrote into the queue's store and that neither a load nor a call before has handed out: at
+    /// most `max_messages` of them, by rising numbers above all that were handed out, with gaps perhaps. They are
+    /// stored under these numbers when this answers, so a producer sends them without storing. Default: none, ever.
+    ///
+    /// # Errors
+    /// [`QueueError`] says for each variant what to do; [`QueueError::OutOfOrder`]: the store handed out a number a
+    /// second time, and nothing of it can be sent.
+    async fn poll_new(&mut self, max_messages: usize) -> Result<Vec<MessageSent<T>>, QueueError> {
+        let _none_are_written_by_others = max_messages;
+        Ok(Vec::new())
+    }
 }
 
 #[async_trait]
@@ -67,6 +86,14 @@ impl<T: Send + 'static, Q: DurableProducerQueue<T> + ?Sized> DurableProducerQueu
 
     fn max_message_bytes(&self) -> usize {
         (**self).max_message_bytes()
+    }
+
+    fn poll_interval(&self) -> Option<Duration> {
+        (**self).poll_interval()
+    }
+
+    async fn poll_new(&mut self, max_messages: usize) -> Result<Vec<MessageSent<T>>, QueueError> {
+        (**self).poll_new(max_messages).await
     }
 }
 
@@ -136,6 +163,15 @@ where
 
     fn max_message_bytes(&self) -> usize {
         self.queue.max_message_bytes()
+    }
+
+    fn poll_interval(&self) -> Option<Duration> {
+        self.queue.poll_interval()
+    }
+
+    async fn poll_new(&mut self, max_messages: usize) -> Result<Vec<MessageSent<T>>, QueueError> {
+        let new = self.queue.poll_new(max_messages).await?.into_iter();
+        new.map(|sent| sent.try_map(|seq_nr, encoded| self.decode(seq_nr, encoded))).collect()
     }
 }
 

@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::QueueStore;
-use crate::queue::{QueueChange, QueueClaim, QueueHead, QueueRows, QueueStoreError};
+use greylag_core::Encoded;
+
+use super::{OutboxStore, QueueStore};
+use crate::ids::Epoch;
+use crate::queue::{MessageSent, QueueChange, QueueClaim, QueueHead, QueueRows, QueueStoreError};
 
 /// A call of a store, as a predicate of [`FaultyQueueStore::fail_when`] sees it.
 #[derive(Debug, Clone, Copy)]
@@ -21,10 +25,12 @@ pub enum QueueCall<'a> {
     Claim(&'a QueueClaim),
     /// A change is made: messages are stored or confirmed, or qualifiers forgotten.
     Write(&'a QueueChange),
+    /// Messages of an outbox get their numbers.
+    Number,
 }
 
 /// How a call fails.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueFault {
     /// The store is away: the call fails, and nothing is written.
     Unavailable,
@@ -65,6 +71,11 @@ impl<S> FaultyQueueStore<S> {
         Self { store, shared: Arc::default() }
     }
 
+    /// The store behind the faults.
+    pub fn inner(&self) -> &S {
+        &self.store
+    }
+
     /// Lets every call from now on take as long as this before it reaches the store. Default zero.
     pub fn delay(&self, delay: Duration) {
         self.plan(|plan| plan.delay = delay);
@@ -74,6 +85,15 @@ impl<S> FaultyQueueStore<S> {
     /// delay is over.
     pub fn fail_when(&self, predicate: impl Fn(&str, QueueCall<'_>) -> Option<QueueFault> + Send + Sync + 'static) {
         self.plan(|plan| plan.fail_when = Some(Arc::new(predicate)));
+    }
+
+    /// Lets one claim or change of a queue fail: the one that comes after `passing` others.
+    pub fn fail_write(&self, queue: impl Into<String>, passing: u32, fault: QueueFault) {
+        let (queue, writes) = (queue.into(), AtomicU32::new(0));
+        self.fail_when(move |of, call| {
+            let is_write = of == queue && matches!(call, QueueCall::Claim(_) | QueueCall::Write(_));
+            (is_write && writes.fetch_add(1, Ordering::Relaxed) == passing).then_some(fault)
+        });
     }
 
     /// Lets no call fail any more.
@@ -105,12 +125,12 @@ impl<S> FaultyQueueStore<S> {
     }
 
     /// Lets a writing call reach the store, or not, and its answer come back, or not.
-    async fn writing(
+    async fn writing<R>(
         &self,
         queue: &str,
         fault: Option<QueueFault>,
-        call: impl Future<Output = Result<(), QueueStoreError>>,
-    ) -> Result<(), QueueStoreError> {
+        call: impl Future<Output = Result<R, QueueStoreError>>,
+    ) -> Result<R, QueueStoreError> {
         let planned = || "a fault was planned".to_owned();
         match fault {
             Some(QueueFault::Unavailable) => return Err(QueueStoreError::Unavailable(planned())),
@@ -118,9 +138,9 @@ impl<S> FaultyQueueStore<S> {
             Some(QueueFault::AnswerLost { done: false }) => return Err(QueueStoreError::Unknown(planned())),
             Some(QueueFault::AnswerLost { done: true }) | None => {}
         }
-        call.await?;
+        let done = call.await?;
         *self.counts().entry(queue.to_owned()).or_default() += 1;
-        if fault.is_some() { Err(QueueStoreError::Unknown(planned())) } else { Ok(()) }
+        if fault.is_some() { Err(QueueStoreError::Unknown(planned())) } else { Ok(done) }
     }
 
     async fn check_read(&self, queue: &str, call: QueueCall<'_>) -> Result<(), QueueStoreError> {
@@ -156,6 +176,19 @@ impl<S: QueueStore> QueueStore for FaultyQueueStore<S> {
 
     fn max_message_bytes(&self) -> usize {
         self.store.max_message_bytes()
+    }
+}
+
+#[async_trait]
+impl<S: OutboxStore> OutboxStore for FaultyQueueStore<S> {
+    async fn number(
+        &self,
+        queue: &str,
+        epoch: Epoch,
+        max_messages: usize,
+    ) -> Result<Vec<MessageSent<Encoded>>, QueueStoreError> {
+        let fault = self.fault(queue, QueueCall::Number).await;
+        self.writing(queue, fault, self.store.number(queue, epoch, max_messages)).await
     }
 }
 

@@ -72,10 +72,12 @@ enum Turn<S> {
 }
 
 /// What a call works with.
-struct Core<S> {
-    store: S,
-    name: Arc<str>,
-    rules: KvQueue,
+pub(super) struct Core<S> {
+    pub(super) store: S,
+    pub(super) name: Arc<str>,
+    pub(super) rules: KvQueue,
+    /// Of an outbox: messages that have their numbers and whose poll was not answered, as far as is known.
+    pub(super) numbered: Vec<MessageSent<Encoded>>,
 }
 
 impl<S: QueueStore> KvProducerQueue<S> {
@@ -87,7 +89,7 @@ impl<S: QueueStore> KvProducerQueue<S> {
         settings.validate()?;
         let (name, max_message_bytes) = (name.into(), store.max_message_bytes());
         let rules = KvQueue::new(settings.cleanup_unused_after);
-        let turn = Turn::Idle(Box::new(Core { store, name: name.clone(), rules }));
+        let turn = Turn::Idle(Box::new(Core { store, name: name.clone(), rules, numbered: Vec::new() }));
         Ok(Self { name, max_message_bytes, turn, unloaded: Some(QueueError::NotLoaded) })
     }
 
@@ -113,7 +115,7 @@ impl<S: QueueStore> KvProducerQueue<S> {
     }
 
     /// Does `work` in a task, which ends also when this future is dropped.
-    async fn call<R: Send + 'static>(
+    pub(super) async fn call<R: Send + 'static>(
         &mut self,
         work: impl for<'a> FnOnce(&'a mut Core<S>) -> BoxFuture<'a, Result<R, QueueError>> + Send + 'static,
     ) -> Result<R, QueueError> {
@@ -135,8 +137,13 @@ impl<S: QueueStore> KvProducerQueue<S> {
         done
     }
 
+    /// Refuses calls until the next load.
+    pub(super) fn unload(&mut self) {
+        self.unloaded = Some(QueueError::NotLoaded);
+    }
+
     /// Whether a write may be tried.
-    fn check_loaded(&self) -> Result<(), QueueError> {
+    pub(super) fn check_loaded(&self) -> Result<(), QueueError> {
         self.unloaded.clone().map_or(Ok(()), Err)
     }
 }
@@ -160,6 +167,7 @@ impl<S: QueueStore> Core<S> {
 
     /// Reads the queue once it is claimed, and forgets what is of no use any more.
     async fn read(&mut self, epoch: Epoch) -> Result<QueueState<Encoded>, QueueError> {
+        self.numbered.clear();
         let rows = self.store.read(&self.name).await.map_err(failed)?;
         let rows = rows.ok_or_else(|| QueueError::Closed("its head row was removed".into()))?;
         let mut state = self.rules.loaded(rows, epoch)?;
@@ -207,7 +215,7 @@ impl<S: QueueStore> Core<S> {
     }
 
     /// Why a write was refused.
-    async fn overtaken(&self) -> QueueError {
+    pub(super) async fn overtaken(&self) -> QueueError {
         let head = self.store.head(&self.name).await.ok().flatten();
         match (head.as_ref().map(|head| head.epoch), self.rules.epoch()) {
             (Some(stored), Some(loaded)) if stored == loaded => QueueError::NotStored(
@@ -219,7 +227,7 @@ impl<S: QueueStore> Core<S> {
 }
 
 /// What it means for the caller of a queue that its store failed.
-fn failed(error: QueueStoreError) -> QueueError {
+pub(super) fn failed(error: QueueStoreError) -> QueueError {
     match error {
         QueueStoreError::Changed => QueueError::Fenced { by: None },
         QueueStoreError::Rejected(reason) => QueueError::Rejected(reason),

@@ -1,6 +1,6 @@
 //! Queues in memory, for tests and for trying things out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,11 +8,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use greylag_core::Encoded;
 
-use super::{FaultyQueueStore, KvProducerQueue, QueueCall, QueueFault, QueueStore};
-use crate::ids::SeqNr;
+use super::{
+    FaultyQueueStore, KvProducerQueue, OutboxProducerQueue, OutboxStore, QueueCall, QueueFault, QueueStore, now_ms,
+};
+use crate::ids::{Epoch, SeqNr};
 use crate::queue::{
-    KvQueueSettings, MessageSent, Qualifier, QueueChange, QueueClaim, QueueHead, QueueRows, QueueStoreError,
-    TimestampMillis,
+    KvQueueSettings, MessageSent, OutboxSettings, Qualifier, QueueChange, QueueClaim, QueueHead, QueueRows,
+    QueueStoreError, TimestampMillis,
 };
 
 /// As with the journals of this workspace unless they are told otherwise.
@@ -76,6 +78,19 @@ impl InMemoryQueues {
         KvProducerQueue::open(self.clone(), name, KvQueueSettings::default()).expect("the default settings are valid")
     }
 
+    /// The outbox `name` of this disk.
+    pub fn open_outbox(&self, name: impl Into<Arc<str>>) -> OutboxProducerQueue<Self> {
+        OutboxProducerQueue::open(self.clone(), name, OutboxSettings::default())
+            .expect("the default settings are valid")
+    }
+
+    /// Writes a message into an outbox, as an application does in its transaction.
+    pub fn write_to_outbox(&self, outbox: &str, qualifier: impl Into<Qualifier>, message: Encoded) {
+        let (seq_nr, ack, qualifier, timestamp_ms) = (SeqNr::NONE, false, qualifier.into(), now_ms());
+        let message = MessageSent { seq_nr, message, ack, qualifier, timestamp_ms };
+        self.disk.inner().with_outboxes(|outboxes| outboxes.entry(outbox.to_owned()).or_default().push_back(message));
+    }
+
     /// As [`FaultyQueueStore::delay`].
     pub fn delay(&self, delay: Duration) {
         self.disk.delay(delay);
@@ -84,6 +99,11 @@ impl InMemoryQueues {
     /// As [`FaultyQueueStore::fail_when`].
     pub fn fail_when(&self, predicate: impl Fn(&str, QueueCall<'_>) -> Option<QueueFault> + Send + Sync + 'static) {
         self.disk.fail_when(predicate);
+    }
+
+    /// As [`FaultyQueueStore::fail_write`].
+    pub fn fail_write(&self, queue: impl Into<String>, passing: u32, fault: QueueFault) {
+        self.disk.fail_write(queue, passing, fault);
     }
 
     /// As [`FaultyQueueStore::fail_never`].
@@ -120,15 +140,32 @@ impl QueueStore for InMemoryQueues {
     }
 }
 
-/// The rows of all queues.
+#[async_trait]
+impl OutboxStore for InMemoryQueues {
+    async fn number(
+        &self,
+        queue: &str,
+        epoch: Epoch,
+        max_messages: usize,
+    ) -> Result<Vec<MessageSent<Encoded>>, QueueStoreError> {
+        self.disk.number(queue, epoch, max_messages).await
+    }
+}
+
+/// The rows of all queues, and the messages of outboxes that have no number yet.
 #[derive(Clone, Default)]
 struct Disk {
     queues: Arc<Mutex<BTreeMap<String, Rows>>>,
+    outboxes: Arc<Mutex<BTreeMap<String, VecDeque<MessageSent<Encoded>>>>>,
 }
 
 impl Disk {
     fn with<R>(&self, work: impl FnOnce(&mut BTreeMap<String, Rows>) -> R) -> R {
         work(&mut self.queues.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn with_outboxes<R>(&self, work: impl FnOnce(&mut BTreeMap<String, VecDeque<MessageSent<Encoded>>>) -> R) -> R {
+        work(&mut self.outboxes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -193,6 +230,31 @@ impl QueueStore for Disk {
 
     fn max_message_bytes(&self) -> usize {
         MAX_MESSAGE_BYTES
+    }
+}
+
+#[async_trait]
+impl OutboxStore for Disk {
+    async fn number(
+        &self,
+        queue: &str,
+        epoch: Epoch,
+        max_messages: usize,
+    ) -> Result<Vec<MessageSent<Encoded>>, QueueStoreError> {
+        self.with(|queues| {
+            let rows = queues.get_mut(queue).filter(|rows| rows.head.epoch == epoch);
+            let rows = rows.ok_or(QueueStoreError::Changed)?;
+            let mut new = self.with_outboxes(|outboxes| {
+                let waiting = outboxes.entry(queue.to_owned()).or_default();
+                waiting.drain(..max_messages.min(waiting.len())).collect::<Vec<_>>()
+            });
+            for message in &mut new {
+                message.seq_nr = rows.head.current;
+                rows.head.current = SeqNr(rows.head.current.get() + 1);
+                rows.messages.insert(message.seq_nr, message.clone());
+            }
+            Ok(new)
+        })
     }
 }
 

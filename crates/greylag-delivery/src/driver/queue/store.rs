@@ -1,8 +1,10 @@
 //! What a queue asks of a store of rows.
 
 use async_trait::async_trait;
+use greylag_core::Encoded;
 
-use crate::queue::{QueueChange, QueueClaim, QueueHead, QueueRows, QueueStoreError};
+use crate::ids::Epoch;
+use crate::queue::{MessageSent, QueueChange, QueueClaim, QueueHead, QueueRows, QueueStoreError};
 
 /// Keeps the rows of queues. One store holds any number of queues, each under its name.
 ///
@@ -61,5 +63,40 @@ impl<S: QueueStore + ?Sized> QueueStore for std::sync::Arc<S> {
 
     fn max_message_bytes(&self) -> usize {
         (**self).max_message_bytes()
+    }
+}
+
+/// A [`QueueStore`] whose messages are written by applications, each in a transaction of its own, and without numbers.
+///
+/// An [`OutboxProducerQueue`](crate::OutboxProducerQueue) calls it as it calls a `QueueStore`, and never adds messages by
+/// [`write`](QueueStore::write). [`read`](QueueStore::read) answers those that have numbers.
+#[async_trait]
+pub trait OutboxStore: QueueStore {
+    /// Gives numbers to messages that have none, in the order in which this call finds them, if the head row has
+    /// this epoch: from the head row's next number on, and moves that. All in one transaction of its own; nothing may
+    /// come between the comparison and the numbers. Answers them by rising numbers.
+    ///
+    /// A number is never taken from the transaction that wrote the message: of two such transactions the second may
+    /// commit first, and its message would be sent before the smaller number is seen at all.
+    ///
+    /// # Errors
+    /// [`QueueStoreError`] says for each variant what is stored.
+    async fn number(
+        &self,
+        queue: &str,
+        epoch: Epoch,
+        max_messages: usize,
+    ) -> Result<Vec<MessageSent<Encoded>>, QueueStoreError>;
+}
+
+#[async_trait]
+impl<S: OutboxStore + ?Sized> OutboxStore for std::sync::Arc<S> {
+    async fn number(
+        &self,
+        queue: &str,
+        epoch: Epoch,
+        max_messages: usize,
+    ) -> Result<Vec<MessageSent<Encoded>>, QueueStoreError> {
+        (**self).number(queue, epoch, max_messages).await
     }
 }

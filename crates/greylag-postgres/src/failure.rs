@@ -4,9 +4,9 @@ use tokio_postgres::error::SqlState;
 
 use crate::error::{advised, told};
 
-/// Why a statement gave nothing, by what is known of it afterwards.
+/// Why a statement gave nothing, by what is known of it afterwards. Each holds what was said.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// The statement never left this process.
     NotSent(String),
     /// Certainly rolled back; the next try may pass.
@@ -25,7 +25,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// What the error of a statement that was sent means. Source: persistence §4.4.
-    pub(crate) fn of(error: &tokio_postgres::Error) -> Self {
+    pub fn of(error: &tokio_postgres::Error) -> Self {
         match error.code() {
             // The library's own: a broken connection, mostly; one of its refusals to encode is no less unclear.
             None => Self::Unanswered(advised(error)),
@@ -49,7 +49,7 @@ impl Failure {
     }
 
     /// What was said.
-    pub(crate) fn words(&self) -> &str {
+    pub fn words(&self) -> &str {
         match self {
             Self::NotSent(words)
             | Self::RolledBack(words)
@@ -62,12 +62,12 @@ impl Failure {
     }
 
     /// Whether the connection is to be given up.
-    pub(crate) fn ends_connection(&self) -> bool {
+    pub fn ends_connection(&self) -> bool {
         matches!(self, Self::NotSent(_) | Self::Elsewhere(_) | Self::Unanswered(_))
     }
 
     /// Whether a call that may be repeated should be.
-    pub(crate) fn may_pass(&self) -> bool {
+    pub fn may_pass(&self) -> bool {
         self.ends_connection() || matches!(self, Self::RolledBack(_))
     }
 }

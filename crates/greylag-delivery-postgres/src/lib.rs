@@ -1,0 +1,70 @@
+//! What reliable delivery keeps in PostgreSQL: queues of producers, outboxes, and how far entities are.
+//!
+//! ```no_run
+//! use greylag_codec::json;
+//! use greylag_delivery::KvProducerQueue;
+//! use greylag_delivery_postgres::PostgresQueues;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let queues = PostgresQueues::connect("host=db.example user=shop password=secret dbname=shop").await?;
+//! let queue = KvProducerQueue::open(queues, "orders-node-7", Default::default())?.typed(json::<String>("order"));
+//! # let _ = queue;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # An outbox
+//! The application inserts a message in the transaction that also writes what the message tells of; both are
+//! committed, or neither is. A producer then sends it, and removes it once it is confirmed.
+//!
+//! ```no_run
+//! use greylag_codec::json;
+//! use greylag_delivery::OutboxProducerQueue;
+//! use greylag_delivery_postgres::{PostgresOutboxes, insert_into_outbox};
+//! use tokio_postgres::Client;
+//!
+//! # async fn example(mut client: Client) -> Result<(), Box<dyn std::error::Error>> {
+//! let transaction = client.transaction().await?;
+//! transaction.execute("insert into orders (id, cents) values ($1, $2)", &[&4711_i64, &990_i64]).await?;
+//! insert_into_outbox(&transaction, "mails", "ada", &json::<String>("mail"), &"thank you".to_owned()).await?;
+//! transaction.commit().await?;
+//!
+//! let outboxes = PostgresOutboxes::connect("host=db.example user=shop password=secret dbname=shop").await?;
+//! let outbox = OutboxProducerQueue::open(outboxes, "mails", Default::default())?;
+//! # let _ = outbox;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it promises
+//! - Every claim and every change is one statement, made or not made as a whole, on the condition that the head row has
+//!   the epoch under which its writer loaded. `synchronous_commit` is switched on.
+//! - Messages of an outbox are numbered in the order in which they are first seen, not in that of their inserts: a row
+//!   becomes visible when its transaction commits.
+//! - A call whose answer is lost is told as unknown, and its statement runs no longer than
+//!   [`PostgresQueueSettings::call_timeout`] on the server.
+//! - A store is one connection, made anew by itself after any failure.
+//!
+//! # The tables
+//! They are made on demand, in the first schema of the search path, if the database user may. Otherwise let
+//! another user create them, and grant `select, insert, update, delete` on them:
+//! ```sql
+#![doc = include_str!("schema.sql")]
+//! ```
+//!
+//! Source: delivery §4.4, §7.
+
+mod dedupe;
+mod error;
+mod link;
+mod outbox;
+mod queues;
+mod rows;
+mod settings;
+
+pub use dedupe::PostgresDedupe;
+pub use error::PostgresDeliveryError;
+pub use outbox::{INSERT_INTO_OUTBOX, InsertError, PostgresOutboxes, insert_encoded_into_outbox, insert_into_outbox};
+pub use queues::PostgresQueues;
+pub use settings::{PostgresQueueSettings, SettingsError};
+pub use tokio_postgres;
