@@ -1,12 +1,14 @@
 //! The link machines against the scenarios of the specification, as plain text.
 //!
-//! The first case of a file says what is looked at: one side of a link (`producer`, `consumer`), the
-//! controllers of sharding (`sharding-producer`, `sharding-consumer`), or what a producer stores (`storing`).
+//! The first case of a file says what is looked at: one side of a link (`producer`, `consumer`), the producer controller
+//! of a link (`point-to-point`), the controllers of sharding (`sharding-producer`, `sharding-consumer`), or what a producer
+//! stores (`storing`).
 
 mod support;
 
 use greylag_testkit::transcript::{self, Case};
 use support::consumer::ConsumerWorld;
+use support::point_to_point::PointToPointWorld;
 use support::producer::ProducerWorld;
 use support::sharding::{ShardingConsumerWorld, ShardingProducerWorld};
 use support::storing::StoringWorld;
@@ -15,6 +17,7 @@ enum World {
     Nothing,
     Producer(Box<ProducerWorld>),
     Consumer(Box<ConsumerWorld>),
+    PointToPoint(Box<PointToPointWorld>),
     ShardingProducer(Box<ShardingProducerWorld>),
     ShardingConsumer(Box<ShardingConsumerWorld>),
     Storing(Box<StoringWorld>),
@@ -25,12 +28,18 @@ impl World {
         match (case.command, &mut *self) {
             ("producer", _) => *self = Self::Producer(Box::new(ProducerWorld::new(case))),
             ("consumer", _) => *self = Self::Consumer(Box::new(ConsumerWorld::new(case))),
+            ("point-to-point", _) => {
+                let mut output = String::new();
+                *self = Self::PointToPoint(Box::new(PointToPointWorld::new(case, &mut output)));
+                return output;
+            }
             ("sharding-producer", _) => *self = Self::ShardingProducer(Box::new(ShardingProducerWorld::new(case))),
             ("sharding-consumer", _) => *self = Self::ShardingConsumer(Box::new(ShardingConsumerWorld::new(case))),
             ("storing", _) => *self = Self::Storing(Box::new(StoringWorld::new(case))),
             (_, Self::Storing(world)) => return world.run(case),
             (_, Self::ShardingProducer(world)) => return world.run(case),
             (_, Self::ShardingConsumer(world)) => return world.run(case),
+            (_, Self::PointToPoint(world)) => return world.run(case),
             (_, Self::Producer(world)) => return world.run(case),
             (_, Self::Consumer(world)) => return world.run(case),
             (other, Self::Nothing) => panic!("line {}: {other} before anything is made", case.line),

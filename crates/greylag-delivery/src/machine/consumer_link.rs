@@ -360,6 +360,11 @@ impl<P: Content> ConsumerLink<P> {
         self.producer.as_ref().map(|producer| (&producer.sender.controller, producer.sender.epoch))
     }
 
+    /// The stream of the producer listened to.
+    pub fn stream(&self) -> Option<StreamId> {
+        self.producer.as_ref().map(|producer| producer.stream)
+    }
+
     /// What was counted so far.
     pub fn counters(&self) -> ConsumerCounters {
         self.counters

@@ -141,6 +141,27 @@ pub(crate) fn answer(case: &Case<'_>) -> Answer<u64> {
     }
 }
 
+/// The same answer, with the messages as another machine keeps them.
+pub(crate) fn answer_with<M>(case: &Case<'_>, message: impl Fn(u64) -> M) -> Answer<M> {
+    match answer(case) {
+        Answer::Stored(result) => Answer::Stored(result),
+        Answer::Confirmed(result) => Answer::Confirmed(result),
+        Answer::Loaded(Err(error)) => Answer::Loaded(Err(error)),
+        Answer::Loaded(Ok(state)) => {
+            let unconfirmed = state.unconfirmed.into_iter();
+            let unconfirmed = unconfirmed.map(|sent| sent.try_map(|_, number| Ok::<_, ()>(message(number))).unwrap());
+            Answer::Loaded(Ok(QueueState {
+                stream_id: state.stream_id,
+                epoch: state.epoch,
+                current_seq_nr: state.current_seq_nr,
+                highest_confirmed_seq_nr: state.highest_confirmed_seq_nr,
+                confirmed_seq_nr: state.confirmed_seq_nr,
+                unconfirmed: unconfirmed.collect(),
+            }))
+        }
+    }
+}
+
 /// A message of a loaded queue is the number of its place in the stream.
 fn queue_state(case: &Case<'_>) -> QueueState<u64> {
     let sent = |(qualifier, number): (&str, &str)| {
@@ -165,7 +186,7 @@ fn queue_state(case: &Case<'_>) -> QueueState<u64> {
 }
 
 /// `store #3 1 2` is call 3 with messages 1 and 2.
-pub(crate) fn call(id: u64, call: &Call<u64>) -> String {
+pub(crate) fn call<M>(id: u64, call: &Call<M>) -> String {
     match call {
         Call::Load => format!("load #{id}"),
         Call::Store(batch) => {

@@ -1,0 +1,177 @@
+//! The consumer controller of a consumer that is no entity: point to point, or a worker of work pulling.
+//!
+//! Point to point there is one link, which is handed from producer to producer: by registration, or by the `first` frame of
+//! a successor. A worker serves every producer of its work at the same time, so it has a link for each, as an entity
+//! has; what an entity's shard does for it (passivation, the factory) has no part here.
+//!
+//! Source: delivery §1.3, §1.4, C15, W1.
+
+use std::time::{Duration, Instant};
+
+use greylag_core::UniqueAddress;
+
+use crate::dedupe::{Dedupe, Watermarks};
+use crate::ids::ControllerRef;
+use crate::machine::consumer_link::{self, ConsumerLink};
+use crate::machine::sharding_consumer::{self, DeliveryHandle, Effect, ShardingConsumer, ShardingConsumerSettings};
+use crate::message::{ProducerStopped, SequencedBatch};
+
+/// Whose messages a consumer takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConsumerKind {
+    /// Those of one producer at a time, in their order.
+    PointToPoint,
+    /// Those of every producer of its work, in any order.
+    Worker,
+}
+
+/// An input to the consumer controller: frames of producers, what the consumer did with deliveries, and that time passed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input<P> {
+    /// Frames arrived.
+    Batch(SequencedBatch<P>),
+    /// A producer's link has ended.
+    ProducerStopped(ProducerStopped),
+    /// A node was removed from the cluster.
+    NodeRemoved(UniqueAddress),
+    /// A consumer is attached, or another one in its place.
+    Start(Dedupe),
+    /// Attach to this producer controller. Point to point only: producers find their workers by themselves.
+    RegisterTo(ControllerRef),
+    /// The consumer has processed a delivery.
+    Confirm(DeliveryHandle),
+    /// The consumer gave up on an attempt; again after the pause, or after the usual backoff.
+    Abandon(DeliveryHandle, Option<Duration>),
+    /// End in order. Point to point the messages that are here are delivered first; a worker ends with the jobs in hand,
+    /// since others can do the rest.
+    DeliverThenStop,
+    /// The consumer has ended.
+    Stop,
+    /// A deadline may have passed.
+    Tick,
+}
+
+/// The machine. See the module's documentation.
+#[derive(Debug, Clone)]
+pub struct ConsumerController<P> {
+    links: Links<P>,
+}
+
+#[derive(Debug, Clone)]
+enum Links<P> {
+    One(Box<OneLink<P>>),
+    PerProducer(Box<ShardingConsumer<P>>),
+}
+
+#[derive(Debug, Clone)]
+struct OneLink<P> {
+    link: ConsumerLink<P>,
+    watermarks: Watermarks,
+    scratch: Vec<consumer_link::Effect<P>>,
+}
+
+/// The number of the only link in its delivery handles.
+const ONLY_LINK: u64 = 1;
+
+impl<P: Clone> ConsumerController<P> {
+    /// A controller without a consumer.
+    pub fn new(kind: ConsumerKind, settings: ShardingConsumerSettings) -> Self {
+        let links = match kind {
+            ConsumerKind::PointToPoint => Links::One(Box::new(OneLink {
+                watermarks: Watermarks::new(settings.dedupe_streams_max, settings.dedupe_retention),
+                link: ConsumerLink::new(settings.link),
+                scratch: Vec::new(),
+            })),
+            ConsumerKind::Worker => Links::PerProducer(Box::new(ShardingConsumer::new(settings))),
+        };
+        Self { links }
+    }
+
+    /// Takes one input.
+    pub fn handle(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>) {
+        match &mut self.links {
+            Links::One(link) => link.handle(now, input, out),
+            Links::PerProducer(links) => {
+                if let Some(input) = for_worker(input) {
+                    links.handle(now, input, out);
+                }
+            }
+        }
+    }
+
+    /// When a tick next has work to do; may be early.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        match &self.links {
+            Links::One(one) => one.link.next_deadline(),
+            Links::PerProducer(links) => links.next_deadline(),
+        }
+    }
+
+    /// Whether anything is handed out or could be.
+    pub fn is_busy(&self) -> bool {
+        match &self.links {
+            Links::One(one) => one.link.is_busy(),
+            Links::PerProducer(links) => links.is_busy(),
+        }
+    }
+
+    /// How far each stream is processed.
+    pub fn watermarks(&self) -> &Watermarks {
+        match &self.links {
+            Links::One(one) => &one.watermarks,
+            Links::PerProducer(links) => links.watermarks(),
+        }
+    }
+}
+
+/// What an input means to the links of a worker; a registration means nothing.
+fn for_worker<P>(input: Input<P>) -> Option<sharding_consumer::Input<P>> {
+    Some(match input {
+        Input::Batch(batch) => sharding_consumer::Input::Batch(batch),
+        Input::ProducerStopped(stopped) => sharding_consumer::Input::ProducerStopped(stopped),
+        Input::NodeRemoved(node) => sharding_consumer::Input::NodeRemoved(node),
+        Input::Start(dedupe) => sharding_consumer::Input::Start(dedupe),
+        Input::RegisterTo(_) => return None,
+        Input::Confirm(handle) => sharding_consumer::Input::Confirm(handle),
+        Input::Abandon(handle, pause) => sharding_consumer::Input::Abandon(handle, pause),
+        Input::DeliverThenStop => sharding_consumer::Input::Finish,
+        Input::Stop => sharding_consumer::Input::Stop,
+        Input::Tick => sharding_consumer::Input::Tick,
+    })
+}
+
+impl<P: Clone> OneLink<P> {
+    fn handle(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>) {
+        let was_busy = self.link.is_busy();
+        let input = match input {
+            Input::Batch(batch) => consumer_link::Input::Frames { header: batch.header, frames: batch.frames },
+            // A successor attaches with its `first` frame, or is registered to; who that is, the application decides.
+            Input::ProducerStopped(_) | Input::NodeRemoved(_) => return,
+            Input::Start(dedupe) => consumer_link::Input::Start(dedupe),
+            Input::RegisterTo(controller) => consumer_link::Input::RegisterTo(controller),
+            Input::Confirm(handle) => consumer_link::Input::Confirm(handle.key),
+            Input::Abandon(handle, pause) => consumer_link::Input::Abandon(handle.key, pause),
+            Input::DeliverThenStop => consumer_link::Input::DeliverThenStop,
+            Input::Stop => consumer_link::Input::Stop,
+            Input::Tick => consumer_link::Input::Tick,
+        };
+        self.link.handle(now, input, &mut self.watermarks, &mut self.scratch);
+        for effect in self.scratch.drain(..) {
+            out.push(match effect {
+                consumer_link::Effect::Deliver { key, id, parts } => {
+                    Effect::Deliver { handle: DeliveryHandle { id, link: ONLY_LINK, key }, parts }
+                }
+                consumer_link::Effect::Reply { to, epoch, message } => Effect::Reply { to, epoch, message },
+                consumer_link::Effect::Suppressed(id) => Effect::Suppressed(id),
+                consumer_link::Effect::Poisoned { id, attempts } => Effect::Poisoned { id, attempts },
+                consumer_link::Effect::Stopped => Effect::Stopped,
+            });
+        }
+        let is_busy = self.link.is_busy() && !self.link.is_stopped();
+        if is_busy != was_busy {
+            out.push(Effect::Busy(is_busy));
+        }
+        let (link, watermarks) = (&self.link, &mut self.watermarks);
+        watermarks.prune(now, |stream| link.stream() == Some(stream));
+    }
+}

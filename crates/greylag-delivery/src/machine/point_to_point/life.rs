@@ -1,0 +1,100 @@
+//! How the controller begins, begins anew when its queue was opened again, and ends.
+//!
+//! Source: delivery P1, P14, P15, D7, D8.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use super::{Effect, Failure, Life, PointToPoint, Refusal, Sent, new_link, to_recover};
+use crate::ids::SeqNr;
+use crate::machine::producer_link::{self, Frames};
+use crate::machine::storing;
+use crate::message::{ProducerStopped, Upstream};
+use crate::queue::QueueState;
+
+impl<P: Clone> PointToPoint<P> {
+    /// The queue is loaded, for the first time or again. Its epoch is a new one, and numbers of frames begin anew with it.
+    pub(super) fn on_opened(&mut self, now: Instant, state: QueueState<Frames<P>>, out: &mut Vec<Effect<P>>) {
+        self.stream = Some((state.stream_id, state.epoch));
+        self.confirmed = self.confirmed.max(state.highest_confirmed_seq_nr);
+        // The consumer that was there goes on being the one, whether or not it was registered to the link before.
+        self.consumer = self.link.take().and_then(|link| link.consumer().cloned()).or(self.consumer.take());
+        self.recovered = to_recover(state);
+        self.open_link(now, out);
+    }
+
+    /// Opens the link once a producer and the stream are there (P1), with everything that was recovered.
+    pub(super) fn open_link(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
+        let (true, None, Some(stream)) = (self.admission.is_started(), &self.link, self.stream) else { return };
+        self.link = Some(new_link(&self.settings, stream, now));
+        let tickets: BTreeMap<SeqNr, Option<u64>> =
+            self.unconfirmed.drain(..).map(|sent| (sent.total, sent.ticket)).collect();
+        if let Some(from) = self.consumer.clone() {
+            let message = Upstream::RegisterConsumer;
+            self.tell(now, producer_link::Input::Received { from, epoch: None, message }, out);
+        }
+        for (total, frames, ack) in std::mem::take(&mut self.recovered) {
+            let ticket = tickets.get(&total).copied().flatten();
+            self.unconfirmed.push_back(Sent { total, ticket });
+            self.tell(now, producer_link::Input::Accept { total, frames, ack }, out);
+        }
+    }
+
+    /// P15: nothing is sent any more.
+    pub(super) fn close(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
+        self.end_link(out);
+        self.life = Life::Closing;
+        self.store(now, storing::Input::Close, out);
+    }
+
+    pub(super) fn fail(&mut self, now: Instant, failure: Failure, out: &mut Vec<Effect<P>>) {
+        let is_fenced = matches!(failure, Failure::Fenced { .. });
+        out.push(Effect::Failed(failure));
+        if is_fenced {
+            self.end_link(out);
+            self.store(now, storing::Input::Fence, out);
+            self.finish(out);
+        } else {
+            self.close(now, out);
+        }
+    }
+
+    pub(super) fn on_storing_ended(&mut self, end: storing::End, out: &mut Vec<Effect<P>>) {
+        out.push(Effect::Failed(match end {
+            storing::End::Fenced { by } => Failure::Fenced { newer: None, by },
+            storing::End::Lost { expected } => Failure::QueueLost { expected },
+            storing::End::Exhausted => Failure::Exhausted,
+        }));
+        self.end_link(out);
+        self.finish(out);
+    }
+
+    pub(super) fn on_storing_closed(&mut self, out: &mut Vec<Effect<P>>) {
+        if self.life == Life::Closing {
+            self.finish(out);
+        }
+    }
+
+    fn finish(&mut self, out: &mut Vec<Effect<P>>) {
+        if self.life != Life::Closed {
+            self.life = Life::Closed;
+            out.push(Effect::Closed);
+        }
+    }
+
+    fn end_link(&mut self, out: &mut Vec<Effect<P>>) {
+        self.admission.refuse_all(Refusal::Closed, out);
+        let consumer = self.consumer().cloned();
+        if let (Some(_), Some(to), Some((_, epoch))) = (&self.link, consumer, self.stream) {
+            let message = ProducerStopped { controller: self.settings.controller.clone(), epoch };
+            out.push(Effect::Stop { to, message });
+        }
+        self.link = None;
+        self.recovered.clear();
+        let unconfirmed = self.unconfirmed.drain(..);
+        if self.storing.is_durable() {
+            return;
+        }
+        out.extend(unconfirmed.map(|sent| Effect::Undelivered { ticket: sent.ticket, total: sent.total }));
+    }
+}
