@@ -11,11 +11,17 @@ pub(crate) mod event_sourced;
 #[cfg(feature = "sharding")]
 mod node;
 #[cfg(feature = "sharding")]
+mod point_to_point;
+#[cfg(feature = "sharding")]
 mod producer;
 #[cfg(feature = "sharding")]
 mod queue;
 #[cfg(feature = "sharding")]
 mod region;
+#[cfg(feature = "sharding")]
+mod sending;
+#[cfg(feature = "sharding")]
+mod sent;
 
 #[cfg(feature = "sharding")]
 pub use consumer::{ConsumerDelivery, OnUndecodable};
@@ -30,7 +36,11 @@ pub use node::EventSourcedDelivery;
 #[cfg(feature = "sharding")]
 pub use node::{NodeDelivery, ProducerName, ProxyDelivery, StartProducer};
 #[cfg(feature = "sharding")]
-pub use producer::{Sent, ShardingProducer};
+pub use point_to_point::{
+    ConsumerBuilder, ConsumerController, Deliveries, Producer, ProducerBuilder, ProducerController,
+};
+#[cfg(feature = "sharding")]
+pub use producer::ShardingProducer;
 #[cfg(feature = "persistence")]
 pub use queue::EventSourcedProducerQueue;
 #[cfg(feature = "sharding")]
@@ -38,3 +48,7 @@ pub use queue::{
     DurableProducerQueue, FaultyQueueStore, InMemoryProducerQueue, InMemoryQueues, KvProducerQueue,
     OutboxProducerQueue, OutboxStore, QueueCall, QueueFault, QueueStore, TypedQueue,
 };
+#[cfg(feature = "sharding")]
+pub use sending::{ProducerSink, RequestNext};
+#[cfg(feature = "sharding")]
+pub use sent::Sent;

@@ -4,7 +4,8 @@ use std::fmt;
 
 use greylag_core::EncodeError;
 
-use crate::ids::{Epoch, InvalidProducerId, SeqNr};
+use crate::ids::{ControllerRef, Epoch, InvalidProducerId, SeqNr};
+use crate::machine::controller::Failure;
 use crate::settings::SettingsError;
 
 /// Why a message was not sent, or not confirmed.
@@ -37,12 +38,24 @@ pub enum SendError<T> {
     #[error("the producer is closed")]
     Closed(Option<T>),
     /// A newer incarnation of the stream is active, so this producer has ended. Nothing was sent.
-    #[error("fenced: epoch {newer} of the stream is active")]
+    #[error("fenced: {} of the stream is active", newer_epoch(.newer.as_ref()))]
     Fenced {
-        /// The active epoch.
-        newer: Epoch,
+        /// The active epoch, where a consumer told it.
+        newer: Option<Epoch>,
         /// The message.
         message: Option<T>,
+    },
+    /// Another handle of the producer was started after this one. Nothing was sent; the message is given back.
+    #[error("another handle of the producer has taken over")]
+    Superseded(Option<T>),
+    /// The producer's queue stores nothing at present. Nothing was sent; the message is given back.
+    #[error("the producer's queue does not store messages at present")]
+    Unavailable(Option<T>),
+    /// The queue gave no answer: the message is stored under this number and will be delivered, or it is not.
+    #[error("it is unknown whether the queue has stored the message, as number {seq_nr}")]
+    StoreUnknown {
+        /// The number that it has, if it is stored.
+        seq_nr: SeqNr,
     },
     /// The message was sent under this number, and the producer ended before it was confirmed: it
     /// may or may not have been processed.
@@ -54,6 +67,106 @@ impl<T> fmt::Debug for SendError<T> {
     /// The sentence: the message that is given back may be of a type without [`fmt::Debug`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         greylag_core::fmt_sentence(self, f)
+    }
+}
+
+fn newer_epoch(newer: Option<&Epoch>) -> String {
+    newer.map_or("a newer incarnation".to_owned(), |epoch| format!("epoch {epoch}"))
+}
+
+/// What became of a message after its sender had let go of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SentError {
+    /// Another handle of the producer was started first. Nothing was sent.
+    #[error("another handle of the producer has taken over")]
+    Superseded,
+    /// The producer was closed first. Nothing was sent.
+    #[error("the producer is closed")]
+    Closed,
+    /// The producer's queue stored nothing. Nothing was sent.
+    #[error("the producer's queue does not store messages at present")]
+    Unavailable,
+    /// The queue gave no answer: the message is stored under this number and will be delivered, or it is not.
+    #[error("it is unknown whether the queue has stored the message, as number {seq_nr}")]
+    StoreUnknown {
+        /// The number that it has, if it is stored.
+        seq_nr: SeqNr,
+    },
+    /// A newer incarnation of the stream is active. Nothing was sent.
+    #[error("fenced: {} of the stream is active", newer_epoch(.newer.as_ref()))]
+    Fenced {
+        /// Its epoch, where a consumer told it.
+        newer: Option<Epoch>,
+    },
+    /// The message was sent under this number, and the producer ended before it was confirmed: it may or may not have been
+    /// processed.
+    #[error("the producer ended before message {0} was confirmed")]
+    Unconfirmed(SeqNr),
+}
+
+/// Why a message that would not wait was not sent.
+#[derive(thiserror::Error)]
+pub enum TrySendError<T> {
+    /// There is no room for it now. Nothing was sent; the message is given back.
+    #[error("there is no room for a message now")]
+    Full(T),
+    /// The producer is closed. Nothing was sent; the message is given back.
+    #[error("the producer is closed")]
+    Closed(T),
+    /// The message itself cannot be sent: it cannot be encoded, or is too large.
+    #[error(transparent)]
+    Refused(SendError<T>),
+}
+
+impl<T> fmt::Debug for TrySendError<T> {
+    /// The sentence: the message that is given back may be of a type without [`fmt::Debug`].
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        greylag_core::fmt_sentence(self, f)
+    }
+}
+
+/// Why a producer gives no permits.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProducerError {
+    /// The producer is closed.
+    #[error("the producer is closed")]
+    Closed,
+    /// Another handle of the producer was started after this one.
+    #[error("another handle of the producer has taken over")]
+    Superseded,
+    /// A newer incarnation of the stream is active. What is stored is that one's.
+    #[error("fenced: {} of the stream is active", newer_epoch(.newer.as_ref()))]
+    Fenced {
+        /// Its epoch, where a consumer told it.
+        newer: Option<Epoch>,
+        /// Its controller, where the queue told it.
+        by: Option<ControllerRef>,
+    },
+    /// The consumer asks for no repeats (`consumer.only_flow_control`), so messages that are stored would be lost on their
+    /// way. Give the producer no queue, or the consumer its flow control.
+    #[error("a durable producer needs a consumer that asks for lost messages again")]
+    IncompatibleConsumer,
+    /// The queue has lost messages that it had stored.
+    #[error("the queue has lost message {expected} and those after it")]
+    QueueLost {
+        /// The first one.
+        expected: SeqNr,
+    },
+    /// The numbers of the stream are used up.
+    #[error("the numbers of the stream are used up")]
+    Exhausted,
+}
+
+greylag_core::debug_is_sentence!(ProducerError);
+
+impl From<Failure> for ProducerError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Fenced { newer, by } => Self::Fenced { newer, by },
+            Failure::IncompatibleConsumer => Self::IncompatibleConsumer,
+            Failure::QueueLost { expected } => Self::QueueLost { expected },
+            Failure::Exhausted => Self::Exhausted,
+        }
     }
 }
 

@@ -65,10 +65,50 @@
 //! # }
 //! ```
 //!
+//! # From one producer to one consumer
+//!
+//! Without entities, a [`Producer`] sends to whichever consumer is registered at its [`ProducerController`], on any node:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use greylag_codec::json;
+//! use greylag_core::Registry;
+//! use greylag_delivery::{ConsumerController, Dedupe, ProducerController, ProducerId};
+//! use greylag_transport::memory::MemoryNetwork;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let network = MemoryNetwork::new();
+//! let desk = network.node("desk:17355#1".parse()?, Arc::new(Registry::new()));
+//! let store = network.node("store:17355#1".parse()?, Arc::new(Registry::new()));
+//!
+//! let orders = ProducerController::builder(ProducerId::new("desk 7")?, json::<String>("order")).spawn(&desk)?;
+//! let picking = ConsumerController::builder(json::<String>("order")).spawn(&store)?;
+//! picking.register_to(orders.reference());
+//!
+//! let mut deliveries = picking.start(Dedupe::none());
+//! let producer = orders.start();
+//! for order in ["one pear", "two apples"] {
+//!     producer.send(order.to_owned()).await?; // waits for room at the consumer
+//! }
+//!
+//! for expected in ["one pear", "two apples"] {
+//!     let order = deliveries.next().await.expect("the controller runs");
+//!     assert_eq!(*order, expected);
+//!     order.confirm(); // dropped unconfirmed, it would come again
+//! }
+//! producer.drain(Duration::from_secs(10)).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # What is where
 //!
-//! The protocol is four machines, usable and tested without anything else: the two ends of a link
-//! ([`machine::producer_link`], [`machine::consumer_link`]), and the controllers that spread links over entities
+//! The protocol is machines, usable and tested without anything else: the two ends of a link
+//! ([`machine::producer_link`], [`machine::consumer_link`]), the controllers of one producer and one consumer
+//! ([`machine::point_to_point`], [`machine::consumer_controller`]), and those that spread links over entities
 //! ([`machine::sharding_producer`], [`machine::sharding_consumer`]). Without the feature `sharding` the crate is these.
 //! With it come [`ShardingProducer`] and entities that take deliveries ([`DeliveryEntity`]); with
 //! `persistence` also [`event_sourced_with_delivery`].
@@ -89,6 +129,8 @@
 //!
 //! Source: delivery §5.
 
+#[cfg(feature = "sharding")]
+mod batch;
 #[cfg(feature = "persistence")]
 mod command;
 #[cfg(feature = "sharding")]
@@ -116,6 +158,8 @@ mod wire;
 #[cfg(feature = "sharding")]
 mod with_delivery;
 
+#[cfg(feature = "sharding")]
+pub use batch::DeliveryBatch;
 #[cfg(feature = "persistence")]
 pub use command::{DeliveryCommand, UnderDelivery};
 #[cfg(feature = "sharding")]
@@ -123,6 +167,11 @@ pub use counters::{DeliveryCounters, DeliverySnapshot};
 pub use dedupe::{Dedupe, Watermarks};
 #[cfg(feature = "sharding")]
 pub use delivery::{ConfirmHandle, Delivery};
+#[cfg(feature = "sharding")]
+pub use driver::{
+    ConsumerBuilder, ConsumerController, Deliveries, Producer, ProducerBuilder, ProducerController, ProducerSink,
+    RequestNext,
+};
 #[cfg(feature = "sharding")]
 pub use driver::{
     ConsumerDelivery, DeliveryEntity, DeliveryType, NodeDelivery, OnUndecodable, ProducerName, ProxyDelivery, Sent,
@@ -135,8 +184,9 @@ pub use driver::{
 };
 #[cfg(feature = "persistence")]
 pub use driver::{DeliveryEffects, EventSourcedDelivery, EventSourcedProducerQueue, event_sourced_with_delivery};
-pub use error::{SendError, StartError, Undelivered};
+pub use error::{ProducerError, SendError, SentError, StartError, TrySendError, Undelivered};
 pub use ids::{ControllerRef, Epoch, InvalidProducerId, MessageId, ProducerId, ProducerIdentity, SeqNr, StreamId};
+pub use machine::controller::ControllerStats;
 pub use machine::sharding_producer::ProducerStats;
 pub use message::{
     BatchHeader, Content, Frame, ProducerStopped, SequencedBatch, SequencedMessage, Upstream, UpstreamMessage,

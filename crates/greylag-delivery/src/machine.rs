@@ -11,8 +11,10 @@
 //! Each has `handle(now, input, &mut out)` and `next_deadline()`; drivers carry the effects out in their order.
 //! Source: delivery §10.
 
+mod admission;
 pub mod consumer_controller;
 pub mod consumer_link;
+pub mod controller;
 pub(crate) mod deadlines;
 pub mod point_to_point;
 pub mod producer_link;

@@ -348,8 +348,13 @@ impl DeliverySettings {
 
     /// The consumer controller of one entity.
     pub fn sharding_consumer(&self) -> ShardingConsumerSettings {
+        self.consumer(LinkMode::Sharding)
+    }
+
+    /// A consumer controller.
+    pub fn consumer(&self, mode: LinkMode) -> ShardingConsumerSettings {
         ShardingConsumerSettings {
-            link: self.consumer_link(LinkMode::Sharding),
+            link: self.consumer_link(mode),
             buffer_size: self.sharding.consumer_buffer_size,
             consumer_idle_after: self.sharding.consumer_idle_after,
             max_producers_per_entity: self.sharding.max_producers_per_entity,

@@ -225,7 +225,7 @@ async fn an_older_incarnation_of_the_stream_is_fenced() {
     let refused = older.send_confirmed("one", 2).await.unwrap_err();
     assert!(matches!(refused, SendError::Unconfirmed(SeqNr(1))), "{refused}");
     let refused = older.send("one", 3).await.unwrap_err();
-    assert!(matches!(refused, SendError::Fenced { newer: Epoch(2), .. }), "{refused}");
+    assert!(matches!(refused, SendError::Fenced { newer: Some(Epoch(2)), .. }), "{refused}");
     assert_eq!(shop.totals("one").await, Totals { purchases: 1, cents: 1 });
 }
 
@@ -365,7 +365,7 @@ async fn what_is_confirmed_beside_the_deliveries_lets_the_entity_go_on() {
         sent.push(producer.send_tracked("one", number).await.unwrap());
     }
     for sent in sent {
-        let confirmed = tokio::time::timeout(Duration::from_secs(3), sent.confirmed::<i64>()).await;
+        let confirmed = tokio::time::timeout(Duration::from_secs(3), sent.confirmed()).await;
         confirmed.expect("each waits for the one before, and for nothing else").unwrap();
     }
 

@@ -16,6 +16,7 @@ use greylag_transport::{Inbound, LaneKind, Receiver, Remoting};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::region::{Downstream, RouteNews, news};
+use super::sent::Sent;
 use crate::error::{SendError, StartError, Undelivered};
 use crate::ids::{Epoch, ProducerId, ProducerIdentity, SeqNr, StreamId};
 use crate::machine::producer_link::Frames;
@@ -75,13 +76,13 @@ struct Submission<T> {
     shard: Arc<str>,
     payload: Payload<T>,
     accepted: oneshot::Sender<Result<SeqNr, Frames<Payload<T>>>>,
-    confirmed: Option<oneshot::Sender<()>>,
+    confirmed: Option<oneshot::Sender<SeqNr>>,
 }
 
 /// The tasks that wait for a message to be accepted or confirmed.
 struct Waiter<T> {
     accepted: Option<oneshot::Sender<Result<SeqNr, Frames<Payload<T>>>>>,
-    confirmed: Option<oneshot::Sender<()>>,
+    confirmed: Option<oneshot::Sender<SeqNr>>,
 }
 
 /// Tells the task that a sender gave up while it waited.
@@ -181,7 +182,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     /// # Errors
     /// [`SendError`]; after [`SendError::Unconfirmed`] it may have been processed.
     pub async fn send_confirmed(&self, entity: impl Into<Arc<str>>, message: T) -> Result<SeqNr, SendError<T>> {
-        self.send_tracked(entity, message).await?.confirmed().await
+        self.send_tracked(entity, message).await?.confirmed().await.map_err(SendError::from)
     }
 
     /// Sends a message as [`ShardingProducer::send`] does; the result tells of its confirmation.
@@ -191,14 +192,14 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     pub async fn send_tracked(&self, entity: impl Into<Arc<str>>, message: T) -> Result<Sent, SendError<T>> {
         let (confirmed, confirmation) = oneshot::channel();
         let seq_nr = self.submit(entity.into(), message, Some(confirmed)).await?;
-        Ok(Sent { seq_nr, confirmation })
+        Ok(Sent::accepted(seq_nr, confirmation))
     }
 
     async fn submit(
         &self,
         entity: Arc<str>,
         message: T,
-        confirmed: Option<oneshot::Sender<()>>,
+        confirmed: Option<oneshot::Sender<SeqNr>>,
     ) -> Result<SeqNr, SendError<T>> {
         let shard = match self.shared.downstream.shard_of(&entity) {
             Ok(shard) => shard,
@@ -234,7 +235,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     fn ended(&self, unsent: Option<Frames<Payload<T>>>) -> SendError<T> {
         let message = unsent.and_then(Frames::into_value);
         match *lock(&self.shared.fenced) {
-            Some(newer) => SendError::Fenced { newer, message },
+            Some(newer) => SendError::Fenced { newer: Some(newer), message },
             None => SendError::Closed(message),
         }
     }
@@ -286,28 +287,6 @@ impl<T> Clone for ShardingProducer<T> {
 impl<T> fmt::Debug for ShardingProducer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ShardingProducer").field("stats", &*lock(&self.shared.stats)).finish_non_exhaustive()
-    }
-}
-
-/// A message that was sent. Dropping this forgets about it; it is delivered all the same.
-#[derive(Debug)]
-pub struct Sent {
-    seq_nr: SeqNr,
-    confirmation: oneshot::Receiver<()>,
-}
-
-impl Sent {
-    /// Its number.
-    pub fn seq_nr(&self) -> SeqNr {
-        self.seq_nr
-    }
-
-    /// Waits until its entity has confirmed it.
-    ///
-    /// # Errors
-    /// [`SendError::Unconfirmed`] if the producer ends before.
-    pub async fn confirmed<T>(self) -> Result<SeqNr, SendError<T>> {
-        self.confirmation.await.map(|()| self.seq_nr).map_err(|_| SendError::Unconfirmed(self.seq_nr))
     }
 }
 
@@ -518,9 +497,9 @@ impl<T: Send + Sync + 'static> Task<T> {
                     self.waiters.remove(&ticket);
                 }
             }
-            Effect::Confirmed { ticket, .. } => {
+            Effect::Confirmed { ticket, total } => {
                 if let Some(confirmed) = self.waiters.remove(&ticket).and_then(|waiter| waiter.confirmed) {
-                    confirmed.send(()).ok();
+                    confirmed.send(total).ok();
                 }
             }
             Effect::Refused { ticket, frames } => {

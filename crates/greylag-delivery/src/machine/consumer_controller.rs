@@ -14,7 +14,7 @@ use crate::dedupe::{Dedupe, Watermarks};
 use crate::ids::ControllerRef;
 use crate::machine::consumer_link::{self, ConsumerLink};
 use crate::machine::sharding_consumer::{self, DeliveryHandle, Effect, ShardingConsumer, ShardingConsumerSettings};
-use crate::message::{ProducerStopped, SequencedBatch};
+use crate::message::{Content, ProducerStopped, SequencedBatch};
 
 /// Whose messages a consumer takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ struct OneLink<P> {
 /// The number of the only link in its delivery handles.
 const ONLY_LINK: u64 = 1;
 
-impl<P: Clone> ConsumerController<P> {
+impl<P: Content> ConsumerController<P> {
     /// A controller without a consumer.
     pub fn new(kind: ConsumerKind, settings: ShardingConsumerSettings) -> Self {
         let links = match kind {
@@ -140,7 +140,7 @@ fn for_worker<P>(input: Input<P>) -> Option<sharding_consumer::Input<P>> {
     })
 }
 
-impl<P: Clone> OneLink<P> {
+impl<P: Content> OneLink<P> {
     fn handle(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>) {
         let was_busy = self.link.is_busy();
         let input = match input {

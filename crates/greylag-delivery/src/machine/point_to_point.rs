@@ -12,18 +12,18 @@
 //!
 //! Source: delivery §1.2, P1, P2, P11 to P15, D8, D9.
 
-mod admission;
 mod life;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::ids::{ControllerRef, Epoch, ProducerId, SeqNr, StreamId};
+use crate::machine::admission::{Admission, Waiter};
+use crate::machine::controller::{Controller, ControllerStats, Effect, Failure, Input, Message, Refusal};
 use crate::machine::producer_link::{self, Frames, LinkMode, ProducerLink, ProducerLinkSettings};
-use crate::machine::storing::{self, Answer, Call, Storing};
-use crate::message::{BatchHeader, ProducerStopped, SequencedMessage, Upstream, UpstreamMessage};
+use crate::machine::storing::{self, Storing, StoringState, Unstored};
+use crate::message::{BatchHeader, SequencedMessage, Upstream, UpstreamMessage};
 use crate::queue::{Confirmation, QueueState, TimestampMillis};
-use admission::Admission;
 
 /// What the controller needs to know when it is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,208 +42,29 @@ pub struct PointToPointSettings {
     pub clock: (TimestampMillis, Instant),
 }
 
-/// A message that a producer wants to send.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message<P> {
-    /// Its content.
-    pub frames: Frames<P>,
-    /// Its size.
-    pub bytes: usize,
-    /// Its sender waits for the confirmation.
-    pub ack: bool,
-}
-
-/// An input to the producer controller: of producers, of consumer controllers, of the queue, and that time passed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input<P> {
-    /// A producer takes over (P13). Sessions are numbered from 1; the highest one is the producer.
-    Start {
-        /// Its number.
-        session: u64,
-    },
-    /// Attach this consumer controller.
-    RegisterConsumer(ControllerRef),
-    /// A message is to be sent, as soon as there is room for it.
-    Admit {
-        /// The producer that sends it.
-        session: u64,
-        /// The sender's number; every later one is larger.
-        ticket: u64,
-        /// The message.
-        message: Message<P>,
-        /// Whether it waits for room; otherwise it is refused where there is none.
-        waits: bool,
-    },
-    /// A sender wants room for a message that it does not have yet.
-    Reserve {
-        /// The producer.
-        session: u64,
-        /// The sender's number.
-        ticket: u64,
-    },
-    /// A sender with a permit has its message.
-    Use {
-        /// The number under which the permit was asked for.
-        ticket: u64,
-        /// The message.
-        message: Message<P>,
-    },
-    /// A sender gave up while it waited for room, or gives its permit back.
-    Withdraw {
-        /// The sender's number.
-        ticket: u64,
-    },
-    /// A consumer controller spoke.
-    Received(UpstreamMessage),
-    /// The queue answered.
-    Answered {
-        /// The call.
-        call: u64,
-        /// The answer.
-        answer: Answer<Frames<P>>,
-    },
-    /// No more is sent: confirmations are written, and the link ends.
-    Close,
-    /// A deadline may have passed.
-    Tick,
-}
-
-/// Why a message was not accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// The controller is closed, or has failed.
-    Closed,
-    /// Another producer has started.
-    Superseded,
-    /// There is no room, and the message would not wait.
-    Full,
-    /// The queue cannot store it.
-    Unavailable,
-}
-
-/// Why a controller ended before it was closed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
-    /// A newer incarnation of the stream is active (P14).
-    Fenced {
-        /// Its epoch, where a consumer told.
-        newer: Option<Epoch>,
-        /// Its controller, where the queue told.
-        by: Option<ControllerRef>,
-    },
-    /// The consumer asks for no repeats, so what is stored would not reach it (§1.6).
-    IncompatibleConsumer,
-    /// The queue has lost messages that it had acknowledged.
-    QueueLost {
-        /// The number that the queue would take next.
-        expected: SeqNr,
-    },
-    /// The numbers of the stream are used up.
-    Exhausted,
-}
-
-/// What the controller asks for, in this order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect<P> {
-    /// A sender has a permit.
-    Permitted {
-        /// The sender.
-        ticket: u64,
-        /// The number that the next message gets.
-        current_seq_nr: SeqNr,
-        /// The highest number that was confirmed.
-        confirmed_seq_nr: SeqNr,
-    },
-    /// A message was accepted, and stored if there is a queue.
-    Accepted {
-        /// Its sender.
-        ticket: u64,
-        /// Its number.
-        total: SeqNr,
-    },
-    /// Send a frame. Neighbours with equal headers may share a batch.
-    Transmit {
-        /// The consumer controller.
-        to: ControllerRef,
-        /// What the frame's batch says.
-        header: BatchHeader,
-        /// The frame.
-        message: SequencedMessage<P>,
-    },
-    /// A message was confirmed by its consumer.
-    Confirmed {
-        /// Its sender.
-        ticket: u64,
-        /// Its number.
-        total: SeqNr,
-    },
-    /// Call the queue.
-    Call {
-        /// Names the call in its answer.
-        id: u64,
-        /// What to do.
-        call: Call<Frames<P>>,
-    },
-    /// A message, or the wish for a permit, was refused.
-    Refused {
-        /// The sender.
-        ticket: u64,
-        /// The message, unless a permit was asked for.
-        frames: Option<Frames<P>>,
-        /// Why.
-        why: Refusal,
-    },
-    /// It cannot be known whether the message is stored. If it is, it will be delivered.
-    Unknown {
-        /// The sender.
-        ticket: u64,
-        /// Its number, if it is stored.
-        total: SeqNr,
-    },
-    /// Tell the consumer controller that the link has ended.
-    Stop {
-        /// The consumer controller.
-        to: ControllerRef,
-        /// What to say.
-        message: ProducerStopped,
-    },
-    /// The controller ended with this message unconfirmed and kept nowhere.
-    Undelivered {
-        /// Its sender, unless that was another incarnation of the producer.
-        ticket: Option<u64>,
-        /// Its number.
-        total: SeqNr,
-    },
-    /// The controller has failed; `Closed` follows.
-    Failed(Failure),
-    /// The controller has ended, and everything it had to store is stored.
-    Closed,
-}
-
-/// What the controller has seen so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PointToPointStats {
-    /// Messages accepted.
-    pub sent: u64,
-    /// Frames transmitted again.
-    pub resent: u64,
-    /// Messages confirmed.
-    pub confirmed: u64,
-    /// Messages accepted and not confirmed, those that wait for their store too.
-    pub unconfirmed: u64,
-    /// Senders that wait for room.
-    pub waiting: u64,
-    /// Permits that are not used yet.
-    pub permits: u64,
-    /// Confirmations of frames that were never sent, and messages to other incarnations.
-    pub ignored: u64,
-}
-
 /// A message that the link has, and that is not confirmed.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     total: SeqNr,
     ticket: Option<u64>,
+}
+
+/// Messages that are being stored, with their number of frames.
+#[derive(Debug, Clone, Default)]
+struct InStore {
+    messages: BTreeMap<u64, u64>,
+    frames: u64,
+}
+
+impl InStore {
+    fn insert(&mut self, ticket: u64, frames: u64) {
+        self.messages.insert(ticket, frames);
+        self.frames += frames;
+    }
+
+    fn remove(&mut self, ticket: u64) {
+        self.frames -= self.messages.remove(&ticket).unwrap_or(0);
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -268,9 +89,10 @@ pub struct PointToPoint<P> {
     recovered: Vec<(SeqNr, Frames<P>, bool)>,
     storing: Storing<Frames<P>>,
     admission: Admission<P>,
+    in_store: InStore,
     unconfirmed: VecDeque<Sent>,
     confirmed: SeqNr,
-    stats: PointToPointStats,
+    stats: ControllerStats,
     from_link: Vec<producer_link::Effect<P>>,
     from_storing: Vec<storing::Effect<Frames<P>>>,
 }
@@ -293,9 +115,10 @@ impl<P: Clone> PointToPoint<P> {
             recovered: Vec::new(),
             storing,
             admission: Admission::default(),
+            in_store: InStore::default(),
             unconfirmed: VecDeque::new(),
             confirmed: SeqNr::NONE,
-            stats: PointToPointStats::default(),
+            stats: ControllerStats::default(),
             from_link: Vec::new(),
             from_storing: Vec::new(),
         };
@@ -303,32 +126,26 @@ impl<P: Clone> PointToPoint<P> {
         machine
     }
 
-    /// Takes one input.
-    pub fn handle(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>) {
-        match (self.life, input) {
-            (Life::Running, input) => self.on_input(now, input, out),
-            (Life::Closing, Input::Answered { call, answer }) => {
-                self.store(now, storing::Input::Answered { call, answer }, out);
-            }
-            (Life::Closing, Input::Tick) => self.store(now, storing::Input::Tick, out),
-            (_, Input::Admit { ticket, message, .. } | Input::Use { ticket, message }) => {
-                out.push(Effect::Refused { ticket, frames: Some(message.frames), why: Refusal::Closed });
-            }
-            (_, Input::Reserve { ticket, .. }) => {
-                out.push(Effect::Refused { ticket, frames: None, why: Refusal::Closed });
-            }
-            _ => {}
-        }
-        self.check_invariants();
-    }
-
     fn on_input(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>) {
         match input {
-            Input::Start { session } => self.on_start(now, session, out),
+            Input::Start { session } => {
+                if self.admission.start(session, out) {
+                    self.open_link(now, out);
+                }
+            }
             Input::RegisterConsumer(consumer) => self.on_register(now, consumer, out),
-            Input::Admit { session, ticket, message, waits } => self.on_admit(session, ticket, message, waits, out),
-            Input::Reserve { session, ticket } => self.on_reserve(session, ticket, out),
-            Input::Use { ticket, message } => self.on_use(now, ticket, message, out),
+            Input::Admit { session, ticket, message, waits } => {
+                let (waiter, room) = (Waiter { ticket, message: Some(message) }, self.demand());
+                self.admission.admit(session, waiter, waits, room, out);
+            }
+            Input::Reserve { session, ticket } => {
+                self.admission.admit(session, Waiter { ticket, message: None }, true, 0, out);
+            }
+            Input::Use { ticket, message } => {
+                if let Some(message) = self.admission.redeem(ticket, message, out) {
+                    self.accept(now, ticket, message, out);
+                }
+            }
             Input::Withdraw { ticket } => self.admission.withdraw(ticket),
             Input::Received(message) => self.on_received(now, message, out),
             Input::Answered { call, answer } => self.store(now, storing::Input::Answered { call, answer }, out),
@@ -341,36 +158,44 @@ impl<P: Clone> PointToPoint<P> {
         self.admit_waiting(now, out);
     }
 
-    /// When a tick next has work to do.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        let link = self.link.as_ref().filter(|_| self.life == Life::Running).and_then(ProducerLink::next_deadline);
-        let storing = if self.life == Life::Closed { None } else { self.storing.next_deadline() };
-        [link, storing].into_iter().flatten().min()
-    }
-
-    /// Counters so far.
-    pub fn stats(&self) -> PointToPointStats {
-        PointToPointStats {
-            unconfirmed: self.unconfirmed.len() as u64 + self.recovered.len() as u64 + self.admission.storing(),
-            waiting: self.admission.waiting(),
-            permits: self.admission.permits(),
-            ignored: self.stats.ignored + self.link.as_ref().map_or(0, ProducerLink::violations),
-            ..self.stats
+    /// Serves senders as long as there is room for one more.
+    fn admit_waiting(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
+        while self.demand() > 0
+            && let Some(Waiter { ticket, message }) = self.admission.next()
+        {
+            match message {
+                Some(message) => self.accept(now, ticket, message, out),
+                None => {
+                    let (current_seq_nr, confirmed_seq_nr) = (self.current_seq_nr(), self.confirmed);
+                    out.push(Effect::Permitted { ticket, current_seq_nr, confirmed_seq_nr });
+                }
+            }
         }
     }
 
-    /// The last of the contiguously confirmed numbers.
-    pub fn confirmed(&self) -> SeqNr {
-        self.confirmed
+    /// How many messages more the consumer has room for (P11). None while the queue cannot take any.
+    fn demand(&self) -> u64 {
+        if !matches!(self.storing.state(), StoringState::InMemory | StoringState::Open) {
+            return 0;
+        }
+        let granted = self.link.as_ref().map_or(0, ProducerLink::demand);
+        granted.saturating_sub(self.in_store.frames).saturating_sub(self.admission.permits())
     }
 
-    /// The number that the next accepted message gets.
-    pub fn current_seq_nr(&self) -> SeqNr {
-        self.storing.current_seq_nr()
+    fn accept(&mut self, now: Instant, ticket: u64, message: Message<P>, out: &mut Vec<Effect<P>>) {
+        let Message { frames, bytes, ack } = message;
+        let count = match &frames {
+            Frames::Whole(_) => 1,
+            Frames::Chunks(chunks) => chunks.len() as u64,
+        };
+        self.in_store.insert(ticket, count);
+        let timestamp_ms = self.timestamp(now);
+        let message = Unstored { ticket, qualifier: "".into(), message: frames, bytes, ack, timestamp_ms };
+        self.store(now, storing::Input::Accept { message, reserved: None }, out);
     }
 
     /// How storing fares.
-    pub fn storing(&self) -> storing::StoringState {
+    pub fn storing(&self) -> StoringState {
         self.storing.state()
     }
 
@@ -462,12 +287,17 @@ impl<P: Clone> PointToPoint<P> {
     fn store(&mut self, now: Instant, input: storing::Input<Frames<P>>, out: &mut Vec<Effect<P>>) {
         let mut effects = std::mem::take(&mut self.from_storing);
         self.storing.handle(now, input, &mut effects);
+        // What an end gives back is refused because of that end, so the end is told first.
+        let end = effects.iter().position(|effect| matches!(effect, storing::Effect::Ended(_)));
+        if let Some(storing::Effect::Ended(end)) = end.map(|index| effects.remove(index)) {
+            self.on_storing_ended(end, out);
+        }
         for effect in effects.drain(..) {
             match effect {
                 storing::Effect::Call { id, call } => out.push(Effect::Call { id, call }),
                 storing::Effect::Opened(state) => self.on_opened(now, state, out),
                 storing::Effect::Released { ticket, sent } => {
-                    self.admission.stored(ticket);
+                    self.in_store.remove(ticket);
                     self.stats.sent += 1;
                     self.unconfirmed.push_back(Sent { total: sent.seq_nr, ticket: Some(ticket) });
                     out.push(Effect::Accepted { ticket, total: sent.seq_nr });
@@ -475,16 +305,16 @@ impl<P: Clone> PointToPoint<P> {
                     self.tell(now, producer_link::Input::Accept { total, frames, ack }, out);
                 }
                 storing::Effect::Unknown { ticket, seq_nr } => {
-                    self.admission.stored(ticket);
+                    self.in_store.remove(ticket);
                     out.push(Effect::Unknown { ticket, total: seq_nr });
                 }
                 storing::Effect::GivenBack(message) => {
-                    self.admission.stored(message.ticket);
+                    self.in_store.remove(message.ticket);
                     let why = if self.life == Life::Running { Refusal::Unavailable } else { Refusal::Closed };
                     out.push(Effect::Refused { ticket: message.ticket, frames: Some(message.message), why });
                 }
-                storing::Effect::Ended(end) => self.on_storing_ended(end, out),
                 storing::Effect::Closed => self.on_storing_closed(out),
+                storing::Effect::Ended(_) => {}
             }
         }
         self.from_storing = effects;
@@ -497,12 +327,58 @@ impl<P: Clone> PointToPoint<P> {
     }
 }
 
+impl<P: Clone> Controller<P> for PointToPoint<P> {
+    fn handle(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>) {
+        match (self.life, input) {
+            (Life::Running, input) => self.on_input(now, input, out),
+            (Life::Closing, Input::Answered { call, answer }) => {
+                self.store(now, storing::Input::Answered { call, answer }, out);
+            }
+            (Life::Closing, Input::Tick) => self.store(now, storing::Input::Tick, out),
+            (_, Input::Admit { ticket, message, .. } | Input::Use { ticket, message }) => {
+                out.push(Effect::Refused { ticket, frames: Some(message.frames), why: Refusal::Closed });
+            }
+            (_, Input::Reserve { ticket, .. }) => {
+                out.push(Effect::Refused { ticket, frames: None, why: Refusal::Closed });
+            }
+            _ => {}
+        }
+        self.check_invariants();
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let link = self.link.as_ref().filter(|_| self.life == Life::Running).and_then(ProducerLink::next_deadline);
+        let storing = if self.life == Life::Closed { None } else { self.storing.next_deadline() };
+        [link, storing].into_iter().flatten().min()
+    }
+
+    fn stats(&self) -> ControllerStats {
+        ControllerStats {
+            unconfirmed: self.unconfirmed.len() as u64
+                + self.recovered.len() as u64
+                + self.in_store.messages.len() as u64,
+            waiting: self.admission.waiting(),
+            permits: self.admission.permits(),
+            ignored: self.stats.ignored + self.link.as_ref().map_or(0, ProducerLink::violations),
+            ..self.stats
+        }
+    }
+
+    fn confirmed(&self) -> SeqNr {
+        self.confirmed
+    }
+
+    fn current_seq_nr(&self) -> SeqNr {
+        self.storing.current_seq_nr()
+    }
+
+    fn room(&self) -> u64 {
+        if self.life == Life::Running && self.admission.waiting() == 0 { self.demand() } else { 0 }
+    }
+}
+
 /// The link of a stream, which waits for its consumer.
-fn new_link<P: Clone>(
-    settings: &PointToPointSettings,
-    stream: (StreamId, Epoch),
-    now: Instant,
-) -> ProducerLink<P> {
+fn new_link<P: Clone>(settings: &PointToPointSettings, stream: (StreamId, Epoch), now: Instant) -> ProducerLink<P> {
     let (stream_id, epoch) = stream;
     let settings = ProducerLinkSettings {
         mode: LinkMode::PointToPoint,

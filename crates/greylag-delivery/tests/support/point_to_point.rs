@@ -3,9 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use greylag_delivery::machine::point_to_point::{
-    Effect, Input, Message, PointToPoint, PointToPointSettings, Refusal,
-};
+use greylag_delivery::machine::controller::{Controller, Effect, Input, Message, Refusal};
+use greylag_delivery::machine::point_to_point::{PointToPoint, PointToPointSettings};
 use greylag_delivery::machine::producer_link::Frames;
 use greylag_delivery::machine::storing::Storing;
 use greylag_delivery::{Epoch, ProducerId, StreamId, UpstreamMessage};
@@ -40,15 +39,8 @@ impl PointToPointWorld {
             if case.flag("durable") { Storing::durable(storing::settings(case)) } else { Storing::in_memory() };
         let mut effects = Vec::new();
         let machine = PointToPoint::new(settings, storing, now, &mut effects);
-        let mut world = Self {
-            machine,
-            start: now,
-            now,
-            session: 0,
-            next_ticket: 1,
-            epoch: Epoch::FIRST,
-            last_call: 0,
-        };
+        let mut world =
+            Self { machine, start: now, now, session: 0, next_ticket: 1, epoch: Epoch::FIRST, last_call: 0 };
         world.show(effects, output);
         world
     }
@@ -113,7 +105,12 @@ impl PointToPointWorld {
             "stats" => {
                 let stats = self.machine.stats();
                 let _ = writeln!(output, "{stats:?}");
-                let _ = writeln!(output, "current {} confirmed {}", self.machine.current_seq_nr(), self.machine.confirmed());
+                let _ = writeln!(
+                    output,
+                    "current {} confirmed {}",
+                    self.machine.current_seq_nr(),
+                    self.machine.confirmed()
+                );
             }
             other => panic!("line {}: no command {other}", case.line),
         }
@@ -175,4 +172,3 @@ fn message(case: &Case<'_>, content: u64) -> Message<u64> {
     };
     Message { frames, bytes: case.parse("size").unwrap_or(1), ack: case.flag("ack") }
 }
-

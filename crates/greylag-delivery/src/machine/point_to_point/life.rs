@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::{Effect, Failure, Life, PointToPoint, Refusal, Sent, new_link, to_recover};
+use super::{Life, PointToPoint, Sent, new_link, to_recover};
 use crate::ids::SeqNr;
+use crate::machine::controller::{Effect, Failure, Refusal};
 use crate::machine::producer_link::{self, Frames};
 use crate::machine::storing;
 use crate::message::{ProducerStopped, Upstream};

@@ -1,0 +1,16 @@
+//! One producer, one consumer at a time: the controllers of both, and what applications hold of them.
+//!
+//! Source: delivery §1, §6.
+
+mod consumer;
+mod consumer_task;
+mod deliveries;
+mod downstream;
+mod producer;
+
+pub use consumer::{ConsumerBuilder, ConsumerController};
+pub use deliveries::Deliveries;
+pub use producer::{Producer, ProducerBuilder, ProducerController};
+
+#[cfg(test)]
+mod tests;

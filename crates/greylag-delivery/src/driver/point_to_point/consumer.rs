@@ -1,0 +1,137 @@
+//! The consumer's side: a controller that runs on one node, and the stream of its deliveries.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use greylag_core::{Codec, DeadLetterReason};
+use greylag_transport::Remoting;
+use tokio::sync::mpsc;
+
+use super::consumer_task::{Command, Task};
+use super::deliveries::Deliveries;
+use super::downstream::Downstream;
+use crate::counters::DeliveryCounters;
+use crate::dedupe::Dedupe;
+use crate::driver::consumer::OnUndecodable;
+use crate::driver::sending::PATHS;
+use crate::error::StartError;
+use crate::ids::ControllerRef;
+use crate::machine::consumer_controller::{ConsumerController as Machine, ConsumerKind};
+use crate::machine::producer_link::LinkMode;
+use crate::settings::DeliverySettings;
+
+/// Takes the messages of one producer controller at a time, and hands them out in their order.
+///
+/// The controller is attached by [`ConsumerController::register_to`], or by
+/// [`ProducerController::register_consumer`](crate::ProducerController::register_consumer) at the other end. It ends when
+/// the consumer does, that is when its [`Deliveries`] are dropped; or with this handle, if no consumer was started.
+/// Source: delivery §1.3, §1.4.
+pub struct ConsumerController<T> {
+    commands: mpsc::UnboundedSender<Command<T>>,
+    reference: ControllerRef,
+    consumers: AtomicU64,
+    counters: DeliveryCounters,
+}
+
+/// Makes a [`ConsumerController`].
+pub struct ConsumerBuilder<T> {
+    codec: Arc<dyn Codec<T>>,
+    settings: DeliverySettings,
+    on_undecodable: OnUndecodable,
+}
+
+impl<T: Send + Sync + 'static> ConsumerController<T> {
+    /// A controller whose messages `codec` reads.
+    pub fn builder(codec: impl Codec<T>) -> ConsumerBuilder<T> {
+        let (settings, on_undecodable) = (DeliverySettings::default(), OnUndecodable::default());
+        ConsumerBuilder { codec: Arc::new(codec), settings, on_undecodable }
+    }
+
+    /// Where producers find it: a value that may be sent to other nodes.
+    pub fn reference(&self) -> &ControllerRef {
+        &self.reference
+    }
+
+    /// Attaches to this producer controller. Until its first frame arrives this is repeated, frames of the former producer
+    /// are dropped, and deliveries that were handed out stay valid.
+    pub fn register_to(&self, producer: &ControllerRef) {
+        self.commands.send(Command::RegisterTo(producer.clone())).ok();
+    }
+
+    /// Starts the consumer: `dedupe` says how far it knows each stream to be processed, and messages up to there are not
+    /// handed out. Started again before the former [`Deliveries`] are dropped, the new consumer takes over: it gets the
+    /// deliveries that the former one did not confirm.
+    pub fn start(&self, dedupe: Dedupe) -> Deliveries<T> {
+        let consumer = self.consumers.fetch_add(1, Ordering::Relaxed) + 1;
+        let (to, from_task) = mpsc::unbounded_channel();
+        self.commands.send(Command::Start { consumer, dedupe, to }).ok();
+        Deliveries::new(from_task, self.commands.clone(), consumer)
+    }
+
+    /// Ends the controller in order: messages that are here are handed out, and it stops when they are confirmed. A new
+    /// producer that attaches meanwhile takes the stop back.
+    pub fn deliver_then_stop(&self) {
+        self.commands.send(Command::DeliverThenStop).ok();
+    }
+
+    /// What the controller has seen so far.
+    pub fn counters(&self) -> &DeliveryCounters {
+        &self.counters
+    }
+}
+
+impl<T> Drop for ConsumerController<T> {
+    fn drop(&mut self) {
+        self.commands.send(Command::HandleDropped).ok();
+    }
+}
+
+impl<T> fmt::Debug for ConsumerController<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConsumerController").field("reference", &self.reference).finish_non_exhaustive()
+    }
+}
+
+impl<T: Send + Sync + 'static> ConsumerBuilder<T> {
+    /// Settings; of their sections it is `consumer` that counts here.
+    #[must_use]
+    pub fn settings(self, settings: DeliverySettings) -> Self {
+        Self { settings, ..self }
+    }
+
+    /// What becomes of messages that cannot be read. Default: the link waits.
+    #[must_use]
+    pub fn on_undecodable(self, on_undecodable: OnUndecodable) -> Self {
+        Self { on_undecodable, ..self }
+    }
+
+    /// Starts the controller, on the tokio runtime of the caller.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing was started.
+    pub fn spawn(self, remoting: &Arc<dyn Remoting>) -> Result<ConsumerController<T>, StartError> {
+        self.settings.validate()?;
+        let path: Arc<str> = format!("{PATHS}{}", uuid::Uuid::new_v4().simple()).into();
+        let repeated =
+            [DeadLetterReason::NoSuchRecipient, DeadLetterReason::StaleRecipient, DeadLetterReason::MailboxFull];
+        remoting.declare_repeated(PATHS, None, &repeated);
+        let (downstream, from_producers) = Downstream::new(remoting.clone(), self.codec);
+        let instance = remoting.register(&path, Arc::new(downstream));
+        let reference = ControllerRef { node: remoting.self_address().clone(), path, instance };
+        let settings = self.settings.consumer(LinkMode::PointToPoint);
+        let max_message_bytes = settings.link.max_message_bytes;
+        let machine = Machine::new(ConsumerKind::PointToPoint, settings);
+        let (commands, inbox) = mpsc::unbounded_channel();
+        let task = Task::new(machine, remoting.clone(), reference.clone(), self.on_undecodable, max_message_bytes);
+        let counters = task.counters.clone();
+        tokio::spawn(task.run(inbox, from_producers));
+        Ok(ConsumerController { commands, reference, consumers: AtomicU64::new(0), counters })
+    }
+}
+
+impl<T> fmt::Debug for ConsumerBuilder<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConsumerBuilder").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,220 @@
+//! The task of a consumer controller: it runs the machine, hands deliveries to the consumer, and takes its confirmations back.
+
+use std::sync::Arc;
+
+use greylag_core::{CodecId, DeadLetterReason};
+use greylag_transport::{Destination, Envelope, Recipient, Remoting};
+use tokio::sync::mpsc;
+
+use super::downstream::FromProducer;
+use crate::counters::DeliveryCounters;
+use crate::dedupe::Dedupe;
+use crate::delivery::{Delivery, Outcome, Outcomes};
+use crate::driver::consumer::{OnUndecodable, changed};
+use crate::driver::sending::now;
+use crate::ids::{ControllerRef, Epoch};
+use crate::machine::consumer_controller::{ConsumerController as Machine, Input};
+use crate::machine::producer_link::Frames;
+use crate::machine::sharding_consumer::{DeliveryHandle, Effect};
+use crate::message::{Upstream, UpstreamMessage};
+use crate::payload::{Payload, Unreadable, UnreadableError};
+use crate::wire;
+
+/// Batches between two looks at everything else.
+const RUN: usize = 64;
+
+/// What handles tell the task.
+pub(super) enum Command<T> {
+    Start { consumer: u64, dedupe: Dedupe, to: mpsc::UnboundedSender<Delivery<T>> },
+    RegisterTo(ControllerRef),
+    DeliverThenStop,
+    ConsumerEnded(u64),
+    HandleDropped,
+}
+
+/// The consumer that is served.
+struct Consumer<T> {
+    number: u64,
+    to: mpsc::UnboundedSender<Delivery<T>>,
+}
+
+/// See the module's documentation.
+pub(super) struct Task<T> {
+    machine: Machine<Payload<T>>,
+    remoting: Arc<dyn Remoting>,
+    me: ControllerRef,
+    on_undecodable: OnUndecodable,
+    max_message_bytes: u64,
+    pub(super) counters: DeliveryCounters,
+    outcomes: Arc<Outcomes>,
+    consumer: Option<Consumer<T>>,
+    effects: Vec<Effect<Payload<T>>>,
+    stopped: bool,
+}
+
+impl<T: Send + Sync + 'static> Task<T> {
+    pub(super) fn new(
+        machine: Machine<Payload<T>>,
+        remoting: Arc<dyn Remoting>,
+        me: ControllerRef,
+        on_undecodable: OnUndecodable,
+        max_message_bytes: u64,
+    ) -> Self {
+        Self {
+            machine,
+            remoting,
+            me,
+            on_undecodable,
+            max_message_bytes,
+            counters: DeliveryCounters::default(),
+            outcomes: Arc::default(),
+            consumer: None,
+            effects: Vec::new(),
+            stopped: false,
+        }
+    }
+
+    pub(super) async fn run(
+        mut self,
+        mut commands: mpsc::UnboundedReceiver<Command<T>>,
+        mut from_producers: mpsc::Receiver<FromProducer<T>>,
+    ) {
+        let mut timer = std::pin::pin!(tokio::time::sleep_until(tokio::time::Instant::now()));
+        while !self.stopped {
+            let deadline = self.machine.next_deadline();
+            if let Some(deadline) = deadline
+                && timer.deadline() != deadline.into()
+            {
+                timer.as_mut().reset(deadline.into());
+            }
+            tokio::select! {
+                () = timer.as_mut(), if deadline.is_some() => self.tell(Input::Tick),
+                () = changed(self.outcomes.clone()) => self.collect(),
+                Some(message) = from_producers.recv() => {
+                    self.take(message);
+                    for _ in 0..RUN {
+                        let Ok(message) = from_producers.try_recv() else { break };
+                        self.take(message);
+                    }
+                }
+                Some(command) = commands.recv() => self.on_command(command),
+            }
+        }
+        self.remoting.unregister(&self.me.path);
+    }
+
+    fn take(&mut self, message: FromProducer<T>) {
+        match message {
+            FromProducer::Batch(batch) => self.tell(Input::Batch(batch)),
+            FromProducer::Stopped(stopped) => self.tell(Input::ProducerStopped(stopped)),
+        }
+    }
+
+    fn on_command(&mut self, command: Command<T>) {
+        match command {
+            Command::Start { consumer, dedupe, to } => {
+                // Deliveries that wait in the former consumer's stream are dropped with it; they are handed out anew.
+                self.consumer = Some(Consumer { number: consumer, to });
+                self.tell(Input::Start(dedupe));
+            }
+            Command::RegisterTo(producer) => self.tell(Input::RegisterTo(producer)),
+            Command::DeliverThenStop => self.tell(Input::DeliverThenStop),
+            Command::ConsumerEnded(number) => {
+                if self.consumer.as_ref().is_some_and(|consumer| consumer.number == number) {
+                    self.stop();
+                }
+            }
+            Command::HandleDropped => {
+                if self.consumer.is_none() {
+                    self.stop();
+                }
+            }
+        }
+    }
+
+    /// C15: what was confirmed before counts, and is told.
+    fn stop(&mut self) {
+        self.collect();
+        self.tell(Input::Stop);
+    }
+
+    /// Takes in what the consumer did with its deliveries since.
+    fn collect(&mut self) {
+        for outcome in self.outcomes.take() {
+            match outcome {
+                Outcome::Confirmed(handle) => {
+                    self.counters.confirmed();
+                    self.outcomes.close(&handle.id);
+                    self.tell(Input::Confirm(handle));
+                }
+                Outcome::Abandoned(handle, pause) => {
+                    self.counters.abandoned();
+                    self.tell(Input::Abandon(handle, pause));
+                }
+                // Said by event-sourced entities alone.
+                Outcome::Recovered(_) | Outcome::Suppressed => {}
+            }
+        }
+    }
+
+    fn tell(&mut self, input: Input<Payload<T>>) {
+        self.machine.handle(now(), input, &mut self.effects);
+        for effect in std::mem::take(&mut self.effects) {
+            self.carry_out(effect);
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect<Payload<T>>) {
+        match effect {
+            Effect::Deliver { handle, parts } => self.deliver(handle, &parts),
+            Effect::Reply { to, epoch, message } => self.reply(to, epoch, message),
+            Effect::Suppressed(id) => {
+                self.outcomes.close(&id);
+                self.counters.suppressed();
+            }
+            Effect::Poisoned { id, attempts } => {
+                self.counters.poisoned();
+                tracing::warn!(consumer = %self.me, message = ?id, attempts, "poisoned");
+                self.remoting.dead_letter(DeadLetterReason::Poisoned, &self.me.path, wire::BATCH);
+            }
+            Effect::Busy(_) => {}
+            Effect::Stopped => self.stopped = true,
+        }
+    }
+
+    fn reply(&self, to: ControllerRef, epoch: Option<Epoch>, message: Upstream) {
+        let message = UpstreamMessage { from: self.me.clone(), to, epoch, message };
+        let recipient = Recipient::new(message.to.path.clone());
+        let bytes = wire::write_upstream(&message);
+        let node = message.to.node;
+        let envelope = Envelope::new(recipient, CodecId::INTERNAL, wire::UPSTREAM, bytes).to_uid(node.uid());
+        // A message that is not taken here is repeated, like one that is lost on the way.
+        self.remoting.send(&Destination::Incarnation(node), envelope).ok();
+    }
+
+    fn deliver(&mut self, handle: DeliveryHandle, parts: &Frames<Payload<T>>) {
+        match (Payload::join(parts, self.max_message_bytes), &self.consumer) {
+            (Ok(message), Some(consumer)) => {
+                self.counters.delivered();
+                self.outcomes.open(&handle.id);
+                // One that the consumer does not take any more is given up by being dropped.
+                consumer.to.send(Delivery::new(message, handle, self.outcomes.clone())).ok();
+            }
+            (Ok(_), None) => {}
+            (Err(Unreadable { error, .. }), _) => self.undecodable(handle, &error),
+        }
+    }
+
+    fn undecodable(&mut self, handle: DeliveryHandle, error: &UnreadableError) {
+        self.counters.undecodable();
+        tracing::warn!(consumer = %self.me, message = ?handle.id, %error, "undecodable");
+        match self.on_undecodable {
+            OnUndecodable::Wait => {}
+            OnUndecodable::Skip => {
+                self.remoting.dead_letter(DeadLetterReason::Undecodable, &self.me.path, wire::BATCH);
+                self.outcomes.push(Outcome::Confirmed(handle));
+            }
+            OnUndecodable::Stop => self.tell(Input::Stop),
+        }
+    }
+}

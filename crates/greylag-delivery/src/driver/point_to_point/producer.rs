@@ -1,0 +1,238 @@
+//! The producer's side: a controller that runs on one node, and the handles to send by.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::Codec;
+use greylag_transport::{LaneKind, Remoting};
+use tokio::sync::{mpsc, watch};
+
+use crate::driver::sending::{self, Command, Encoding, PATHS, Parts, ProducerSink, RequestNext, Sending, Shared, Task};
+use crate::driver::sent::Sent;
+use crate::error::{ProducerError, SendError, StartError, TrySendError, Undelivered};
+use crate::ids::{ControllerRef, ProducerId, ProducerIdentity, SeqNr};
+use crate::machine::controller::ControllerStats;
+use crate::machine::point_to_point::{PointToPoint, PointToPointSettings};
+use crate::machine::storing::Storing;
+use crate::settings::DeliverySettings;
+
+/// Sends messages to one consumer controller at a time: in order, with back-pressure, again until confirmed.
+///
+/// The controller runs on until it is closed, or until this and every [`Producer`] are gone and what they sent is confirmed
+/// ([`ProducerSettings::drain_on_drop`](crate::ProducerSettings::drain_on_drop)). Nothing is sent before a consumer is
+/// attached, by [`ProducerController::register_consumer`] or by
+/// [`ConsumerController::register_to`](crate::ConsumerController::register_to). A consumer that is gone is not
+/// replaced by itself: watch the members of the cluster, and register another one. Source: delivery §1.2, §1.4.
+pub struct ProducerController<T> {
+    commands: mpsc::UnboundedSender<Command<T>>,
+    encoding: Arc<Encoding<T>>,
+    shared: Arc<Shared>,
+    reference: ControllerRef,
+}
+
+/// Makes a [`ProducerController`].
+pub struct ProducerBuilder<T> {
+    producer_id: ProducerId,
+    identity: Option<ProducerIdentity>,
+    codec: Arc<dyn Codec<T>>,
+    settings: DeliverySettings,
+}
+
+impl<T: Send + Sync + 'static> ProducerController<T> {
+    /// A controller of the producer `producer_id`, whose messages `codec` writes; consumers read them with the same one.
+    pub fn builder(producer_id: ProducerId, codec: impl Codec<T>) -> ProducerBuilder<T> {
+        ProducerBuilder { producer_id, identity: None, codec: Arc::new(codec), settings: DeliverySettings::default() }
+    }
+
+    /// Where consumers register: a value that may be sent to other nodes.
+    pub fn reference(&self) -> &ControllerRef {
+        &self.reference
+    }
+
+    /// The handle to send by. Started again, the new one takes over: it gets the room that the former one had, and the
+    /// former one's calls answer [`SendError::Superseded`]. What was sent before is delivered all the same.
+    pub fn start(&self) -> Producer<T> {
+        Producer { sending: Sending::start(&self.commands, &self.encoding, &self.shared) }
+    }
+
+    /// Sends to this consumer controller from now on. What the former one has not confirmed comes first.
+    pub fn register_consumer(&self, consumer: &ControllerRef) {
+        self.commands.send(Command::Register(consumer.clone())).ok();
+    }
+
+    /// What the controller has seen so far.
+    pub fn stats(&self) -> ControllerStats {
+        self.shared.stats()
+    }
+
+    /// Why the controller has ended by itself, if it has.
+    pub fn failure(&self) -> Option<ProducerError> {
+        self.shared.failure().map(ProducerError::from)
+    }
+}
+
+impl<T> fmt::Debug for ProducerController<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProducerController").field("reference", &self.reference).finish_non_exhaustive()
+    }
+}
+
+impl<T: Send + Sync + 'static> ProducerBuilder<T> {
+    /// Settings; of their sections it is `producer` that counts here.
+    #[must_use]
+    pub fn settings(self, settings: DeliverySettings) -> Self {
+        Self { settings, ..self }
+    }
+
+    /// The stream and the epoch of a producer that gives its messages the same numbers in every run. Without, each start is a
+    /// new stream.
+    #[must_use]
+    pub fn identity(self, identity: ProducerIdentity) -> Self {
+        Self { producer_id: identity.producer_id.clone(), identity: Some(identity), ..self }
+    }
+
+    /// Starts the controller, on the tokio runtime of the caller.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing was started.
+    pub fn spawn(self, remoting: &Arc<dyn Remoting>) -> Result<ProducerController<T>, StartError> {
+        self.settings.validate()?;
+        self.settings.validate_for_lane(remoting.maximum_message_size(LaneKind::Ordinary))?;
+        let path: Arc<str> = format!("{PATHS}{}", uuid::Uuid::new_v4().simple()).into();
+        let (instance, upstream) = sending::upstream(remoting, &path);
+        let reference = ControllerRef { node: remoting.self_address().clone(), path: path.clone(), instance };
+        let identity = self.identity.unwrap_or_else(|| ProducerIdentity::in_memory(self.producer_id.clone()));
+        let (now, mut effects) = (sending::now(), Vec::new());
+        let settings = machine_settings(&self.settings, &identity, &reference, now);
+        let machine = PointToPoint::new(settings, Storing::in_memory(), now, &mut effects);
+        let encoding = Arc::new(Encoding::new(self.codec, &self.settings, remoting, false));
+        let (shared, (commands, inbox)) = (Shared::new(), mpsc::unbounded_channel());
+        let parts = Parts {
+            remoting: remoting.clone(),
+            producer_id: identity.producer_id,
+            path,
+            shared: shared.clone(),
+            commands: inbox,
+            upstream,
+            drain_on_drop: self.settings.producer.drain_on_drop,
+        };
+        tokio::spawn(Task::new(machine, parts, effects).run());
+        Ok(ProducerController { commands, encoding, shared, reference })
+    }
+}
+
+fn machine_settings(
+    settings: &DeliverySettings,
+    identity: &ProducerIdentity,
+    controller: &ControllerRef,
+    now: Instant,
+) -> PointToPointSettings {
+    let producer = &settings.producer;
+    PointToPointSettings {
+        producer_id: identity.producer_id.clone(),
+        controller: controller.clone(),
+        stream: Some((identity.stream_id, identity.epoch)),
+        resend_first_interval: producer.resend_first_interval,
+        resend_first_unconfirmed_idle_timeout: producer.resend_first_unconfirmed_idle_timeout,
+        clock: (sending::wall_clock_ms(), now),
+    }
+}
+
+impl<T> fmt::Debug for ProducerBuilder<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProducerBuilder").field("producer_id", &self.producer_id).finish_non_exhaustive()
+    }
+}
+
+/// Sends messages through its [`ProducerController`]. Clones are the same producer.
+///
+/// Calls are served in the order in which their futures are first polled. A future that is dropped before the message was
+/// accepted sends nothing; afterwards the message is delivered all the same.
+pub struct Producer<T> {
+    sending: Sending<T>,
+}
+
+impl<T: Send + Sync + 'static> Producer<T> {
+    /// Sends a message: waits until the consumer has room for it, and until it is stored if the producer is durable.
+    ///
+    /// # Errors
+    /// [`SendError`]; the message was not sent, but for [`SendError::StoreUnknown`].
+    pub async fn send(&self, message: T) -> Result<Sent, SendError<T>> {
+        self.sending.send(message, false).await
+    }
+
+    /// Sends a message, and waits until it is safe: stored if the producer is durable, otherwise confirmed.
+    ///
+    /// # Errors
+    /// [`SendError`]; after [`SendError::Unconfirmed`] the message may have been processed.
+    pub async fn ask(&self, message: T) -> Result<SeqNr, SendError<T>> {
+        self.sending.ask(message).await
+    }
+
+    /// Sends a message, and waits until its consumer has confirmed it.
+    ///
+    /// # Errors
+    /// [`SendError`]; after [`SendError::Unconfirmed`] the message may have been processed.
+    pub async fn send_confirmed(&self, message: T) -> Result<SeqNr, SendError<T>> {
+        self.sending.send_confirmed(message).await
+    }
+
+    /// Sends a message if there is room for it now.
+    ///
+    /// # Errors
+    /// [`TrySendError`] with the message.
+    pub fn try_send(&self, message: T) -> Result<Sent, TrySendError<T>> {
+        self.sending.try_send(message)
+    }
+
+    /// Waits until the consumer has room for a message, and keeps the room for the caller. Cancel safe.
+    ///
+    /// # Errors
+    /// [`ProducerError`].
+    pub async fn request_next(&self) -> Result<RequestNext<'_, T>, ProducerError> {
+        self.sending.request_next().await
+    }
+
+    /// The last of the contiguously confirmed numbers.
+    pub fn confirmed(&self) -> watch::Receiver<SeqNr> {
+        self.sending.shared.confirmed.subscribe()
+    }
+
+    /// What the controller has seen so far.
+    pub fn stats(&self) -> ControllerStats {
+        self.sending.shared.stats()
+    }
+
+    /// The producer as a sink: it is ready while the consumer has room for a message; flushed when everything is stored, or
+    /// accepted where nothing is stored; closed when all of it is confirmed, and the controller with it.
+    pub fn into_sink(self) -> ProducerSink<T> {
+        ProducerSink::new(self.sending)
+    }
+
+    /// Waits until everything that was accepted before is confirmed. Others may go on sending.
+    ///
+    /// # Errors
+    /// [`Undelivered`] if that takes longer than `patience`; the producer goes on delivering.
+    pub async fn drain(&self, patience: Duration) -> Result<(), Undelivered> {
+        self.sending.drain(patience).await
+    }
+
+    /// Ends the controller now: confirmations are stored, the consumer is told, and what is not confirmed is given up; a
+    /// durable producer's queue keeps it.
+    pub async fn close(&self) {
+        self.sending.close().await;
+    }
+}
+
+impl<T> Clone for Producer<T> {
+    fn clone(&self) -> Self {
+        Self { sending: self.sending.clone() }
+    }
+}
+
+impl<T> fmt::Debug for Producer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Producer").field("stats", &self.sending.shared.stats()).finish_non_exhaustive()
+    }
+}

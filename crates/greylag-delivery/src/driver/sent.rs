@@ -1,0 +1,59 @@
+//! A message that was sent, as its sender follows it.
+
+use tokio::sync::oneshot;
+
+use crate::error::SentError;
+use crate::ids::SeqNr;
+
+/// A message that was sent. Dropping this forgets about it; it is delivered all the same.
+#[derive(Debug)]
+pub struct Sent {
+    number: Number,
+    confirmation: oneshot::Receiver<SeqNr>,
+}
+
+#[derive(Debug)]
+enum Number {
+    Known(Result<SeqNr, SentError>),
+    Awaited(oneshot::Receiver<Result<SeqNr, SentError>>),
+}
+
+impl Sent {
+    /// A message that was accepted under this number.
+    pub(crate) fn accepted(seq_nr: SeqNr, confirmation: oneshot::Receiver<SeqNr>) -> Self {
+        Self { number: Number::Known(Ok(seq_nr)), confirmation }
+    }
+
+    /// A message that is on its way to its controller, and to the queue.
+    pub(crate) fn on_its_way(
+        number: oneshot::Receiver<Result<SeqNr, SentError>>,
+        confirmation: oneshot::Receiver<SeqNr>,
+    ) -> Self {
+        Self { number: Number::Awaited(number), confirmation }
+    }
+
+    /// Its number. Waits until the message is accepted, and stored if its producer is durable; what
+    /// [`send`](crate::Producer::send) returns is. Cancel safe.
+    ///
+    /// # Errors
+    /// [`SentError`]: the message was not accepted, or that cannot be known.
+    pub async fn seq_nr(&mut self) -> Result<SeqNr, SentError> {
+        let number = match &mut self.number {
+            Number::Known(number) => return *number,
+            Number::Awaited(number) => number.await.unwrap_or(Err(SentError::Closed)),
+        };
+        self.number = Number::Known(number);
+        number
+    }
+
+    /// Waits until its consumer has confirmed it, and returns its number. The consumer says so with its next word, which may
+    /// take as long as [`ConsumerSettings::resend_interval_min`](crate::ConsumerSettings::resend_interval_min) when
+    /// nothing else is sent; `send_confirmed` asks for it at once.
+    ///
+    /// # Errors
+    /// [`SentError::Unconfirmed`] if the producer ends before; or as [`Sent::seq_nr`].
+    pub async fn confirmed(mut self) -> Result<SeqNr, SentError> {
+        let number = self.seq_nr().await?;
+        self.confirmation.await.map_err(|_| SentError::Unconfirmed(number))
+    }
+}

@@ -1,0 +1,174 @@
+//! Taking: confirmations, batches, restarts, and the end of a consumer.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use greylag_delivery::{Dedupe, SeqNr};
+
+use crate::support::{consumer, consumer_with, nodes, producer, settings, take, within};
+
+#[tokio::test]
+async fn a_delivery_that_is_dropped_comes_again() {
+    let nodes = nodes();
+    let (controller, consumer) = (producer(&nodes.a), consumer(&nodes.b));
+    consumer.register_to(controller.reference());
+    let handle = controller.start();
+    let mut deliveries = consumer.start(Dedupe::none());
+    for number in 1..=2 {
+        within(handle.send(number)).await.unwrap();
+    }
+    let first = within(deliveries.next()).await.unwrap();
+    assert_eq!((*first, first.attempt()), (1, 1));
+    drop(first);
+    let again = within(StreamExt::next(&mut deliveries)).await.unwrap();
+    assert_eq!((*again, again.attempt(), again.seq_nr()), (1, 2, SeqNr(1)));
+    again.nack(Duration::from_millis(1));
+    let third = within(deliveries.next()).await.unwrap();
+    assert_eq!((*third, third.attempt()), (1, 3));
+    third.confirm();
+    assert_eq!(take(&mut deliveries, 1, Duration::ZERO).await, [2]);
+    assert_eq!(consumer.counters().snapshot().abandoned, 2);
+}
+
+/// delivery 19: the new consumer gets what the former one has in hand, and then the rest.
+#[tokio::test]
+async fn a_consumer_that_starts_again_takes_over() {
+    let nodes = nodes();
+    let (controller, consumer) = (producer(&nodes.a), consumer(&nodes.b));
+    consumer.register_to(controller.reference());
+    let handle = controller.start();
+    let mut first = consumer.start(Dedupe::none());
+    for number in 1..=4 {
+        within(handle.send(number)).await.unwrap();
+    }
+    assert_eq!(take(&mut first, 2, Duration::ZERO).await, [1, 2]);
+    let in_hand = within(first.next()).await.unwrap();
+    let mut second = consumer.start(Dedupe::none());
+    assert!(within(first.next()).await.is_none(), "the former stream ends");
+    drop((first, in_hand));
+    let again = within(second.next()).await.unwrap();
+    assert_eq!((*again, again.attempt()), (3, 2));
+    again.confirm();
+    assert_eq!(take(&mut second, 1, Duration::ZERO).await, [4]);
+    handle.drain(Duration::from_secs(10)).await.unwrap();
+}
+
+/// delivery 20: the end of a consumer is the end of its controller, and its last word is how far it got.
+#[tokio::test]
+async fn the_end_of_a_consumer_ends_its_controller() {
+    let nodes = nodes();
+    let path = |consumer: &greylag_delivery::ConsumerController<u64>| consumer.reference().path.clone();
+    let gone = async |path: &str| {
+        while nodes.b.instance(path).is_some() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let never_started = consumer(&nodes.b);
+    let its_path = path(&never_started);
+    drop(never_started);
+    within(gone(&its_path)).await;
+
+    let idle = consumer(&nodes.b);
+    drop(idle.start(Dedupe::none()));
+    within(gone(&path(&idle))).await;
+    assert!(within(idle.start(Dedupe::none()).next()).await.is_none(), "nothing comes to a controller that has ended");
+
+    let (controller, consumer) = (producer(&nodes.a), consumer(&nodes.b));
+    controller.register_consumer(consumer.reference());
+    let handle = controller.start();
+    let mut deliveries = consumer.start(Dedupe::none());
+    for number in 1..=3 {
+        within(handle.send(number)).await.unwrap();
+    }
+    // Neither of the two asks to be told of its confirmation, so that the last word of the controller tells.
+    let mut confirmed = handle.confirmed();
+    assert_eq!(take(&mut deliveries, 2, Duration::ZERO).await, [1, 2]);
+    drop(deliveries);
+    within(confirmed.wait_for(|confirmed| *confirmed == SeqNr(2))).await.unwrap();
+    within(gone(&path(&consumer))).await;
+}
+
+/// delivery 25, with a stream: what is here is handed out, and the end comes when it is confirmed.
+#[tokio::test]
+async fn a_consumer_that_stops_in_order_gets_what_is_there() {
+    let nodes = nodes();
+    let mut settings = settings();
+    settings.consumer.max_outstanding_deliveries = 2;
+    let (controller, consumer) = (producer(&nodes.a), consumer_with(&nodes.b, settings));
+    controller.register_consumer(consumer.reference());
+    let handle = controller.start();
+    let mut deliveries = consumer.start(Dedupe::none());
+    within(handle.send(1)).await.unwrap();
+    let first = within(deliveries.next()).await.unwrap();
+    consumer.deliver_then_stop();
+    // While one is in hand, what still arrives is handed out.
+    for number in 2..=3 {
+        within(handle.send(number)).await.unwrap();
+        let delivery = within(deliveries.next()).await.unwrap();
+        assert_eq!(*delivery, number);
+        delivery.confirm();
+    }
+    first.confirm();
+    assert!(within(deliveries.next()).await.is_none());
+    let mut confirmed = handle.confirmed();
+    within(confirmed.wait_for(|confirmed| *confirmed == SeqNr(3))).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_batch_is_of_one_producer_and_is_confirmed_as_one() {
+    let nodes = nodes();
+    let mut settings = settings();
+    settings.consumer.max_outstanding_deliveries = 20;
+    let (one, other) = (producer(&nodes.a), producer(&nodes.c));
+    let consumer = consumer_with(&nodes.b, settings);
+    consumer.register_to(one.reference());
+    let mut deliveries = consumer.start(Dedupe::none());
+    let handle = one.start();
+    for number in 1..=10 {
+        within(handle.send(number)).await.unwrap();
+    }
+    let ms = Duration::from_millis;
+    let mut seen = Vec::new();
+    while seen.len() < 10 {
+        let mut batch = within(deliveries.next_batch(4, ms(200))).await.unwrap();
+        assert!(batch.len() <= 4);
+        assert_eq!(batch[0], seen.len() as u64 + 1);
+        assert!(batch.ids().map(|id| id.seq_nr.get()).eq(batch.iter().copied()));
+        seen.extend(batch.iter().copied());
+        batch.confirm_through(0);
+        batch.confirm_all();
+    }
+    assert_eq!(seen, (1..=10).collect::<Vec<_>>());
+    handle.drain(Duration::from_secs(10)).await.unwrap();
+
+    // What is dropped comes again, before anything of the producer that the consumer goes on to.
+    within(handle.send(11)).await.unwrap();
+    let batch = within(deliveries.next_batch(10, ms(1))).await.unwrap();
+    consumer.register_to(other.reference());
+    within(other.start().send(100)).await.unwrap();
+    drop(batch);
+    let again = within(deliveries.next_batch(10, ms(1))).await.unwrap();
+    assert_eq!(again.iter().copied().collect::<Vec<_>>(), [11]);
+    again.confirm_all();
+    let last = within(deliveries.next_batch(10, ms(1))).await.unwrap();
+    assert_eq!(last.iter().copied().collect::<Vec<_>>(), [100]);
+}
+
+/// What a consumer knows to be processed is not handed out (C8).
+#[tokio::test]
+async fn known_messages_are_not_handed_out() {
+    let nodes = nodes();
+    let (controller, consumer) = (producer(&nodes.a), consumer(&nodes.b));
+    let handle = controller.start();
+    let mut deliveries = consumer.start(Dedupe::none());
+    consumer.register_to(controller.reference());
+    within(handle.send(1)).await.unwrap();
+    let first = within(deliveries.next()).await.unwrap();
+    let stream = first.id().stream_id;
+    // A consumer that starts anew with a record of its own.
+    let mut restarted = consumer.start([(stream, SeqNr(1))].into_iter().collect());
+    drop(first);
+    within(handle.send(2)).await.unwrap();
+    assert_eq!(take(&mut restarted, 1, Duration::ZERO).await, [2]);
+    assert_eq!(consumer.counters().snapshot().suppressed, 1);
+}

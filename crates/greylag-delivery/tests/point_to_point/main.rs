@@ -1,0 +1,6 @@
+//! Producers and consumers of point to point over real tasks and an in-process network.
+
+mod consumers;
+mod failures;
+mod producers;
+mod support;
