@@ -6,10 +6,14 @@ pub(crate) mod consumer;
 mod dedupe_store;
 #[cfg(feature = "sharding")]
 pub(crate) mod entity;
+#[cfg(feature = "sharding")]
+mod entrance;
 #[cfg(feature = "persistence")]
 pub(crate) mod event_sourced;
 #[cfg(feature = "sharding")]
 mod node;
+#[cfg(feature = "sharding")]
+mod permits;
 #[cfg(feature = "sharding")]
 mod point_to_point;
 #[cfg(feature = "sharding")]
@@ -19,9 +23,13 @@ mod queue;
 #[cfg(feature = "sharding")]
 mod region;
 #[cfg(feature = "sharding")]
+mod replies;
+#[cfg(feature = "sharding")]
 mod sending;
 #[cfg(feature = "sharding")]
 mod sent;
+#[cfg(feature = "sharding")]
+mod storing;
 
 #[cfg(feature = "sharding")]
 pub use consumer::{ConsumerDelivery, OnUndecodable};
@@ -36,11 +44,15 @@ pub use node::EventSourcedDelivery;
 #[cfg(feature = "sharding")]
 pub use node::{NodeDelivery, ProducerName, ProxyDelivery, StartProducer};
 #[cfg(feature = "sharding")]
+pub use permits::ShardingRequestNext;
+#[cfg(feature = "sharding")]
 pub use point_to_point::{
     ConsumerBuilder, ConsumerController, Deliveries, Producer, ProducerBuilder, ProducerController,
 };
 #[cfg(feature = "sharding")]
-pub use producer::ShardingProducer;
+use producer::Keeping;
+#[cfg(feature = "sharding")]
+pub use producer::{ShardingProducer, ShardingSink};
 #[cfg(feature = "persistence")]
 pub use queue::EventSourcedProducerQueue;
 #[cfg(feature = "sharding")]

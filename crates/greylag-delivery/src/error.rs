@@ -63,6 +63,20 @@ pub enum SendError<T> {
     Unconfirmed(SeqNr),
 }
 
+impl<T> SendError<T> {
+    /// What became of a message, with the message where it was not sent.
+    pub(crate) fn of(error: SentError, message: Option<T>) -> Self {
+        match error {
+            SentError::Superseded => Self::Superseded(message),
+            SentError::Closed => Self::Closed(message),
+            SentError::Unavailable => Self::Unavailable(message),
+            SentError::StoreUnknown { seq_nr } => Self::StoreUnknown { seq_nr },
+            SentError::Fenced { newer } => Self::Fenced { newer, message },
+            SentError::Unconfirmed(seq_nr) => Self::Unconfirmed(seq_nr),
+        }
+    }
+}
+
 impl<T> fmt::Debug for SendError<T> {
     /// The sentence: the message that is given back may be of a type without [`fmt::Debug`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

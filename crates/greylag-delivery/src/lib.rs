@@ -108,21 +108,23 @@
 //!
 //! The protocol is machines, usable and tested without anything else: the two ends of a link
 //! ([`machine::producer_link`], [`machine::consumer_link`]), the controllers of one producer and one consumer
-//! ([`machine::point_to_point`], [`machine::consumer_controller`]), and those that spread links over entities
-//! ([`machine::sharding_producer`], [`machine::sharding_consumer`]). Without the feature `sharding` the crate is these.
+//! ([`machine::point_to_point`], [`machine::consumer_controller`]), those that spread links over entities
+//! ([`machine::sharding_producer`], [`machine::sharding_consumer`]), and what producers store
+//! ([`machine::storing`]). Without the feature `sharding` the crate is these.
 //! With it come [`ShardingProducer`] and entities that take deliveries ([`DeliveryEntity`]); with
 //! `persistence` also [`event_sourced_with_delivery`].
 //!
 //! A producer keeps messages across its own death in a [`DurableProducerQueue`]:
 //! the rules are in [`queue`]. [`EventSourcedProducerQueue`] keeps one in a journal, [`KvProducerQueue`] in
 //! any store that can change a few rows together; [`InMemoryProducerQueue`] is one for tests. The feature
-//! `tck` holds queues of your own against the promises of the trait (`tck::durable_queue`). No producer of
-//! this crate stores in a queue yet.
+//! `tck` holds queues of your own against the promises of the trait (`tck::durable_queue`). A producer
+//! with a queue is made by [`StartProducer::durable`].
 //!
 //! # What is promised
 //!
 //! - Per producer and entity: the order of sending, at the first attempt of each delivery.
-//! - A message that was accepted is delivered, for as long as its producer lives.
+//! - A message that was accepted is delivered, for as long as its producer lives; one that is stored, also by the
+//!   next producer that loads the queue.
 //! - At an event-sourced entity each message takes effect exactly once, *if* its effect is what the
 //!   entity persists. Replies, calls and other databases are outside of that.
 //! - A stuck entity holds up its own senders and no others.
@@ -175,7 +177,7 @@ pub use driver::{
 #[cfg(feature = "sharding")]
 pub use driver::{
     ConsumerDelivery, DeliveryEntity, DeliveryType, NodeDelivery, OnUndecodable, ProducerName, ProxyDelivery, Sent,
-    ShardingProducer, StartProducer,
+    ShardingProducer, ShardingRequestNext, ShardingSink, StartProducer,
 };
 #[cfg(feature = "sharding")]
 pub use driver::{
@@ -187,7 +189,8 @@ pub use driver::{DeliveryEffects, EventSourcedDelivery, EventSourcedProducerQueu
 pub use error::{ProducerError, SendError, SentError, StartError, TrySendError, Undelivered};
 pub use ids::{ControllerRef, Epoch, InvalidProducerId, MessageId, ProducerId, ProducerIdentity, SeqNr, StreamId};
 pub use machine::controller::ControllerStats;
-pub use machine::sharding_producer::ProducerStats;
+pub use machine::sharding_producer::{DemandSets, ProducerStats};
+pub use machine::storing::StoringState;
 pub use message::{
     BatchHeader, Content, Frame, ProducerStopped, SequencedBatch, SequencedMessage, Upstream, UpstreamMessage,
 };

@@ -14,6 +14,7 @@
 mod admission;
 pub mod consumer_controller;
 pub mod consumer_link;
+pub(crate) mod contiguous;
 pub mod controller;
 pub(crate) mod deadlines;
 pub mod point_to_point;

@@ -238,6 +238,14 @@ impl<T: 'static> Payload<T> {
 }
 
 impl<T: 'static> Frames<Payload<T>> {
+    /// The bytes of the whole message, as they are stored.
+    pub(crate) fn encoded(&self) -> Encoded {
+        match self {
+            Self::Whole(payload) => payload.encoded.clone(),
+            Self::Chunks(chunks) => concatenated(chunks),
+        }
+    }
+
     /// The value of a message that was not sent; `None` if another clone of its `Arc` is left.
     pub(crate) fn into_value(self) -> Option<T> {
         match self {

@@ -60,6 +60,12 @@ pub struct MessageSent<T> {
 }
 
 impl<T> MessageSent<T> {
+    /// The same message in another form.
+    pub fn map<U>(self, message: impl FnOnce(T) -> U) -> MessageSent<U> {
+        let Self { seq_nr, ack, qualifier, timestamp_ms, .. } = self;
+        MessageSent { seq_nr, message: message(self.message), ack, qualifier, timestamp_ms }
+    }
+
     /// The same message in another form, if there is one.
     ///
     /// # Errors
@@ -107,6 +113,15 @@ pub struct QueueState<T> {
     pub confirmed_seq_nr: BTreeMap<Qualifier, (SeqNr, TimestampMillis)>,
     /// What is not confirmed, by rising numbers.
     pub unconfirmed: Vec<MessageSent<T>>,
+}
+
+impl<T> QueueState<T> {
+    /// The same state with its messages in another form.
+    pub fn map<U>(self, message: impl FnMut(MessageSent<T>) -> MessageSent<U>) -> QueueState<U> {
+        let Self { stream_id, epoch, current_seq_nr, highest_confirmed_seq_nr, confirmed_seq_nr, .. } = self;
+        let unconfirmed = self.unconfirmed.into_iter().map(message).collect();
+        QueueState { stream_id, epoch, current_seq_nr, highest_confirmed_seq_nr, confirmed_seq_nr, unconfirmed }
+    }
 }
 
 /// Why a queue did not do what it was asked.

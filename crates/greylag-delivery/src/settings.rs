@@ -13,7 +13,7 @@ use crate::machine::storing::StoringSettings;
 use crate::queue::EventSourcedQueueSettings;
 
 /// Room in a message of the transport for what travels beside a chunk. Source: delivery §8.
-const LANE_MARGIN: usize = 4 << 10;
+pub(crate) const LANE_MARGIN: usize = 4 << 10;
 
 /// The settings of delivery; section `delivery.*` of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,6 +149,9 @@ pub struct ShardingSettings {
     pub max_in_flight_bytes_per_entity: usize,
     /// The producer forgets an entity that was not used for so long. Default 120 s.
     pub cleanup_unused_after: Duration,
+    /// Entities with recovered messages that are sent their first one and have not answered, at the same time; at least
+    /// 1. Default 100.
+    pub recovery_parallelism: usize,
     /// Frames that may wait for an entity's start. Default 1000.
     pub consumer_buffer_size: usize,
     /// An entity forgets a producer's link that was idle for so long; at least twice
@@ -167,6 +170,7 @@ impl Default for ShardingSettings {
             max_in_flight_bytes: 64 << 20,
             max_in_flight_bytes_per_entity: 8 << 20,
             cleanup_unused_after: Duration::from_secs(120),
+            recovery_parallelism: 100,
             consumer_buffer_size: 1000,
             consumer_idle_after: Duration::from_secs(240),
             max_producers_per_entity: 1000,
@@ -256,6 +260,7 @@ impl DeliverySettings {
                 "sharding.producer.max_in_flight_bytes_per_entity",
                 "must be at most max_in_flight_bytes",
             ),
+            (sharding.recovery_parallelism >= 1, "sharding.producer.recovery_parallelism", "must be at least 1"),
             (
                 sharding.consumer_idle_after >= sharding.cleanup_unused_after * 2,
                 "sharding.consumer.consumer_idle_after",
@@ -343,6 +348,7 @@ impl DeliverySettings {
             max_in_flight_bytes: self.sharding.max_in_flight_bytes,
             max_in_flight_bytes_per_entity: self.sharding.max_in_flight_bytes_per_entity,
             cleanup_unused_after: self.sharding.cleanup_unused_after,
+            recovery_parallelism: self.sharding.recovery_parallelism,
         }
     }
 

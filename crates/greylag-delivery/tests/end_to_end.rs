@@ -360,14 +360,9 @@ async fn what_is_confirmed_beside_the_deliveries_lets_the_entity_go_on() {
         sharding.init(DeliveryType::new(EntityKey::new("Patient"), &delivery, |_| Ok(Patient::default()))).unwrap();
     let identity = ProducerIdentity::stable(ProducerId::new("p").unwrap(), StreamId(9), Epoch::FIRST);
     let producer = ShardingProducer::start(&sharding, identity, region.clone(), json::<i64>("n"), settings).unwrap();
-    let mut sent = Vec::new();
-    for number in 1..=5 {
-        sent.push(producer.send_tracked("one", number).await.unwrap());
-    }
-    for sent in sent {
-        let confirmed = tokio::time::timeout(Duration::from_secs(3), sent.confirmed()).await;
-        confirmed.expect("each waits for the one before, and for nothing else").unwrap();
-    }
+    let confirmed = futures::future::try_join_all((1..=5).map(|number| producer.send_confirmed("one", number)));
+    let confirmed = tokio::time::timeout(Duration::from_secs(3), confirmed).await;
+    confirmed.expect("each waits for the one before, and for nothing else").unwrap();
 
     let handed = async || {
         region

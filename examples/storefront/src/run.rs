@@ -212,7 +212,7 @@ async fn send_all(
         if let Some(turns) = &mut turns {
             turns.tick().await;
         }
-        let sent = producer.send_tracked(line.customer.to_string(), Purchase::from(line)).await?;
+        let sent = producer.send(line.customer.to_string(), Purchase::from(line)).await?;
         on_their_way.push(sent.confirmed());
         if on_their_way.len() >= IN_FLIGHT {
             on_their_way.next().await.transpose()?;

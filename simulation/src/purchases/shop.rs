@@ -119,7 +119,15 @@ impl Market {
                 }
                 Effect::Confirmed { ticket, .. } => self.check_confirmed(ticket - 1),
                 Effect::Fenced { newer } => self.fail(format!("the newest shop is fenced by {newer}")),
-                Effect::Admitted { .. } | Effect::Undelivered { .. } | Effect::Refused { .. } => {}
+                Effect::Admitted { .. }
+                | Effect::Undelivered { .. }
+                | Effect::Refused { .. }
+                | Effect::Permit { .. }
+                | Effect::Queue { .. }
+                | Effect::StoreUnknown { .. }
+                | Effect::Unavailable { .. }
+                | Effect::QueueEnded(_)
+                | Effect::Closed => {}
             }
         }
         for (customer, batch) in batches {

@@ -1,10 +1,13 @@
 //! A region as a producer uses it, with the entity's second message type forgotten.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use greylag_core::DeadLetterReason;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use greylag_core::{DeadLetterReason, UniqueAddress};
 use greylag_sharding::ids::{EntityId, ShardId};
-use greylag_sharding::{DirectRef, Event, Region, RegionEvent, RegionEvents};
+use greylag_sharding::{DirectRef, Event, Region, RegionEvent, SendError};
 
 use crate::ids::ControllerRef;
 use crate::message::{ProducerStopped, SequencedBatch};
@@ -15,14 +18,28 @@ use crate::with_delivery::{ProtocolMessage, WithDelivery};
 pub(super) trait Downstream<T>: Send + Sync {
     /// The shard of an entity, or why there can be none.
     fn shard_of(&self, entity: &str) -> Result<Arc<str>, DeadLetterReason>;
-    /// Sends frames towards an entity; the protocol repeats those that are not taken.
-    fn send(&self, entity: Arc<str>, batch: SequencedBatch<Payload<T>>);
+    /// Sends frames towards an entity.
+    ///
+    /// # Errors
+    /// [`NotTaken`]: the frames were dropped.
+    fn send(&self, entity: Arc<str>, batch: SequencedBatch<Payload<T>>) -> Result<(), NotTaken>;
     /// Tells one consumer controller that its link has ended.
     fn stopped(&self, to: &ControllerRef, message: ProducerStopped);
-    /// Whether messages for the shard leave now.
-    fn is_routed(&self, shard: &str) -> bool;
+    /// The node to which messages for the shard leave now; `None` if they wait for a route.
+    fn home_of(&self, shard: &str) -> Option<UniqueAddress>;
     /// What the region learns from now on.
-    fn subscribe(&self) -> RegionEvents;
+    fn news(&self) -> BoxStream<'static, RouteNews>;
+}
+
+/// Why frames were not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotTaken {
+    /// The lane or an inbox is full; there is room again soon.
+    NoRoom,
+    /// The region's buffer has no room for messages without a route.
+    NotBuffered,
+    /// Another reason; the frames come again by the pace of the protocol.
+    Otherwise,
 }
 
 impl<T: Send + Sync + 'static, Q: Send + 'static> Downstream<T> for Region<WithDelivery<T, Q>> {
@@ -32,11 +49,16 @@ impl<T: Send + Sync + 'static, Q: Send + 'static> Downstream<T> for Region<WithD
         Ok(shard.shared().clone())
     }
 
-    fn send(&self, entity: Arc<str>, batch: SequencedBatch<Payload<T>>) {
+    fn send(&self, entity: Arc<str>, batch: SequencedBatch<Payload<T>>) -> Result<(), NotTaken> {
         let batch = WithDelivery::protocol(ProtocolMessage::Batch(batch));
-        if let Err(error) = self.entity_ref(entity).tell(batch) {
-            tracing::debug!(%error, "frames were not taken; they come again");
-        }
+        self.entity_ref(entity).tell(batch).map_err(|error| match error {
+            SendError::QueueFull | SendError::ShardInboxFull => NotTaken::NoRoom,
+            SendError::BufferFull => NotTaken::NotBuffered,
+            error => {
+                tracing::debug!(%error, "frames were not taken; they come again");
+                NotTaken::Otherwise
+            }
+        })
     }
 
     fn stopped(&self, to: &ControllerRef, message: ProducerStopped) {
@@ -45,33 +67,100 @@ impl<T: Send + Sync + 'static, Q: Send + 'static> Downstream<T> for Region<WithD
         self.tell_direct(&to, WithDelivery::protocol(ProtocolMessage::Stopped(message))).ok();
     }
 
-    fn is_routed(&self, shard: &str) -> bool {
-        ShardId::new(shard).is_ok_and(|shard| Region::is_routed(self, &shard))
+    fn home_of(&self, shard: &str) -> Option<UniqueAddress> {
+        self.shard_home(&ShardId::new(shard).ok()?)
     }
 
-    fn subscribe(&self) -> RegionEvents {
-        Region::subscribe(self)
+    fn news(&self) -> BoxStream<'static, RouteNews> {
+        let events = futures::stream::unfold(self.subscribe(), async |mut events| {
+            let event = events.next().await?;
+            Some((event, events))
+        });
+        events.filter_map(|event| std::future::ready(news(event))).boxed()
     }
 }
 
 /// What a region's event means for links.
-pub(super) enum RouteNews {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RouteNews {
     /// The entities of this shard have a new home.
     Moved(Arc<str>),
     /// Messages for this shard leave now, or no longer.
     Routed(Arc<str>, bool),
     /// Any shard without a route may have lost its home.
     LookAtUnrouted,
+    /// The region dropped messages that waited for a route: of this shard, or of any.
+    NotBuffered(Option<Arc<str>>),
     /// Events were lost; every route is to be looked at anew.
     LookAtAll,
 }
 
-pub(super) fn news(event: Event) -> Option<RouteNews> {
+fn news(event: Event) -> Option<RouteNews> {
     match event {
         Event::Region(RegionEvent::ShardMoved { shard, .. }) => Some(RouteNews::Moved(shard.shared().clone())),
         Event::Region(RegionEvent::ShardRegionDown { .. }) => Some(RouteNews::LookAtUnrouted),
+        Event::Region(RegionEvent::NoHost { .. } | RegionEvent::HostFound) => Some(RouteNews::NotBuffered(None)),
         Event::RouteChanged { shard, routed } => Some(RouteNews::Routed(shard.shared().clone(), routed)),
+        Event::DeadLetter { reason: DeadLetterReason::NoHost | DeadLetterReason::BufferFull, shard, .. } => {
+            Some(RouteNews::NotBuffered(Some(shard?.shared().clone())))
+        }
         Event::Lagged { .. } => Some(RouteNews::LookAtAll),
         _ => None,
+    }
+}
+
+/// The homes of the shards that a producer sends to, as far as it knows, so that it notices what changed when it missed
+/// events.
+#[derive(Debug, Default)]
+pub(super) struct Homes(BTreeMap<Arc<str>, Option<UniqueAddress>>);
+
+impl Homes {
+    /// A message goes to this shard. Whether the shard was not known, and has no route.
+    pub(super) fn meet(&mut self, shard: &Arc<str>, home: impl FnOnce() -> Option<UniqueAddress>) -> bool {
+        if self.0.contains_key(shard) {
+            return false;
+        }
+        let home = home();
+        let is_unrouted = home.is_none();
+        self.0.insert(shard.clone(), home);
+        is_unrouted
+    }
+
+    /// Notes the home of a shard that is known. Whether it is another one than before; a shard that has lost its home
+    /// moves when it gets a new one.
+    pub(super) fn note(&mut self, shard: &str, home: Option<UniqueAddress>) -> bool {
+        let Some(known) = self.0.get_mut(shard) else { return false };
+        let Some(home) = home else { return false };
+        known.replace(home.clone()).is_some_and(|former| former != home)
+    }
+
+    /// The shards that are known. Those without links are forgotten.
+    pub(super) fn retain<'a>(&mut self, with_links: impl Iterator<Item = &'a Arc<str>>) -> Vec<Arc<str>> {
+        let with_links: std::collections::BTreeSet<&Arc<str>> = with_links.collect();
+        self.0.retain(|shard, _| with_links.contains(shard));
+        self.0.keys().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_has_moved_when_its_home_is_another_one() {
+        let (a, b): (UniqueAddress, UniqueAddress) = ("a:1#1".parse().unwrap(), "b:1#1".parse().unwrap());
+        let (s, t): (Arc<str>, Arc<str>) = ("s".into(), "t".into());
+        let mut homes = Homes::default();
+        assert!(homes.meet(&s, || None), "it has no route");
+        assert!(!homes.meet(&s, || None), "which is known");
+        assert!(!homes.meet(&t, || Some(a.clone())));
+        assert!(!homes.note("s", Some(a.clone())), "its first home");
+        assert!(!homes.note("s", Some(a.clone())));
+        assert!(!homes.note("s", None));
+        assert!(!homes.note("s", Some(a)), "it came back to where it was");
+        assert!(homes.note("s", Some(b.clone())));
+        assert!(!homes.note("unknown", Some(b)));
+        assert_eq!(homes.retain(std::iter::once(&s)), vec![s]);
+        assert!(homes.meet(&t, || None));
     }
 }

@@ -356,13 +356,6 @@ fn replies<T>() -> (Replies<T>, Sent) {
 
 impl<T> From<SentError> for SendError<T> {
     fn from(error: SentError) -> Self {
-        match error {
-            SentError::Superseded => Self::Superseded(None),
-            SentError::Closed => Self::Closed(None),
-            SentError::Unavailable => Self::Unavailable(None),
-            SentError::StoreUnknown { seq_nr } => Self::StoreUnknown { seq_nr },
-            SentError::Fenced { newer } => Self::Fenced { newer, message: None },
-            SentError::Unconfirmed(seq_nr) => Self::Unconfirmed(seq_nr),
-        }
+        Self::of(error, None)
     }
 }

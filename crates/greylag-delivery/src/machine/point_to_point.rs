@@ -304,7 +304,7 @@ impl<P: Clone> PointToPoint<P> {
                     let (total, frames, ack) = (sent.seq_nr, sent.message, sent.ack);
                     self.tell(now, producer_link::Input::Accept { total, frames, ack }, out);
                 }
-                storing::Effect::Unknown { ticket, seq_nr } => {
+                storing::Effect::Unknown { ticket, seq_nr, .. } => {
                     self.in_store.remove(ticket);
                     out.push(Effect::Unknown { ticket, total: seq_nr });
                 }

@@ -13,11 +13,14 @@
 //!
 //! Source: delivery §1.2, P1 to P12, P14.
 
+mod repeats;
+
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
 use crate::message::{Frame, Upstream};
+use repeats::Repeats;
 
 /// What is at the other end of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +84,18 @@ pub enum Input<P> {
     /// The queue of the producer was opened anew, under this epoch: the link speaks under this epoch, and starts over
     /// with the consumer that it has (P10). Its numbers go on.
     NewEpoch(Epoch),
+    /// The controller holds the link: it transmits nothing and has no deadline, until it is let go. It then shows its
+    /// head. Source: delivery S8.
+    Hold(bool),
+    /// The lane or an inbox had no room for these frames: they are transmitted again soon.
+    Refused {
+        /// The first of them.
+        from: u64,
+        /// The last of them.
+        to: u64,
+    },
+    /// No copy of the head lies in the region's buffer: it was not taken, or was dropped there. Source: delivery S7.
+    NotBuffered,
     /// A deadline may have passed.
     Tick,
 }
@@ -130,17 +145,9 @@ pub struct ProducerLink<P> {
     former: Option<ControllerRef>,
     /// The consumer controller that spoke last, attached or not.
     speaker: Option<ControllerRef>,
-    /// Anything was heard since the last start-over.
-    answered: bool,
-    /// Repeats by P8 and P9 since the present consumer was last heard.
-    unanswered: u32,
-    routed: bool,
+    repeats: Repeats,
     fenced: bool,
     highest_transmitted: u64,
-    /// When the head was last transmitted.
-    head_sent_at: Instant,
-    /// When anything was last transmitted, or heard from the present consumer.
-    active_at: Instant,
     demand: u64,
     violations: u64,
 }
@@ -148,6 +155,7 @@ pub struct ProducerLink<P> {
 impl<P: Clone> ProducerLink<P> {
     /// A link that may transmit one frame unasked, which is what wakes a sharded consumer (P1).
     pub fn new(settings: ProducerLinkSettings, now: Instant) -> Self {
+        let ProducerLinkSettings { resend_first_interval, resend_first_unconfirmed_idle_timeout, .. } = settings;
         Self {
             settings,
             frames: VecDeque::new(),
@@ -162,13 +170,9 @@ impl<P: Clone> ProducerLink<P> {
             consumer: None,
             former: None,
             speaker: None,
-            answered: false,
-            unanswered: 0,
-            routed: true,
+            repeats: Repeats::new(resend_first_interval, resend_first_unconfirmed_idle_timeout, now),
             fenced: false,
             highest_transmitted: 0,
-            head_sent_at: now,
-            active_at: now,
             demand: 1,
             violations: 0,
         }
@@ -184,9 +188,15 @@ impl<P: Clone> ProducerLink<P> {
             Input::Received { from, epoch, message } => self.on_received(now, from, epoch, message, out),
             Input::Reassociate => {
                 self.former = self.consumer.take().or(self.former.take());
-                self.reassociate(now, out);
+                // A copy of the first frame that waits for a route will reach whoever is there then.
+                if !(self.repeats.waits_in_buffer() && self.base == self.first_seq) {
+                    self.reassociate(now, out);
+                }
             }
-            Input::RouteChanged(routed) => self.routed = routed,
+            Input::RouteChanged(routed) => self.repeats.route_changed(now, routed),
+            Input::Hold(held) => self.hold(now, held, out),
+            Input::Refused { from, to } => self.on_refused(now, from, to),
+            Input::NotBuffered => self.repeats.not_buffered(),
             Input::NewEpoch(epoch) => {
                 self.settings.epoch = epoch;
                 self.reassociate(now, out);
@@ -199,24 +209,18 @@ impl<P: Clone> ProducerLink<P> {
 
     /// When a tick next has work to do.
     ///
-    /// A link with unconfirmed frames always has a deadline, also while its consumer has no route.
+    /// A link with unconfirmed frames has a deadline, unless its controller holds it, or a copy of its head waits in the
+    /// region's buffer for a route.
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.frames.is_empty() || self.fenced || !self.is_attached() {
             return None;
         }
-        let idle = self.settings.resend_first_unconfirmed_idle_timeout;
-        if self.base == self.first_seq {
-            // P8. Without a route a copy waits in the region's buffer already; S7 then slows down.
-            let unheard = !self.answered && self.routed;
-            Some(self.head_sent_at + if unheard { self.settings.resend_first_interval } else { idle })
-        } else {
-            Some(self.active_at + idle)
-        }
+        self.repeats.deadline(self.base == self.first_seq)
     }
 
     /// How many frames may be accepted now and leave at once (P11).
     pub fn demand(&self) -> u64 {
-        if self.cursor < self.next_seq || self.fenced || !self.is_attached() {
+        if self.cursor < self.next_seq || self.fenced || !self.is_attached() || self.repeats.is_held() {
             return 0;
         }
         self.granted.saturating_add(1).saturating_sub(self.next_seq)
@@ -239,7 +243,7 @@ impl<P: Clone> ProducerLink<P> {
 
     /// Repeats in a row that the present consumer left unanswered.
     pub fn unanswered(&self) -> u32 {
-        self.unanswered
+        self.repeats.unanswered()
     }
 
     /// Confirmations of frames that were never sent.
@@ -277,7 +281,7 @@ impl<P: Clone> ProducerLink<P> {
 
     /// P3: the one gate that every transmission but P8 and P9 passes.
     fn pump(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
-        if !self.is_attached() {
+        if !self.is_attached() || !self.repeats.is_free() {
             return;
         }
         while self.cursor < self.next_seq && self.cursor <= self.granted {
@@ -291,6 +295,9 @@ impl<P: Clone> ProducerLink<P> {
     }
 
     fn transmit(&mut self, now: Instant, seq_nr: u64, out: &mut Vec<Effect<P>>) {
+        if !self.repeats.is_free() {
+            return;
+        }
         let Some(frame) = seq_nr.checked_sub(self.base).and_then(|index| self.frames.get(index as usize)) else {
             return;
         };
@@ -298,10 +305,26 @@ impl<P: Clone> ProducerLink<P> {
         let lowest = if self.support_resend { self.base } else { 0 };
         out.push(Effect::Transmit { frame: frame.clone(), first: seq_nr == self.first_seq, lowest, again });
         self.highest_transmitted = self.highest_transmitted.max(seq_nr);
-        self.active_at = now;
-        if seq_nr == self.base {
-            self.head_sent_at = now;
+        self.repeats.transmitted(now, seq_nr == self.base);
+    }
+
+    fn hold(&mut self, now: Instant, held: bool, out: &mut Vec<Effect<P>>) {
+        let was_held = self.repeats.is_held();
+        self.repeats.hold(held);
+        if was_held && !held {
+            if self.cursor > self.base {
+                self.transmit(now, self.base, out);
+            }
+            self.pump(now, out);
         }
+    }
+
+    /// Frames that were transmitted last go back behind the gate. Others are repeats, which come again by themselves.
+    fn on_refused(&mut self, now: Instant, from: u64, to: u64) {
+        if to.checked_add(1) == Some(self.cursor) && self.support_resend {
+            self.cursor = self.base.max(self.cursor.min(from));
+        }
+        self.repeats.refused(now);
     }
 
     fn on_received(
@@ -362,13 +385,7 @@ impl<P: Clone> ProducerLink<P> {
             Some(consumer) => consumer == from,
             None => !is_former,
         };
-        if is_present || !is_former {
-            self.answered = true;
-        }
-        if is_present {
-            self.unanswered = 0;
-            self.active_at = now;
-        }
+        self.repeats.heard(now, is_present, is_present || !is_former);
     }
 
     /// P5a: a consumer that is not the registered one, perhaps one that a late registration displaced.
@@ -386,7 +403,7 @@ impl<P: Clone> ProducerLink<P> {
             self.grant(confirmed, 0);
             self.pump(now, out);
         }
-        if self.unanswered >= 2 {
+        if self.repeats.unanswered() >= 2 {
             self.consumer = Some(from);
             self.reassociate(now, out);
         }
@@ -490,8 +507,7 @@ impl<P: Clone> ProducerLink<P> {
         self.first_seq = head;
         self.granted = head;
         self.cursor = head;
-        self.answered = false;
-        self.unanswered = 0;
+        self.repeats.started_over();
         // Whether the consumer now there asks for lost frames is not known before it speaks. Until then
         // the first frame is kept to be repeated: nothing else would ever tell it of this link.
         self.support_resend = true;
@@ -499,8 +515,11 @@ impl<P: Clone> ProducerLink<P> {
     }
 
     fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
+        if self.repeats.end_of_pause(now) {
+            self.pump(now, out);
+        }
         if self.next_deadline().is_some_and(|deadline| deadline <= now) {
-            self.unanswered = self.unanswered.saturating_add(1);
+            self.repeats.repeated();
             self.transmit(now, self.base, out);
         }
     }

@@ -6,31 +6,47 @@
 //! the entity's buffer until then.
 //!
 //! ```text
-//! Admit ─▶ total ─▶ [waiters of the entity] ─▶ room? ─▶ [buffer of the entity] ─▶ demand? ─▶ link ─▶ Transmit
+//! Admit ─▶ [waiters of the entity] ─▶ room? ─▶ [store] ─▶ [buffer of the entity] ─▶ demand? ─▶ link ─▶ Transmit
 //! ```
 //!
-//! Totals are given in the order in which senders ask, not in which they find room: a stuck entity
-//! must not renumber the others, or a producer that runs again over the same input would give the
-//! same message another number and have it applied twice.
+//! A durable producer numbers messages when it stores them, and transmits nothing before. Where nothing is stored, totals
+//! are given in the order in which senders ask, not in which they find room: a stuck entity must not renumber the
+//! others, or a producer that runs again over the same input would give the same message another number and have it
+//! applied twice.
 //!
 //! No input looks at more than the entity it concerns, but for those about a shard.
-//! Source: delivery §3.1, S1 to S7, S10.
+//! Source: delivery §3.1, S1 to S8, S10.
 
+mod accepting;
 mod admission;
-mod contiguous;
+mod demand;
+mod linking;
+mod links;
+mod out_state;
+mod recovering;
+mod recovery;
+mod stats;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 
-use crate::ids::{ControllerRef, Epoch, ProducerIdentity, SeqNr};
-use crate::machine::deadlines::{Armed, Deadlines};
-use crate::machine::producer_link::{self, Frames, LinkMode, ProducerLink, ProducerLinkSettings};
+use crate::ids::{ControllerRef, Epoch, ProducerId, ProducerIdentity, SeqNr, StreamId};
+use crate::machine::contiguous::Contiguous;
+use crate::machine::producer_link::{self, Frames};
+use crate::machine::storing::{self, Storing, StoringSettings, StoringState};
 use crate::message::{BatchHeader, ProducerStopped, SequencedMessage, UpstreamMessage};
-use admission::{Admission, Waiter};
-use contiguous::Contiguous;
+use crate::queue::TimestampMillis;
+use admission::{Admission, Limits};
+use links::Links;
+use out_state::Waiter;
+use recovery::Recovery;
+use stats::Tally;
+
+pub use demand::DemandSets;
+pub use stats::ProducerStats;
 
 /// What the controller needs to know when it is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,12 +67,27 @@ pub struct ShardingProducerSettings {
     pub max_in_flight_bytes_per_entity: usize,
     /// An entity's state is dropped after so long without use.
     pub cleanup_unused_after: Duration,
+    /// Links of recovered messages whose first frame is unanswered at the same time.
+    pub recovery_parallelism: usize,
+}
+
+/// A message on its way through the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parcel<P> {
+    /// The shard of its entity.
+    pub shard: Arc<str>,
+    /// Its size.
+    pub bytes: usize,
+    /// The message.
+    pub frames: Frames<P>,
 }
 
 /// An input to the producer controller of one entity type: messages to send, answers of consumer controllers, moves of
 /// shards, and that time passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input<P> {
+    /// The controller begins: a durable one loads its queue.
+    Start,
     /// A sender wants to send a message.
     Admit {
         /// The sender's number; every later one is larger.
@@ -79,6 +110,30 @@ pub enum Input<P> {
         /// The entity it wanted to send to.
         entity: Arc<str>,
     },
+    /// A sender wants room that is set aside for one message.
+    RequestPermit {
+        /// The permit's number, of one sequence with tickets.
+        permit: u64,
+    },
+    /// The sender with this ticket, which asks next, uses a permit.
+    UsePermit {
+        /// The permit.
+        permit: u64,
+        /// The sender's number.
+        ticket: u64,
+    },
+    /// A permit is not wanted any more.
+    ReleasePermit {
+        /// The permit.
+        permit: u64,
+    },
+    /// The queue answered.
+    Queue {
+        /// The call of [`Effect::Queue`].
+        call: u64,
+        /// The answer.
+        answer: storing::Answer<Parcel<P>>,
+    },
     /// A consumer controller spoke.
     Received(UpstreamMessage),
     /// The entities of a shard have lost their home, or have a new one (S7).
@@ -90,7 +145,23 @@ pub enum Input<P> {
         /// Whether its messages leave now, or wait in the region.
         routed: bool,
     },
-    /// No more is sent; links end.
+    /// The region keeps no copies for the entities of a shard: it dropped them, or had no room (S7).
+    NotBuffered(Arc<str>),
+    /// The region did not take a copy of a link's frames into its buffer; the next one is due a timeout later (S7).
+    NotKept {
+        /// The link.
+        instance: u64,
+    },
+    /// Frames of a link found no room on their lane, or in an inbox; they are transmitted again soon.
+    Refused {
+        /// The link.
+        instance: u64,
+        /// The first frame.
+        from: u64,
+        /// The last frame.
+        to: u64,
+    },
+    /// No more is sent; links end, and confirmations are stored.
     Close,
     /// A deadline may have passed.
     Tick,
@@ -115,9 +186,21 @@ pub enum Effect<P> {
         /// The frame.
         message: SequencedMessage<P>,
     },
+    /// A permit is granted.
+    Permit {
+        /// Which.
+        permit: u64,
+    },
+    /// Call the queue.
+    Queue {
+        /// Names the call in its answer.
+        id: u64,
+        /// What to do.
+        call: storing::Call<Parcel<P>>,
+    },
     /// A message was confirmed by its entity.
     Confirmed {
-        /// Its sender.
+        /// Its sender; 0 if it was found in the queue.
         ticket: u64,
         /// Its number.
         total: SeqNr,
@@ -131,12 +214,26 @@ pub enum Effect<P> {
     },
     /// The controller closed with this message unconfirmed.
     Undelivered {
-        /// Its sender.
+        /// Its sender; 0 if it was found in the queue.
         ticket: u64,
         /// Its entity.
         entity: Arc<str>,
         /// Its number.
         total: SeqNr,
+    },
+    /// It cannot be known whether a sender's message is stored; it is delivered if it is.
+    StoreUnknown {
+        /// The sender.
+        ticket: u64,
+        /// The number that it has if it is stored.
+        total: SeqNr,
+    },
+    /// The queue cannot store a sender's message, and has not: it was not accepted.
+    Unavailable {
+        /// The sender.
+        ticket: u64,
+        /// Its message.
+        frames: Frames<P>,
     },
     /// The controller is closed or fenced: this sender's message was not accepted.
     Refused {
@@ -150,91 +247,20 @@ pub enum Effect<P> {
         /// Its epoch.
         newer: Epoch,
     },
-}
-
-/// What the controller has seen so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ProducerStats {
-    /// Messages accepted.
-    pub sent: u64,
-    /// Frames transmitted again.
-    pub resent: u64,
-    /// Messages confirmed.
-    pub confirmed: u64,
-    /// Messages accepted and not confirmed.
-    pub unconfirmed: u64,
-    /// Messages that wait for their entity's demand.
-    pub buffered: u64,
-    /// Senders that wait for room.
-    pub waiting: u64,
-    /// Entities with a link.
-    pub entities: u64,
-    /// Longest time with something unconfirmed in which no consumer said anything.
-    pub longest_silence: Duration,
-    /// Longest time from acceptance to confirmation of one message.
-    pub slowest_confirmation: Duration,
-    /// Confirmations of frames that were never sent, and messages to links that have ended.
-    pub ignored: u64,
-}
-
-/// A message that is accepted.
-#[derive(Debug, Clone)]
-struct Accepted {
-    total: SeqNr,
-    ticket: u64,
-    bytes: usize,
-    accepted_at: Instant,
-}
-
-/// One entity's state (S1).
-#[derive(Debug, Clone)]
-struct OutState<P> {
-    entity: Arc<str>,
-    shard: Arc<str>,
-    controller: ControllerRef,
-    link: ProducerLink<P>,
-    /// Accepted, and waiting for demand.
-    buffered: VecDeque<(SeqNr, Frames<P>, bool)>,
-    /// Accepted and not confirmed, buffered ones too; in the order of totals.
-    unconfirmed: VecDeque<Accepted>,
-    waiters: VecDeque<Waiter<P>>,
-    bytes: usize,
-    used_at: Instant,
-    armed: Armed,
-    /// What the demand sets say of this entity: the count of `without`, or `None` for with demand.
-    shown: Option<usize>,
-}
-
-impl<P: Clone> OutState<P> {
-    fn has_demand(&self) -> bool {
-        self.buffered.is_empty() && self.link.demand() > 0
-    }
-
-    fn is_unused(&self) -> bool {
-        self.unconfirmed.is_empty() && self.waiters.is_empty()
-    }
-}
-
-/// The entities of one shard.
-#[derive(Debug, Clone, Default)]
-struct ShardLinks {
-    instances: BTreeSet<u64>,
-    unrouted: bool,
+    /// Nothing can be stored any more. Nothing is sent any more either.
+    QueueEnded(storing::End),
+    /// The controller has ended.
+    Closed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
+    /// The queue is not loaded yet; senders wait.
+    Loading,
     Running,
+    /// Links have ended; the store is told the rest.
+    Closing,
     Closed,
-}
-
-/// Which entities could take a message at once. Source: delivery S4.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DemandSets {
-    /// Entities with demand.
-    pub entities_with_demand: BTreeSet<Arc<str>>,
-    /// Every other entity with a link, with the number of messages that wait for it.
-    pub buffered_for_entities_without_demand: BTreeMap<Arc<str>, usize>,
 }
 
 /// The machine. See the module's documentation.
@@ -242,21 +268,21 @@ pub struct DemandSets {
 pub struct ShardingProducer<P> {
     settings: ShardingProducerSettings,
     identity: ProducerIdentity,
-    node: UniqueAddress,
-    path: Arc<str>,
-    next_instance: u64,
-    next_total: u64,
     life: Life,
-    by_entity: BTreeMap<Arc<str>, u64>,
-    links: BTreeMap<u64, Box<OutState<P>>>,
-    shards: BTreeMap<Arc<str>, ShardLinks>,
+    /// An instant, and what the wall clock said then.
+    clock: Option<(Instant, TimestampMillis)>,
+    /// Senders that came before the queue was loaded.
+    early: VecDeque<(Arc<str>, Arc<str>, Waiter<P>)>,
+    links: Links<P>,
     admission: Admission,
+    storing: Storing<Parcel<P>>,
+    recovery: Recovery,
     demand: DemandSets,
-    deadlines: Deadlines<u64>,
     contiguous: Contiguous,
-    silent_since: Option<Instant>,
-    stats: ProducerStats,
+    highest_confirmed: SeqNr,
+    tally: Tally,
     scratch: Vec<producer_link::Effect<P>>,
+    stored: Vec<storing::Effect<Parcel<P>>>,
 }
 
 impl<P: Clone> ShardingProducer<P> {
@@ -268,67 +294,140 @@ impl<P: Clone> ShardingProducer<P> {
         node: UniqueAddress,
         path: Arc<str>,
     ) -> Self {
+        let limits = Limits {
+            buffer_size: settings.buffer_size,
+            buffer_size_per_entity: settings.buffer_size_per_entity,
+            max_in_flight_messages: settings.max_in_flight_messages,
+            max_in_flight_bytes: settings.max_in_flight_bytes,
+            max_in_flight_bytes_per_entity: settings.max_in_flight_bytes_per_entity,
+        };
+        let patience = settings.resend_first_unconfirmed_idle_timeout;
         Self {
-            settings,
             identity,
-            node,
-            path,
-            next_instance: 1,
-            next_total: 1,
             life: Life::Running,
-            by_entity: BTreeMap::new(),
-            links: BTreeMap::new(),
-            shards: BTreeMap::new(),
-            admission: Admission::default(),
+            clock: None,
+            early: VecDeque::new(),
+            links: Links::new(node, path),
+            admission: Admission::new(limits),
+            storing: Storing::in_memory(),
+            recovery: Recovery::new(settings.recovery_parallelism, patience),
             demand: DemandSets::default(),
-            deadlines: Deadlines::new(),
             contiguous: Contiguous::default(),
-            silent_since: None,
-            stats: ProducerStats::default(),
+            highest_confirmed: SeqNr::NONE,
+            tally: Tally::default(),
             scratch: Vec::new(),
+            stored: Vec::new(),
+            settings,
         }
+    }
+
+    /// A controller that stores its messages, and takes stream and epoch from its queue. At `clock.0` the wall clock says
+    /// `clock.1`.
+    pub fn durable(
+        settings: ShardingProducerSettings,
+        storing: StoringSettings,
+        producer_id: ProducerId,
+        node: UniqueAddress,
+        path: Arc<str>,
+        clock: (Instant, TimestampMillis),
+    ) -> Self {
+        let identity = ProducerIdentity { producer_id, stream_id: StreamId(0), epoch: Epoch(0) };
+        let storing = Storing::durable(storing);
+        Self { life: Life::Loading, storing, clock: Some(clock), ..Self::new(settings, identity, node, path) }
     }
 
     /// Takes one input.
     pub fn handle(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>) {
-        if self.life == Life::Closed {
-            if let Input::Admit { ticket, frames, .. } = input {
-                out.push(Effect::Refused { ticket, frames });
-            }
-            return;
+        if matches!(self.life, Life::Closing | Life::Closed) {
+            return self.handle_closed(now, input, out);
         }
         match input {
+            Input::Start => self.tell_store(now, storing::Input::Start, out),
             Input::Admit { ticket, entity, shard, frames, bytes, ack } => {
-                let total = SeqNr(self.next_total);
-                self.next_total += 1;
-                let waiter = Waiter { ticket, total, frames, bytes, ack };
-                self.on_admit(now, entity, shard, waiter);
+                let reserved = self.storing.reserve();
+                let waiter = Waiter { ticket, reserved, frames, bytes, ack };
+                if self.life == Life::Loading {
+                    self.tally.stats.waiting += 1;
+                    self.early.push_back((entity, shard, waiter));
+                } else {
+                    self.on_admit(now, entity, shard, waiter);
+                }
             }
             Input::Withdraw { ticket, entity } => self.on_withdraw(now, ticket, &entity),
+            Input::RequestPermit { permit } => self.admission.want(permit),
+            Input::UsePermit { permit, ticket } => self.admission.use_permit(permit, ticket),
+            Input::ReleasePermit { permit } => self.admission.release(permit),
+            Input::Queue { call, answer } => self.tell_store(now, storing::Input::Answered { call, answer }, out),
             Input::Received(message) => self.on_received(now, message, out),
             Input::ShardMoved(shard) => self.tell_shard(now, &shard, &producer_link::Input::Reassociate, out),
-            Input::RouteChanged { shard, routed } => self.on_route_changed(now, &shard, routed, out),
-            Input::Close => self.close(out),
-            Input::Tick => self.on_tick(now, out),
+            Input::RouteChanged { shard, routed } => {
+                if self.links.route_changed(&shard, routed) {
+                    self.tell_shard(now, &shard, &producer_link::Input::RouteChanged(routed), out);
+                }
+            }
+            Input::NotBuffered(shard) => self.tell_shard(now, &shard, &producer_link::Input::NotBuffered, out),
+            Input::NotKept { instance } => self.tell(now, instance, producer_link::Input::NotBuffered, out),
+            Input::Refused { instance, from, to } => {
+                self.tell(now, instance, producer_link::Input::Refused { from, to }, out);
+            }
+            Input::Close => self.end(now, storing::Input::Close, out),
+            Input::Tick => {
+                self.tell_store(now, storing::Input::Tick, out);
+                self.take_turns(now, out);
+                self.on_tick(now, out);
+            }
         }
+        self.take_turns(now, out);
         self.admit_waiting(now, out);
         self.check_invariants();
     }
 
+    /// What still matters when links have ended.
+    fn handle_closed(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>) {
+        match input {
+            Input::Admit { ticket, frames, .. } => out.push(Effect::Refused { ticket, frames }),
+            Input::Queue { call, answer } => self.tell_store(now, storing::Input::Answered { call, answer }, out),
+            Input::Tick => self.tell_store(now, storing::Input::Tick, out),
+            _ => {}
+        }
+    }
+
+    /// Ends links, and tells the store how: to close, or that a newer incarnation is active.
+    fn end(&mut self, now: Instant, how: storing::Input<Parcel<P>>, out: &mut Vec<Effect<P>>) {
+        if matches!(self.life, Life::Closing | Life::Closed) {
+            return;
+        }
+        self.life = Life::Closing;
+        let early = std::mem::take(&mut self.early).into_iter();
+        out.extend(early.map(|(_, _, Waiter { ticket, frames, .. })| Effect::Refused { ticket, frames }));
+        self.end_links(out);
+        self.tell_store(now, how, out);
+        if self.life == Life::Closing && self.storing.state() == StoringState::Ended {
+            self.life = Life::Closed;
+            out.push(Effect::Closed);
+        }
+    }
+
     /// When a tick next has work to do; may be early.
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.life == Life::Closed { None } else { self.deadlines.next() }
+        let of_links = match self.life {
+            Life::Closed => return None,
+            Life::Closing => None,
+            Life::Loading | Life::Running => {
+                [self.links.next_deadline(), self.recovery.next_deadline()].into_iter().flatten().min()
+            }
+        };
+        [of_links, self.storing.next_deadline()].into_iter().flatten().min()
     }
 
     /// Counters as of `now`; a silence that still lasts is counted.
     pub fn stats(&self, now: Instant) -> ProducerStats {
-        let silence = self.silent_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        let (storing, slots) = (self.storing.pending(), self.admission.slots());
         ProducerStats {
-            longest_silence: self.stats.longest_silence.max(silence),
-            unconfirmed: self.stats.sent - self.stats.confirmed,
-            buffered: self.admission.buffered as u64,
+            storing: storing as u64,
+            buffered: slots.saturating_sub(storing) as u64,
             entities: self.links.len() as u64,
-            ..self.stats
+            ..self.tally.read(now)
         }
     }
 
@@ -337,9 +436,24 @@ impl<P: Clone> ShardingProducer<P> {
         SeqNr(self.contiguous.last())
     }
 
-    /// The number that the next message gets.
+    /// The highest confirmed total; lower ones may be unconfirmed.
+    pub fn highest_confirmed(&self) -> SeqNr {
+        self.highest_confirmed
+    }
+
+    /// The number that the next message gets; of a durable producer, once its queue is loaded.
     pub fn current_seq_nr(&self) -> SeqNr {
-        SeqNr(self.next_total)
+        self.storing.current_seq_nr()
+    }
+
+    /// Whether messages of the queue are not confirmed, or not known yet.
+    pub fn owes_recovered(&self) -> bool {
+        self.life == Life::Loading || self.admission.owes_recovered()
+    }
+
+    /// How its store fares.
+    pub fn storing_state(&self) -> StoringState {
+        self.storing.state()
     }
 
     /// Which entities could take a message at once; kept up to date message by message.
@@ -349,223 +463,12 @@ impl<P: Clone> ShardingProducer<P> {
 
     /// Shards that have links at present.
     pub fn shards(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.shards.keys()
+        self.links.shards()
     }
 
-    /// A link for an entity that has none (S1).
-    fn open(&mut self, now: Instant, entity: Arc<str>, shard: Arc<str>) -> u64 {
-        let instance = self.next_instance;
-        self.next_instance += 1;
-        let mut link = ProducerLink::new(
-            ProducerLinkSettings {
-                mode: LinkMode::Sharding,
-                stream_id: self.identity.stream_id,
-                epoch: self.identity.epoch,
-                resend_first_interval: self.settings.resend_first_interval,
-                resend_first_unconfirmed_idle_timeout: self.settings.resend_first_unconfirmed_idle_timeout,
-            },
-            now,
-        );
-        let links = self.shards.entry(shard.clone()).or_default();
-        links.instances.insert(instance);
-        if links.unrouted {
-            link.handle(now, producer_link::Input::RouteChanged(false), &mut self.scratch);
-        }
-        let controller = ControllerRef { node: self.node.clone(), path: self.path.clone(), instance };
-        self.by_entity.insert(entity.clone(), instance);
-        self.demand.entities_with_demand.insert(entity.clone());
-        let state = OutState {
-            entity,
-            shard,
-            controller,
-            link,
-            buffered: VecDeque::new(),
-            unconfirmed: VecDeque::new(),
-            waiters: VecDeque::new(),
-            bytes: 0,
-            used_at: now,
-            armed: Armed::default(),
-            shown: None,
-        };
-        self.links.insert(instance, Box::new(state));
-        instance
-    }
-
-    fn on_received(&mut self, now: Instant, message: UpstreamMessage, out: &mut Vec<Effect<P>>) {
-        let UpstreamMessage { from, to, epoch, message } = message;
-        if let Some(since) = self.silent_since.replace(now) {
-            self.stats.longest_silence = self.stats.longest_silence.max(now.saturating_duration_since(since));
-        }
-        let known = self.links.get(&to.instance).is_some_and(|state| state.controller == to);
-        if known {
-            self.tell(now, to.instance, producer_link::Input::Received { from, epoch, message }, out);
-        } else {
-            self.stats.ignored += 1;
-        }
-        if self.stats.confirmed == self.stats.sent {
-            self.silent_since = None;
-        }
-    }
-
-    fn on_route_changed(&mut self, now: Instant, shard: &Arc<str>, routed: bool, out: &mut Vec<Effect<P>>) {
-        if let Some(links) = self.shards.get_mut(shard) {
-            links.unrouted = !routed;
-            self.tell_shard(now, shard, &producer_link::Input::RouteChanged(routed), out);
-        }
-    }
-
-    fn tell_shard(
-        &mut self,
-        now: Instant,
-        shard: &Arc<str>,
-        input: &producer_link::Input<P>,
-        out: &mut Vec<Effect<P>>,
-    ) {
-        let Some(links) = self.shards.get(shard) else { return };
-        for instance in links.instances.clone() {
-            self.tell(now, instance, input.clone(), out);
-        }
-    }
-
-    fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
-        while let Some((entry, instance)) = self.deadlines.pop_due(now) {
-            let Some(state) = self.links.get_mut(&instance) else { continue };
-            if !state.armed.fired(entry) {
-                continue;
-            }
-            let unused_for = now.saturating_duration_since(state.used_at);
-            if state.is_unused() && unused_for >= self.settings.cleanup_unused_after {
-                self.drop_link(instance, out);
-            } else {
-                self.tell(now, instance, producer_link::Input::Tick, out);
-            }
-        }
-    }
-
-    /// S6: the next message to the entity begins a new link, with numbers from 1, of the same stream.
-    fn drop_link(&mut self, instance: u64, out: &mut Vec<Effect<P>>) {
-        let Some(state) = self.links.remove(&instance) else { return };
-        self.by_entity.remove(&state.entity);
-        self.demand.entities_with_demand.remove(&state.entity);
-        self.demand.buffered_for_entities_without_demand.remove(&state.entity);
-        if let Some(links) = self.shards.get_mut(&state.shard) {
-            links.instances.remove(&instance);
-            // A shard without a route keeps its entry, since the region does not tell again that it has none.
-            if links.instances.is_empty() && !links.unrouted {
-                self.shards.remove(&state.shard);
-            }
-        }
-        if let Some(consumer) = state.link.consumer() {
-            let message = ProducerStopped { controller: state.controller.clone(), epoch: self.identity.epoch };
-            out.push(Effect::Stop { to: consumer.clone(), message });
-        }
-    }
-
-    fn close(&mut self, out: &mut Vec<Effect<P>>) {
-        self.life = Life::Closed;
-        let instances: Vec<u64> = self.links.keys().copied().collect();
-        for instance in instances {
-            if let Some(state) = self.links.get_mut(&instance) {
-                let entity = state.entity.clone();
-                let refused = |waiter: Waiter<P>| Effect::Refused { ticket: waiter.ticket, frames: waiter.frames };
-                out.extend(state.waiters.drain(..).map(refused));
-                out.extend(state.unconfirmed.drain(..).map(|message| Effect::Undelivered {
-                    ticket: message.ticket,
-                    entity: entity.clone(),
-                    total: message.total,
-                }));
-            }
-            self.drop_link(instance, out);
-        }
-        self.admission = Admission::default();
-    }
-
-    /// Gives one link an input and, while it has demand, the entity's buffered messages; carries its effects on.
-    fn tell(&mut self, now: Instant, instance: u64, input: producer_link::Input<P>, out: &mut Vec<Effect<P>>) {
-        let Some(state) = self.links.get_mut(&instance) else { return };
-        state.link.handle(now, input, &mut self.scratch);
-        while let Some((total, frames, ack)) = state.buffered.pop_front_if(|_| state.link.demand() > 0) {
-            self.admission.buffered -= 1;
-            state.link.handle(now, producer_link::Input::Accept { total, frames, ack }, &mut self.scratch);
-        }
-        self.carry_on(now, instance, out);
-        self.refresh(instance);
-    }
-
-    fn carry_on(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
-        let Some(state) = self.links.get_mut(&instance) else { return };
-        let mut fenced = None;
-        for effect in self.scratch.drain(..) {
-            match effect {
-                producer_link::Effect::Transmit { frame, first, lowest, again } => {
-                    self.stats.resent += u64::from(again);
-                    let header = BatchHeader {
-                        producer_id: self.identity.producer_id.clone(),
-                        stream_id: self.identity.stream_id,
-                        epoch: self.identity.epoch,
-                        controller: state.controller.clone(),
-                        ordered: true,
-                        lowest,
-                    };
-                    let message = SequencedMessage { frame, first };
-                    out.push(Effect::Transmit { entity: state.entity.clone(), header, message });
-                }
-                producer_link::Effect::ConfirmedUpTo(total) => {
-                    while let Some(done) = state.unconfirmed.pop_front_if(|message| message.total <= total) {
-                        state.bytes -= done.bytes;
-                        state.used_at = now;
-                        self.admission.bytes -= done.bytes;
-                        self.admission.messages -= 1;
-                        self.stats.confirmed += 1;
-                        let took = now.saturating_duration_since(done.accepted_at);
-                        self.stats.slowest_confirmation = self.stats.slowest_confirmation.max(took);
-                        self.contiguous.insert(done.total.get());
-                        out.push(Effect::Confirmed { ticket: done.ticket, total: done.total });
-                    }
-                }
-                producer_link::Effect::DemandChanged(_) => {}
-                producer_link::Effect::Fenced { newer } => fenced = Some(newer),
-            }
-        }
-        if let Some(newer) = fenced {
-            out.push(Effect::Fenced { newer });
-            self.close(out);
-        }
-    }
-
-    /// Brings the values derived from one entity's state up to date: sets, queues, deadline.
-    fn refresh(&mut self, instance: u64) {
-        let Some(state) = self.links.get_mut(&instance) else { return };
-        let shown = (!state.has_demand()).then_some(state.buffered.len());
-        if shown != state.shown {
-            state.shown = shown;
-            let without = &mut self.demand.buffered_for_entities_without_demand;
-            match shown {
-                Some(count) => {
-                    self.demand.entities_with_demand.remove(&state.entity);
-                    without.insert(state.entity.clone(), count);
-                }
-                None => {
-                    without.remove(&state.entity);
-                    self.demand.entities_with_demand.insert(state.entity.clone());
-                }
-            }
-        }
-        self.admission.place(&self.settings, instance, state);
-        let cleanup_at = state.is_unused().then(|| state.used_at + self.settings.cleanup_unused_after);
-        let deadline = [state.link.next_deadline(), cleanup_at].into_iter().flatten().min();
-        self.deadlines.arm(instance, &mut state.armed, deadline);
-    }
-
-    fn check_invariants(&self) {
-        debug_assert_eq!(self.by_entity.len(), self.links.len());
-        debug_assert!(self.admission.buffered <= self.settings.buffer_size);
-        #[cfg(test)]
-        {
-            let bytes: usize = self.links.values().map(|state| state.bytes).sum();
-            assert_eq!(bytes, self.admission.bytes);
-            let buffered: usize = self.links.values().map(|state| state.buffered.len()).sum();
-            assert_eq!(buffered, self.admission.buffered);
-        }
+    fn wall_ms(&self, now: Instant) -> TimestampMillis {
+        let Some((at, wall_ms)) = self.clock else { return 0 };
+        let since = now.saturating_duration_since(at).as_millis();
+        wall_ms.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
     }
 }

@@ -145,12 +145,14 @@ pub enum Effect<M> {
     Unknown {
         /// The message's ticket.
         ticket: u64,
+        /// Its qualifier.
+        qualifier: Qualifier,
         /// The number that it has if it is stored.
         seq_nr: SeqNr,
     },
     /// A message was not stored, and will not be.
     GivenBack(Unstored<M>),
-    /// Storing has come to an end; nothing is released any more.
+    /// Storing has come to an end; nothing is released any more. What is given back because of it comes after this.
     Ended(End),
     /// All that could be written is written; the answer to [`Input::Close`].
     Closed,
@@ -275,8 +277,8 @@ impl<M: Clone> Storing<M> {
                 }
                 None => {
                     self.ended = true;
-                    out.push(Effect::GivenBack(message));
                     out.push(Effect::Ended(End::Exhausted));
+                    out.push(Effect::GivenBack(message));
                 }
             },
             Input::Close => {

@@ -51,6 +51,16 @@ impl ProducerWorld {
             }
             "reassociate" => self.tell(Input::Reassociate, &mut output),
             "route" => self.tell(Input::RouteChanged(case.flag("on")), &mut output),
+            "not-buffered" => self.tell(Input::NotBuffered, &mut output),
+            "hold" => self.tell(Input::Hold(case.flag("on")), &mut output),
+            "new-epoch" => {
+                self.epoch = Epoch(case.positional(0).unwrap().parse().unwrap());
+                self.tell(Input::NewEpoch(self.epoch), &mut output);
+            }
+            "refused" => {
+                let number = |index| case.positional(index).unwrap().parse().unwrap();
+                self.tell(Input::Refused { from: number(0), to: number(1) }, &mut output);
+            }
             "advance" => self.advance(case, &mut output),
             "demand" => {
                 let _ = writeln!(output, "{}", self.link.demand());
@@ -66,6 +76,7 @@ impl ProducerWorld {
         while let Some(deadline) = self.link.next_deadline().filter(|deadline| *deadline <= end) {
             self.now = deadline.max(self.now);
             self.tell(Input::Tick, output);
+            assert!(self.link.next_deadline().is_none_or(|next| next > self.now), "a tick moves the deadline");
         }
         self.now = end;
     }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use greylag_delivery::machine::producer_link::Frames;
 use greylag_delivery::machine::sharding_consumer::{self, DeliveryHandle, ShardingConsumer};
-use greylag_delivery::machine::sharding_producer::{self, ShardingProducer};
+use greylag_delivery::machine::sharding_producer::{self, Parcel, ShardingProducer};
+use greylag_delivery::machine::storing::{Answer, Call};
 use greylag_delivery::{
     BatchHeader, ControllerRef, DeliverySettings, Epoch, ProducerId, ProducerIdentity, ProducerStopped, SequencedBatch,
     StreamId, UpstreamMessage,
@@ -16,7 +17,7 @@ use greylag_testkit::transcript::{Case, duration};
 
 use crate::support::consumer::{marks, parse_frame};
 use crate::support::producer::seconds;
-use crate::support::{controller, frame, parse_upstream, upstream};
+use crate::support::{controller, frame, parse_upstream, storing, upstream};
 
 const EPOCH: Epoch = Epoch(1);
 
@@ -25,6 +26,9 @@ pub(crate) struct ShardingProducerWorld {
     start: Instant,
     now: Instant,
     next_ticket: u64,
+    last_call: u64,
+    /// The epoch of the last frame.
+    epoch: Epoch,
     /// The latest link of each entity.
     links: BTreeMap<Arc<str>, ControllerRef>,
 }
@@ -41,22 +45,52 @@ impl ShardingProducerWorld {
         set(|s| &mut s.buffer_size_per_entity, "per_entity");
         set(|s| &mut s.max_in_flight_bytes, "bytes");
         set(|s| &mut s.max_in_flight_bytes_per_entity, "bytes_per_entity");
+        set(|s| &mut s.recovery_parallelism, "parallelism");
         settings.max_in_flight_messages = case.parse("messages");
         settings.cleanup_unused_after = case.duration("cleanup").unwrap_or(settings.cleanup_unused_after);
-        let identity = ProducerIdentity::stable(ProducerId::new("p").unwrap(), StreamId(1), EPOCH);
-        let machine = ShardingProducer::new(settings, identity, "n:1#1".parse().unwrap(), "delivery/1".into());
-        let now = Instant::now();
-        Self { machine, start: now, now, next_ticket: 1, links: BTreeMap::new() }
+        let (id, now) = (ProducerId::new("p").unwrap(), Instant::now());
+        let (node, path) = ("n:1#1".parse().unwrap(), "delivery/1".into());
+        let machine = if case.flag("durable") {
+            ShardingProducer::durable(settings, storing::settings(case), id, node, path, (now, storing::WALL_MS))
+        } else {
+            ShardingProducer::new(settings, ProducerIdentity::stable(id, StreamId(1), EPOCH), node, path)
+        };
+        Self { machine, start: now, now, next_ticket: 1, last_call: 0, epoch: EPOCH, links: BTreeMap::new() }
     }
 
     pub(crate) fn run(&mut self, case: &Case<'_>) -> String {
         let mut output = String::new();
         let word = |index: usize| -> Arc<str> { case.positional(index).unwrap_or_default().into() };
         match case.command {
+            "start" => self.tell(sharding_producer::Input::Start, &mut output),
+            "loaded" | "stored" | "confirmed" => {
+                let call = case.parse("call").unwrap_or(self.last_call);
+                let answer = sharding_answer(storing::answer(case));
+                self.tell(sharding_producer::Input::Queue { call, answer }, &mut output);
+            }
+            "permit" => {
+                let permit = self.next_ticket;
+                self.next_ticket += 1;
+                self.tell(sharding_producer::Input::RequestPermit { permit }, &mut output);
+            }
+            "release" => {
+                let permit = word(0).parse().unwrap();
+                self.tell(sharding_producer::Input::ReleasePermit { permit }, &mut output);
+            }
+            "not-buffered" => self.tell(sharding_producer::Input::NotBuffered(word(0)), &mut output),
+            "refused" => {
+                let number = |index: usize| word(index).parse().unwrap();
+                let instance = self.links[&word(0)].instance;
+                let refused = sharding_producer::Input::Refused { instance, from: number(1), to: number(2) };
+                self.tell(refused, &mut output);
+            }
             "send" => {
                 for _ in 0..case.parse("count").unwrap_or(1) {
                     let ticket = self.next_ticket;
                     self.next_ticket += 1;
+                    if let Some(permit) = case.parse("permit") {
+                        self.tell(sharding_producer::Input::UsePermit { permit, ticket }, &mut output);
+                    }
                     self.tell(
                         sharding_producer::Input::Admit {
                             ticket,
@@ -78,7 +112,7 @@ impl ShardingProducerWorld {
                 let message = UpstreamMessage {
                     from: controller(&word(1)),
                     to: self.links[&word(0)].clone(),
-                    epoch: Some(EPOCH),
+                    epoch: Some(case.parse("epoch").map_or(self.epoch, Epoch)),
                     message: parse_upstream(&word(2), false),
                 };
                 self.tell(sharding_producer::Input::Received(message), &mut output);
@@ -94,13 +128,15 @@ impl ShardingProducerWorld {
                 while let Some(deadline) = self.machine.next_deadline().filter(|deadline| *deadline <= end) {
                     self.now = deadline.max(self.now);
                     self.tell(sharding_producer::Input::Tick, &mut output);
+                    let next = self.machine.next_deadline();
+                    assert!(next.is_none_or(|next| next > self.now), "a tick moves the deadline");
                 }
                 self.now = end;
             }
             "demand" => {
                 let demand = self.machine.demand();
-                let _ = writeln!(output, "with {:?}", demand.entities_with_demand);
-                let _ = writeln!(output, "without {:?}", demand.buffered_for_entities_without_demand);
+                let _ = writeln!(output, "with {:?}", demand.entities_with_demand());
+                let _ = writeln!(output, "without {:?}", demand.buffered_for_entities_without_demand());
             }
             "stats" => {
                 let stats = self.machine.stats(self.now);
@@ -117,6 +153,13 @@ impl ShardingProducerWorld {
                     stats.longest_silence
                 );
                 let _ = writeln!(output, "contiguous {}", self.machine.confirmed());
+            }
+            "numbers" => {
+                let machine = &self.machine;
+                let (current, highest, contiguous) =
+                    (machine.current_seq_nr(), machine.highest_confirmed(), machine.confirmed());
+                let _ = writeln!(output, "current {current} highest confirmed {highest} contiguous {contiguous}");
+                let _ = writeln!(output, "store {:?}", machine.storing_state());
             }
             other => panic!("line {}: no command {other}", case.line),
         }
@@ -137,9 +180,22 @@ impl ShardingProducerWorld {
                         frame(&message),
                         header.lowest
                     );
+                    let epoch = if header.epoch == EPOCH { String::new() } else { format!(" epoch {}", header.epoch) };
+                    self.epoch = header.epoch;
                     self.links.insert(entity, header.controller);
-                    text
+                    text + &epoch
                 }
+                sharding_producer::Effect::Permit { permit } => format!("permit {permit}"),
+                sharding_producer::Effect::Queue { id, call } => {
+                    self.last_call = id;
+                    describe_call(id, call)
+                }
+                sharding_producer::Effect::StoreUnknown { ticket, total } => {
+                    format!("send {ticket} perhaps stored as {total}")
+                }
+                sharding_producer::Effect::Unavailable { ticket, .. } => format!("send {ticket} given back"),
+                sharding_producer::Effect::QueueEnded(end) => format!("queue ended: {end:?}"),
+                sharding_producer::Effect::Closed => "closed".to_owned(),
                 sharding_producer::Effect::Confirmed { total, .. } => format!("confirmed {total}"),
                 sharding_producer::Effect::Stop { to, message } => {
                     format!("stopped link {} to {}", message.controller.instance, to.path)
@@ -153,6 +209,28 @@ impl ShardingProducerWorld {
             let _ = writeln!(output, "{at} {text}");
         }
     }
+}
+
+/// What a queue says of messages for entities, which the first letter of their name places.
+fn sharding_answer(answer: Answer<u64>) -> Answer<Parcel<u64>> {
+    match answer {
+        Answer::Loaded(Err(error)) => Answer::Loaded(Err(error)),
+        Answer::Stored(answer) => Answer::Stored(answer),
+        Answer::Confirmed(answer) => Answer::Confirmed(answer),
+        Answer::Loaded(Ok(state)) => Answer::Loaded(Ok(state.map(|sent| {
+            let shard = sent.qualifier.chars().take(1).collect::<String>().into();
+            sent.map(|message| Parcel { shard, bytes: 1, frames: Frames::Whole(message) })
+        }))),
+    }
+}
+
+fn describe_call(id: u64, call: Call<Parcel<u64>>) -> String {
+    let call = match call {
+        Call::Load => Call::Load,
+        Call::Confirm(confirmations) => Call::Confirm(confirmations),
+        Call::Store(batch) => Call::Store(batch.into_iter().map(|sent| sent.map(|_| 0)).collect()),
+    };
+    storing::call(id, &call)
 }
 
 pub(crate) struct ShardingConsumerWorld {

@@ -214,7 +214,7 @@ fn describe(effect: &Effect<u64>) -> String {
             format!("opened epoch {} current {} unconfirmed {unconfirmed:?}", state.epoch, state.current_seq_nr)
         }
         Effect::Released { ticket, sent } => format!("message {ticket} released as {}", sent.seq_nr),
-        Effect::Unknown { ticket, seq_nr } => format!("message {ticket} perhaps stored as {seq_nr}"),
+        Effect::Unknown { ticket, seq_nr, .. } => format!("message {ticket} perhaps stored as {seq_nr}"),
         Effect::GivenBack(message) => format!("message {} given back", message.ticket),
         Effect::Ended(End::Fenced { .. }) => "ended: fenced".to_owned(),
         Effect::Ended(End::Lost { expected }) => format!("ended: the queue has lost {expected} and later"),

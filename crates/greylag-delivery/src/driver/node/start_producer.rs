@@ -4,11 +4,11 @@ use std::any::type_name;
 use std::fmt;
 use std::marker::PhantomData;
 
-use greylag_core::UniqueAddress;
+use greylag_core::{Encoded, UniqueAddress};
 use greylag_sharding::EntityKey;
 
 use super::NodeDelivery;
-use crate::driver::ShardingProducer;
+use crate::driver::{DurableProducerQueue, Keeping, ShardingProducer};
 use crate::error::StartError;
 use crate::ids::{InvalidProducerId, ProducerId, ProducerIdentity};
 use crate::settings::DeliverySettings;
@@ -63,13 +63,14 @@ pub struct StartProducer<T> {
     entity_type: String,
     name: ProducerName,
     settings: DeliverySettings,
+    queue: Option<Box<dyn DurableProducerQueue<Encoded>>>,
     message: PhantomData<fn(T)>,
 }
 
 impl<T: Send + Sync + 'static> StartProducer<T> {
     pub(super) fn new(node: NodeDelivery, key: &EntityKey<T>, name: ProducerName) -> Self {
         let settings = node.settings().clone();
-        Self { node, entity_type: key.name().to_owned(), name, settings, message: PhantomData }
+        Self { node, entity_type: key.name().to_owned(), name, settings, queue: None, message: PhantomData }
     }
 
     /// Changes settings for this producer alone; `change` is given those of the node.
@@ -78,19 +79,45 @@ impl<T: Send + Sync + 'static> StartProducer<T> {
         self
     }
 
+    /// Stores every message in `queue` before it is sent, so that it is delivered although the producer's process dies. The
+    /// messages that the queue has are sent again, before new ones. Source: delivery §4.
+    ///
+    /// ```no_run
+    /// # use greylag_delivery::{InMemoryQueues, NodeDelivery, ProducerId};
+    /// # use greylag_sharding::EntityKey;
+    /// # struct Pay { cents: u64 }
+    /// # const PAYMENT: EntityKey<Pay> = EntityKey::new("Payment");
+    /// # async fn pay(delivery: &NodeDelivery) -> Result<(), Box<dyn std::error::Error>> {
+    /// // In a program: `EventSourcedProducerQueue::open(…)`, or a `KvProducerQueue` over a store on disk.
+    /// let queue = InMemoryQueues::new().open("orders");
+    /// let payments = delivery.producer(PAYMENT, ProducerId::per_node("orders")).durable(queue).start().await?;
+    /// let mut sent = payments.send("order-4711", Pay { cents: 990 }).await?; // it is stored
+    /// println!("message {}", sent.seq_nr().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn durable(mut self, queue: impl DurableProducerQueue<Encoded> + 'static) -> Self {
+        self.queue = Some(Box::new(queue));
+        self
+    }
+
     /// Starts it.
     ///
     /// # Errors
     /// [`StartError`]; nothing was started.
     pub async fn start(self) -> Result<ShardingProducer<T>, StartError> {
-        let Self { node, entity_type, name, settings, .. } = self;
+        let Self { node, entity_type, name, settings, queue, .. } = self;
         let not_set_up = || StartError::NotSetUp { entity_type: entity_type.clone(), message: type_name::<T>() };
         let producing = node.kept.producing::<T>(&entity_type).ok_or_else(not_set_up)?;
         let region = producing.region(&node.sharding).ok_or_else(not_set_up)?;
         let codec = producing.codec.clone().ok_or(StartError::NoCodec { entity_type })?;
         let remoting = node.sharding.remoting().clone();
         let id = name.on(remoting.self_address())?;
-        ShardingProducer::open(remoting, ProducerIdentity::in_memory(id), region, codec, &settings)
+        let keeping = match queue {
+            None => Keeping::InMemory(ProducerIdentity::in_memory(id)),
+            Some(queue) => Keeping::Durable(id, queue),
+        };
+        ShardingProducer::open(remoting, keeping, region, codec, &settings)
     }
 }
 

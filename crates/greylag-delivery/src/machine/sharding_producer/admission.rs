@@ -1,135 +1,220 @@
 //! Which sender may send next: it needs room at the entity, then room in the whole.
 //!
-//! Slots are messages in buffers, and return when a message leaves its buffer; bytes return when it
-//! is confirmed, as do in-flight messages where they are limited. Senders to one entity are served in their order. The last tenth of the whole is kept
-//! for entities with demand, so that stuck entities block their own senders and no others.
+//! Slots are messages that are being stored or lie in buffers, and return when a message leaves its buffer; bytes return
+//! when it is confirmed, as do in-flight messages where they are limited. Senders to one entity are served in their
+//! order. The last tenth of the whole is kept for entities with demand, so that stuck entities block their own senders
+//! and no others. What was recovered takes room from entities without demand alone: a queue may hold more than there is
+//! room for.
 //!
-//! Source: delivery S3.
+//! A permit is a slot that is set aside; whoever uses it needs no other room.
+//!
+//! Source: delivery S3, S4, D8.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Accepted, Effect, OutState, ShardingProducer, ShardingProducerSettings};
-use crate::ids::SeqNr;
-use crate::machine::producer_link::{self, Frames};
+use super::out_state::OutState;
 
-/// A sender that waits for room.
-#[derive(Debug, Clone)]
-pub(super) struct Waiter<P> {
-    pub(super) ticket: u64,
-    pub(super) total: SeqNr,
-    pub(super) frames: Frames<P>,
+/// How much room there is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub(super) buffer_size: usize,
+    pub(super) buffer_size_per_entity: usize,
+    pub(super) max_in_flight_messages: Option<usize>,
+    pub(super) max_in_flight_bytes: usize,
+    pub(super) max_in_flight_bytes_per_entity: usize,
+}
+
+/// Room that is used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Used {
+    pub(super) slots: usize,
     pub(super) bytes: usize,
-    pub(super) ack: bool,
+    pub(super) messages: usize,
+}
+
+/// What there is room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The first sender that waits for the entity of this link.
+    Sender(u64),
+    /// This permit.
+    Permit(u64),
 }
 
 /// Room that is used, and the entities whose first waiter has room at the entity.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Admission {
-    pub(super) buffered: usize,
-    pub(super) bytes: usize,
-    pub(super) messages: usize,
-    /// Ticket of the first waiter to the entity's instance and the message's size.
+    limits: Limits,
+    all: Used,
+    /// The part that came with the loaded queue.
+    recovered: Used,
+    /// Of the first waiter of an entity: its ticket, the entity's instance, and the message's size.
     with_demand: BTreeMap<u64, (u64, usize)>,
     without_demand: BTreeMap<u64, (u64, usize)>,
+    /// Of those that hold a permit.
+    permitted: BTreeMap<u64, u64>,
+    permits: Permits,
+}
+
+/// Slots that are set aside.
+#[derive(Debug, Clone, Default)]
+struct Permits {
+    wanted: BTreeSet<u64>,
+    granted: BTreeSet<u64>,
+    /// Tickets of senders that use a permit and are not served yet.
+    used: BTreeSet<u64>,
+}
+
+impl Permits {
+    fn slots(&self) -> usize {
+        self.granted.len() + self.used.len()
+    }
 }
 
 impl Admission {
-    fn fits(&self, settings: &ShardingProducerSettings, has_demand: bool, bytes: usize) -> bool {
-        let share = |whole: usize| if has_demand { whole } else { whole - whole / 10 };
-        let has_slot = self.buffered < share(settings.buffer_size)
-            && settings.max_in_flight_messages.is_none_or(|max| self.messages < share(max));
+    pub(super) fn new(limits: Limits) -> Self {
+        let (with_demand, without_demand, permitted) = Default::default();
+        let (all, recovered, permits) = Default::default();
+        Self { limits, all, recovered, with_demand, without_demand, permitted, permits }
+    }
+
+    fn fits(&self, has_demand: bool, bytes: usize) -> bool {
+        let (share, hidden): (fn(usize) -> usize, _) = match has_demand {
+            true => (|whole| whole, self.recovered),
+            false => (|whole| whole - whole / 10, Used::default()),
+        };
+        let used = |of: fn(&Used) -> usize| of(&self.all) - of(&hidden);
+        let slots = used(|used| used.slots) + self.permits.slots();
+        let (in_flight, messages) = (used(|used| used.bytes), used(|used| used.messages));
+        let has_slot = slots < share(self.limits.buffer_size)
+            && self.limits.max_in_flight_messages.is_none_or(|max| messages < share(max));
         // A message that is larger than the whole budget goes when it is alone.
-        has_slot && (self.bytes == 0 || self.bytes + bytes <= share(settings.max_in_flight_bytes))
+        let has_bytes = in_flight == 0 || in_flight.saturating_add(bytes) <= share(self.limits.max_in_flight_bytes);
+        has_slot && has_bytes
     }
 
     /// Puts an entity's first waiter into the queue it belongs to, or takes it out.
-    pub(super) fn place<P: Clone>(&mut self, settings: &ShardingProducerSettings, instance: u64, state: &OutState<P>) {
+    pub(super) fn place<P: Clone>(&mut self, instance: u64, state: &OutState<P>) {
         let Some(first) = state.waiters.front() else { return };
-        self.forget(first.ticket);
-        let has_room = state.buffered.len() < settings.buffer_size_per_entity
-            && (state.bytes == 0 || state.bytes + first.bytes <= settings.max_in_flight_bytes_per_entity);
+        self.unplace(first.ticket);
+        if self.permits.used.contains(&first.ticket) {
+            self.permitted.insert(first.ticket, instance);
+            return;
+        }
+        let slots = state.buffered.len() + state.being_stored.len();
+        let has_room = slots < self.limits.buffer_size_per_entity
+            && (state.bytes == 0
+                || state.bytes.saturating_add(first.bytes) <= self.limits.max_in_flight_bytes_per_entity);
         if has_room {
             let queue = if state.has_demand() { &mut self.with_demand } else { &mut self.without_demand };
             queue.insert(first.ticket, (instance, first.bytes));
         }
     }
 
-    fn forget(&mut self, ticket: u64) {
+    fn unplace(&mut self, ticket: u64) {
         self.with_demand.remove(&ticket);
         self.without_demand.remove(&ticket);
+        self.permitted.remove(&ticket);
     }
 
-    /// The longest waiting sender that there is room for.
-    fn next(&mut self, settings: &ShardingProducerSettings) -> Option<u64> {
+    /// A sender waits no more.
+    pub(super) fn forget(&mut self, ticket: u64) {
+        self.unplace(ticket);
+        self.permits.used.remove(&ticket);
+    }
+
+    /// What has waited longest of that for which there is room; it waits no more.
+    pub(super) fn next(&mut self) -> Option<Next> {
+        if let Some((ticket, instance)) = self.permitted.pop_first() {
+            self.permits.used.remove(&ticket);
+            return Some(Next::Sender(instance));
+        }
         let first = |queue: &BTreeMap<u64, (u64, usize)>, has_demand| {
             let (ticket, (instance, bytes)) = queue.first_key_value()?;
-            self.fits(settings, has_demand, *bytes).then_some((*ticket, *instance))
+            self.fits(has_demand, *bytes).then_some((*ticket, Next::Sender(*instance)))
         };
-        let (ticket, instance) =
-            [first(&self.with_demand, true), first(&self.without_demand, false)].into_iter().flatten().min()?;
-        self.forget(ticket);
-        Some(instance)
-    }
-}
-
-impl<P: Clone> ShardingProducer<P> {
-    pub(super) fn on_admit(&mut self, now: Instant, entity: Arc<str>, shard: Arc<str>, waiter: Waiter<P>) {
-        let instance = match self.by_entity.get(&entity) {
-            Some(instance) => *instance,
-            None => self.open(now, entity, shard),
-        };
-        if let Some(state) = self.links.get_mut(&instance) {
-            state.waiters.push_back(waiter);
-            self.stats.waiting += 1;
-        }
-        self.refresh(instance);
-    }
-
-    pub(super) fn on_withdraw(&mut self, now: Instant, ticket: u64, entity: &Arc<str>) {
-        let Some(instance) = self.by_entity.get(entity).copied() else { return };
-        let Some(state) = self.links.get_mut(&instance) else { return };
-        let Some(index) = state.waiters.iter().position(|waiter| waiter.ticket == ticket) else { return };
-        if let Some(waiter) = state.waiters.remove(index) {
-            // The waiter's number is not given out again, so the numbers of the others stay what they are.
-            self.contiguous.insert(waiter.total.get());
-        }
-        self.stats.waiting -= 1;
-        state.used_at = now;
-        self.admission.forget(ticket);
-        self.refresh(instance);
-    }
-
-    /// Accepts senders as long as there is room for one.
-    pub(super) fn admit_waiting(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
-        while let Some(instance) = self.admission.next(&self.settings) {
-            let Some(state) = self.links.get_mut(&instance) else { continue };
-            let Some(waiter) = state.waiters.pop_front() else { continue };
-            let total = waiter.total;
-            self.stats.waiting -= 1;
-            self.stats.sent += 1;
-            self.silent_since.get_or_insert(now);
-            self.admission.bytes += waiter.bytes;
-            self.admission.messages += 1;
-            state.bytes += waiter.bytes;
-            // Where confirmations make room they must come at once, and not with the next request:
-            // while there is plenty of room for bytes, no sender waits for the bytes of others.
-            let is_short = self.admission.bytes > self.settings.max_in_flight_bytes / 2
-                || state.bytes > self.settings.max_in_flight_bytes_per_entity / 2;
-            let ack = waiter.ack || self.settings.max_in_flight_messages.is_some() || is_short;
-            state.used_at = now;
-            let accepted = Accepted { total, ticket: waiter.ticket, bytes: waiter.bytes, accepted_at: now };
-            state.unconfirmed.push_back(accepted);
-            out.push(Effect::Admitted { ticket: waiter.ticket, total });
-            if state.has_demand() {
-                let input = producer_link::Input::Accept { total, frames: waiter.frames, ack };
-                self.tell(now, instance, input, out);
-            } else {
-                state.buffered.push_back((total, waiter.frames, ack));
-                self.admission.buffered += 1;
-                self.refresh(instance);
+        let permit = self.permits.wanted.first().filter(|_| self.fits(false, 1));
+        let permit = permit.map(|permit| (*permit, Next::Permit(*permit)));
+        let all = [first(&self.with_demand, true), first(&self.without_demand, false), permit];
+        let (ticket, next) = all.into_iter().flatten().min_by_key(|(ticket, _)| *ticket)?;
+        match next {
+            Next::Sender(_) => self.unplace(ticket),
+            Next::Permit(permit) => {
+                self.permits.wanted.remove(&permit);
+                self.permits.granted.insert(permit);
             }
         }
+        Some(next)
+    }
+
+    // ---- permits --------------------------------------------------------------------------------
+
+    pub(super) fn want(&mut self, permit: u64) {
+        self.permits.wanted.insert(permit);
+    }
+
+    /// The sender with this ticket, which asks next, uses a permit.
+    pub(super) fn use_permit(&mut self, permit: u64, ticket: u64) {
+        if self.permits.granted.remove(&permit) {
+            self.permits.used.insert(ticket);
+        }
+    }
+
+    pub(super) fn release(&mut self, permit: u64) {
+        self.permits.wanted.remove(&permit);
+        self.permits.granted.remove(&permit);
+    }
+
+    // ---- room -----------------------------------------------------------------------------------
+
+    /// A message has room from here on.
+    pub(super) fn take(&mut self, bytes: usize, is_recovered: bool) {
+        for used in self.parts(is_recovered) {
+            used.slots += 1;
+            used.bytes += bytes;
+            used.messages += 1;
+        }
+    }
+
+    /// A message has left its buffer.
+    pub(super) fn leave_buffer(&mut self, is_recovered: bool) {
+        for used in self.parts(is_recovered) {
+            used.slots -= 1;
+        }
+    }
+
+    /// A message is confirmed, or given up.
+    pub(super) fn give_back(&mut self, bytes: usize, is_recovered: bool) {
+        for used in self.parts(is_recovered) {
+            used.bytes -= bytes;
+            used.messages -= 1;
+        }
+    }
+
+    fn parts(&mut self, is_recovered: bool) -> impl Iterator<Item = &mut Used> {
+        [Some(&mut self.all), is_recovered.then_some(&mut self.recovered)].into_iter().flatten()
+    }
+
+    /// Whether so many bytes in flight, in all and at one entity, call for quick confirmations: where confirmations make
+    /// room they must come at once, and not with the next request.
+    pub(super) fn is_short(&self, bytes_of_entity: usize) -> bool {
+        self.limits.max_in_flight_messages.is_some()
+            || self.all.bytes > self.limits.max_in_flight_bytes / 2
+            || bytes_of_entity > self.limits.max_in_flight_bytes_per_entity / 2
+    }
+
+    /// Messages that are being stored, or lie in buffers.
+    pub(super) fn slots(&self) -> usize {
+        self.all.slots
+    }
+
+    /// Whether messages that came with the loaded queue are not confirmed.
+    pub(super) fn owes_recovered(&self) -> bool {
+        self.recovered.messages > 0
+    }
+
+    #[cfg(test)]
+    pub(super) fn used(&self) -> Used {
+        self.all
     }
 }

@@ -216,14 +216,14 @@ impl<M: Clone> Durable<M> {
     fn refused(&mut self, now: Instant, kind: Kind, error: QueueError, out: &mut Vec<Effect<M>>) {
         match error {
             QueueError::Fenced { by } => {
+                self.over(Effect::Ended(End::Fenced { by }), out);
                 self.give_up_batch(out);
                 self.give_back_queued(out);
-                self.over(Effect::Ended(End::Fenced { by }), out);
             }
             QueueError::OutOfOrder { expected } => {
+                self.over(Effect::Ended(End::Lost { expected }), out);
                 self.give_up_batch(out);
                 self.give_back_queued(out);
-                self.over(Effect::Ended(End::Lost { expected }), out);
             }
             QueueError::Rejected(_) | QueueError::Unencodable { .. } if kind == Kind::Store => {
                 self.give_up_batch(out);
@@ -282,6 +282,7 @@ impl<M: Clone> Durable<M> {
     }
 
     fn degrade(&mut self, now: Instant, out: &mut Vec<Effect<M>>) {
+        self.failures = 0; // of what is tried next
         self.give_up_batch(out);
         self.give_back_queued(out);
         self.pause(now, out);
@@ -339,8 +340,8 @@ impl<M: Clone> Durable<M> {
             *next += 1;
         }
         if batch.messages.is_empty() {
-            self.give_back_queued(out);
-            return self.over(Effect::Ended(End::Exhausted), out);
+            self.over(Effect::Ended(End::Exhausted), out);
+            return self.give_back_queued(out);
         }
         let store = Call::Store(batch.messages.clone());
         self.batch = Some(batch);
@@ -378,7 +379,7 @@ impl<M: Clone> Durable<M> {
         let Some(batch) = self.batch.take() else { return };
         for ((ticket, bytes), sent) in batch.senders.into_iter().zip(batch.messages) {
             out.push(if batch.may_be_stored || in_hand {
-                Effect::Unknown { ticket, seq_nr: sent.seq_nr }
+                Effect::Unknown { ticket, qualifier: sent.qualifier, seq_nr: sent.seq_nr }
             } else {
                 let MessageSent { message, ack, qualifier, timestamp_ms, .. } = sent;
                 Effect::GivenBack(Unstored { ticket, qualifier, message, bytes, ack, timestamp_ms })

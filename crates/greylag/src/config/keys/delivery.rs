@@ -169,6 +169,12 @@ pub(super) fn keys() -> Vec<Key> {
             |draft| &mut draft.settings.delivery.sharding.cleanup_unused_after,
         ),
         Key::new(
+            "delivery.sharding.producer.recovery_parallelism",
+            "delivery S8",
+            "Entities with recovered messages that are sent their first one and have not answered, at the same time.",
+            |draft| &mut draft.settings.delivery.sharding.recovery_parallelism,
+        ),
+        Key::new(
             "delivery.sharding.consumer.buffer_size",
             "delivery §8",
             "Frames that may wait for an entity's start.",

@@ -1,0 +1,172 @@
+//! A region without a cluster: frames arrive at once, and entities answer as they are told.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use greylag_codec::json;
+use greylag_core::{CodecId, DeadLetterReason, Registry, UniqueAddress};
+use greylag_transport::memory::MemoryNetwork;
+use greylag_transport::{Destination, Envelope, Recipient, Remoting};
+use tokio::sync::broadcast;
+
+use crate::driver::region::{Downstream, NotTaken, RouteNews};
+use crate::ids::{ControllerRef, SeqNr};
+use crate::machine::producer_link::Frames;
+use crate::message::{BatchHeader, ProducerStopped, SequencedBatch, Upstream, UpstreamMessage};
+use crate::payload::Payload;
+use crate::wire;
+
+/// What entities do with what arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answers {
+    Silent,
+    /// They ask for more and confirm nothing.
+    Grant,
+    /// They confirm everything at once.
+    Confirm,
+}
+
+/// Frames are told apart by their bytes, so messages of any type may be sent.
+pub(super) struct TestRegion {
+    pub(super) network: MemoryNetwork,
+    pub(super) remoting: Arc<dyn Remoting>,
+    state: Mutex<State>,
+    news: broadcast::Sender<RouteNews>,
+}
+
+struct State {
+    answers: Answers,
+    answers_of: BTreeMap<Arc<str>, Answers>,
+    /// Value, or -1 for one that is not a number, and total of every frame, by entity.
+    frames: Vec<(Arc<str>, i64, SeqNr)>,
+    /// Of each link the last frame of the contiguous run that arrived, and frames beyond it.
+    received: BTreeMap<ControllerRef, u64>,
+    routed: bool,
+    homes: BTreeMap<Arc<str>, u64>,
+    refuses: Option<(NotTaken, usize)>,
+}
+
+impl TestRegion {
+    pub(super) fn new(answers: Answers) -> Arc<Self> {
+        let network = MemoryNetwork::new();
+        let remoting = network.node("n:1#1".parse().unwrap(), Arc::new(Registry::new()));
+        let state = State {
+            answers,
+            answers_of: BTreeMap::new(),
+            frames: Vec::new(),
+            received: BTreeMap::new(),
+            routed: true,
+            homes: BTreeMap::new(),
+            refuses: None,
+        };
+        Arc::new(Self { network, remoting, state: state.into(), news: broadcast::channel(4096).0 })
+    }
+
+    pub(super) fn answer(&self, entity: &str, answers: Answers) {
+        self.state.lock().unwrap().answers_of.insert(entity.into(), answers);
+    }
+
+    pub(super) fn answer_all(&self, answers: Answers) {
+        let mut state = self.state.lock().unwrap();
+        state.answers = answers;
+        state.answers_of.clear();
+    }
+
+    pub(super) fn has_routes(&self, routed: bool) {
+        self.state.lock().unwrap().routed = routed;
+    }
+
+    /// The shard has another home from here on.
+    pub(super) fn moves(&self, shard: &str) {
+        *self.state.lock().unwrap().homes.entry(shard.into()).or_default() += 1;
+    }
+
+    /// The next batches are refused like this.
+    pub(super) fn takes(&self, not: NotTaken, times: usize) {
+        self.state.lock().unwrap().refuses = Some((not, times));
+    }
+
+    pub(super) fn tell(&self, news: RouteNews) {
+        self.news.send(news).ok();
+    }
+
+    /// Frames that were taken.
+    pub(super) fn frames(&self) -> usize {
+        self.state.lock().unwrap().frames.len()
+    }
+
+    pub(super) fn frames_to(&self, entity: &str) -> usize {
+        self.state.lock().unwrap().frames.iter().filter(|(to, ..)| &**to == entity).count()
+    }
+
+    /// Value and total of every frame that was taken, in the order in which they came.
+    pub(super) fn delivered(&self) -> Vec<(i64, SeqNr)> {
+        self.state.lock().unwrap().frames.iter().map(|(_, value, total)| (*value, *total)).collect()
+    }
+
+    pub(super) fn delivered_to(&self, entity: &str) -> Vec<(i64, SeqNr)> {
+        let state = self.state.lock().unwrap();
+        state.frames.iter().filter(|(to, ..)| &**to == entity).map(|(_, value, total)| (*value, *total)).collect()
+    }
+
+    /// What an entity says, over the wire.
+    fn say(&self, header: BatchHeader, message: Upstream) {
+        let from = ControllerRef { node: self.remoting.self_address().clone(), path: "e".into(), instance: 1 };
+        let recipient = Recipient { path: header.controller.path.clone(), sub_path: None, instance: 0 };
+        let node = header.controller.node.clone();
+        let message = UpstreamMessage { from, to: header.controller, epoch: Some(header.epoch), message };
+        let envelope = Envelope::new(recipient, CodecId::INTERNAL, wire::UPSTREAM, wire::write_upstream(&message));
+        self.remoting.send(&Destination::Incarnation(node), envelope).ok();
+    }
+}
+
+impl<T: Send + Sync + 'static> Downstream<T> for TestRegion {
+    fn shard_of(&self, entity: &str) -> Result<Arc<str>, DeadLetterReason> {
+        if entity.is_empty() { Err(DeadLetterReason::EmptyEntityId) } else { Ok(entity.into()) }
+    }
+
+    fn send(&self, entity: Arc<str>, batch: SequencedBatch<Payload<T>>) -> Result<(), NotTaken> {
+        let mut state = self.state.lock().unwrap();
+        if let Some((not, times)) = &mut state.refuses
+            && *times > 0
+        {
+            *times -= 1;
+            return Err(*not);
+        }
+        let answers = state.answers_of.get(&entity).copied().unwrap_or(state.answers);
+        let SequencedBatch { header, frames } = batch;
+        for message in frames {
+            let frame = message.frame;
+            let encoded = Frames::Whole(frame.payload).encoded();
+            let value = Payload::decode(encoded, &json::<i64>("n")).into_value().unwrap_or(-1);
+            state.frames.push((entity.clone(), value, frame.total));
+            let received = state.received.entry(header.controller.clone()).or_default();
+            *received = (*received).max(if frame.seq_nr == *received + 1 { frame.seq_nr } else { 0 });
+        }
+        let last = state.received.get(&header.controller).copied().unwrap_or_default();
+        let confirmed = match answers {
+            Answers::Silent => return Ok(()),
+            Answers::Grant => 0,
+            Answers::Confirm => last,
+        };
+        drop(state);
+        self.say(header, Upstream::Request { confirmed, up_to: last + 20, support_resend: true, via_timeout: false });
+        Ok(())
+    }
+
+    fn stopped(&self, _: &ControllerRef, _: ProducerStopped) {}
+
+    fn home_of(&self, shard: &str) -> Option<UniqueAddress> {
+        let state = self.state.lock().unwrap();
+        let moves = state.homes.get(shard).copied().unwrap_or_default();
+        state.routed.then(|| format!("home{moves}:1#1").parse().unwrap())
+    }
+
+    fn news(&self) -> BoxStream<'static, RouteNews> {
+        let news =
+            futures::stream::unfold(self.news.subscribe(), async |mut news| Some((news.recv().await.ok()?, news)));
+        news.boxed()
+    }
+}

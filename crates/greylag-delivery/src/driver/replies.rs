@@ -1,0 +1,130 @@
+//! The callers that wait for what becomes of their messages, and those that wait for all that was sent before them.
+//!
+//! `M` is a message as it is given back. Every ticket is settled once: by its confirmation, by its refusal, or because
+//! nobody is to hear of it.
+
+use std::collections::BTreeMap;
+
+use tokio::sync::oneshot;
+
+use crate::error::SentError;
+use crate::ids::SeqNr;
+use crate::machine::contiguous::Contiguous;
+
+/// Where the number of a confirmed message goes.
+pub(crate) type Confirmed = oneshot::Sender<SeqNr>;
+
+/// Where the answer of a message goes that asked for room.
+pub(crate) enum Accepted<M> {
+    /// To a caller that gets its message back if it is not sent.
+    Returning(oneshot::Sender<Result<SeqNr, (SentError, Option<M>)>>),
+    /// To a [`Sent`](super::sent::Sent).
+    Plain(oneshot::Sender<Result<SeqNr, SentError>>),
+}
+
+impl<M> Accepted<M> {
+    fn accept(self, seq_nr: SeqNr) {
+        match self {
+            Self::Returning(caller) => drop(caller.send(Ok(seq_nr))),
+            Self::Plain(caller) => drop(caller.send(Ok(seq_nr))),
+        }
+    }
+
+    fn refuse(self, error: SentError, message: Option<M>) {
+        match self {
+            Self::Returning(caller) => drop(caller.send(Err((error, message)))),
+            Self::Plain(caller) => drop(caller.send(Err(error))),
+        }
+    }
+}
+
+struct Waiting<M> {
+    accepted: Option<Accepted<M>>,
+    confirmed: Confirmed,
+}
+
+/// See the module's documentation.
+pub(crate) struct Replies<M> {
+    waiting: BTreeMap<u64, Waiting<M>>,
+    settled: Contiguous,
+    last_ticket: u64,
+    drains: Vec<(u64, oneshot::Sender<()>)>,
+}
+
+impl<M> Default for Replies<M> {
+    fn default() -> Self {
+        Self { waiting: BTreeMap::new(), settled: Contiguous::default(), last_ticket: 0, drains: Vec::new() }
+    }
+}
+
+impl<M> Replies<M> {
+    /// A message asks for room under a ticket that is larger than every earlier one.
+    pub(crate) fn enter(&mut self, ticket: u64, accepted: Accepted<M>, confirmed: Confirmed) {
+        self.last_ticket = self.last_ticket.max(ticket);
+        self.waiting.insert(ticket, Waiting { accepted: Some(accepted), confirmed });
+    }
+
+    /// A number of the sequence of tickets that no message has.
+    pub(crate) fn pass(&mut self, ticket: u64) {
+        self.last_ticket = self.last_ticket.max(ticket);
+        self.settled.insert(ticket);
+    }
+
+    pub(crate) fn accept(&mut self, ticket: u64, seq_nr: SeqNr) {
+        if let Some(accepted) = self.waiting.get_mut(&ticket).and_then(|waiting| waiting.accepted.take()) {
+            accepted.accept(seq_nr);
+        }
+    }
+
+    pub(crate) fn confirm(&mut self, ticket: u64, seq_nr: SeqNr) {
+        if let Some(waiting) = self.settle(ticket) {
+            waiting.confirmed.send(seq_nr).ok();
+        }
+    }
+
+    /// The message was not sent, or is not known to be.
+    pub(crate) fn refuse(&mut self, ticket: u64, error: SentError, message: Option<M>) {
+        if let Some(accepted) = self.settle(ticket).and_then(|waiting| waiting.accepted) {
+            accepted.refuse(error, message);
+        }
+    }
+
+    /// The message was accepted, and is given up.
+    pub(crate) fn give_up(&mut self, ticket: u64) {
+        self.settle(ticket);
+    }
+
+    /// Its caller waits no more. Whether the message still asked for room, and asks no more.
+    pub(crate) fn withdraw(&mut self, ticket: u64) -> bool {
+        let asks = self.waiting.get(&ticket).is_some_and(|waiting| waiting.accepted.is_some());
+        if asks {
+            self.settle(ticket);
+        }
+        asks
+    }
+
+    fn settle(&mut self, ticket: u64) -> Option<Waiting<M>> {
+        if ticket > 0 {
+            self.settled.insert(ticket);
+        }
+        self.waiting.remove(&ticket)
+    }
+
+    /// `done` hears when everything that asked for room until now is settled.
+    pub(crate) fn drain(&mut self, done: oneshot::Sender<()>) {
+        self.drains.push((self.last_ticket, done));
+    }
+
+    /// Answers the drains whose messages are settled.
+    pub(crate) fn answer_drains(&mut self) {
+        let settled = self.settled.last();
+        for (_, done) in self.drains.extract_if(.., |(last, _)| *last <= settled) {
+            done.send(()).ok();
+        }
+    }
+
+    /// Whether everything that ever asked for room is settled.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.last_ticket <= self.settled.last()
+    }
+}

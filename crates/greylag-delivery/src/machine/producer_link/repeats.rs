@@ -1,0 +1,151 @@
+//! When a link transmits again what it has transmitted before, and when it may transmit nothing.
+//!
+//! P8 repeats the first frame of an association until it is answered; P9 shows the head when a link with unconfirmed
+//! frames falls silent. Three things hold a link up: its controller, which lets a limited number of links begin at a
+//! time; a lane or an inbox without room, which is tried again soon; and a copy that waits in the region's buffer for a
+//! route, beside which a second one would be of no use.
+//!
+//! Source: delivery P8, P9, S7, S8.
+
+use std::time::{Duration, Instant};
+
+/// First pause after a refusal; doubles with every further one.
+const REFUSED_PAUSE_MIN: Duration = Duration::from_millis(1);
+/// Longest pause after a refusal.
+const REFUSED_PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// See the module's documentation.
+#[derive(Debug, Clone)]
+pub(super) struct Repeats {
+    first_interval: Duration,
+    idle_timeout: Duration,
+    /// Anything was heard since the last start-over.
+    answered: bool,
+    /// Repeats since the present consumer was last heard.
+    unanswered: u32,
+    routed: bool,
+    /// A copy of the head lies in the region's buffer.
+    in_buffer: bool,
+    held: bool,
+    refused_until: Option<Instant>,
+    refused_pause: Duration,
+    head_sent_at: Instant,
+    /// When anything was last transmitted, or heard from the present consumer.
+    active_at: Instant,
+}
+
+impl Repeats {
+    pub(super) fn new(first_interval: Duration, idle_timeout: Duration, now: Instant) -> Self {
+        Self {
+            first_interval,
+            idle_timeout,
+            answered: false,
+            unanswered: 0,
+            routed: true,
+            in_buffer: false,
+            held: false,
+            refused_until: None,
+            refused_pause: Duration::ZERO,
+            head_sent_at: now,
+            active_at: now,
+        }
+    }
+
+    /// When the head of a link with unconfirmed frames is due again, or refused frames are; `is_first`: the head begins
+    /// an association.
+    pub(super) fn deadline(&self, is_first: bool) -> Option<Instant> {
+        if self.held {
+            return None;
+        }
+        if self.refused_until.is_some() {
+            return self.refused_until;
+        }
+        if self.in_buffer {
+            return None;
+        }
+        Some(match is_first {
+            // Without a route the region has been asked already; S7 then slows down.
+            true if !self.answered && self.routed => self.head_sent_at + self.first_interval,
+            true => self.head_sent_at + self.idle_timeout,
+            false => self.active_at + self.idle_timeout,
+        })
+    }
+
+    /// Whether frames may be transmitted now.
+    pub(super) fn is_free(&self) -> bool {
+        !self.held && self.refused_until.is_none()
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.held
+    }
+
+    pub(super) fn hold(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    /// Whether a copy of the head waits for a route, so that a start-over needs no other one.
+    pub(super) fn waits_in_buffer(&self) -> bool {
+        self.in_buffer
+    }
+
+    pub(super) fn unanswered(&self) -> u32 {
+        self.unanswered
+    }
+
+    // ---- what happened --------------------------------------------------------------------------
+
+    pub(super) fn transmitted(&mut self, now: Instant, is_head: bool) {
+        self.active_at = now;
+        if is_head {
+            self.head_sent_at = now;
+            self.in_buffer = !self.routed;
+        }
+    }
+
+    pub(super) fn repeated(&mut self) {
+        self.unanswered = self.unanswered.saturating_add(1);
+    }
+
+    /// Frames found no room: they are tried again soon, and later each time.
+    pub(super) fn refused(&mut self, now: Instant) {
+        self.refused_pause = (self.refused_pause * 2).clamp(REFUSED_PAUSE_MIN, REFUSED_PAUSE_MAX);
+        self.refused_until = Some(now + self.refused_pause);
+    }
+
+    /// The pause after a refusal is over, if it is.
+    pub(super) fn end_of_pause(&mut self, now: Instant) -> bool {
+        self.refused_until.take_if(|until| *until <= now).is_some()
+    }
+
+    /// A consumer spoke, so its inbox has moved on. `is_known`: it is not the one that was displaced.
+    pub(super) fn heard(&mut self, now: Instant, is_present: bool, is_known: bool) {
+        self.answered |= is_known;
+        if is_present {
+            self.unanswered = 0;
+            self.active_at = now;
+            self.refused_until = None;
+            self.refused_pause = Duration::ZERO;
+        }
+    }
+
+    pub(super) fn started_over(&mut self) {
+        self.answered = false;
+        self.unanswered = 0;
+    }
+
+    /// With a route, a copy that waited for it leaves now.
+    pub(super) fn route_changed(&mut self, now: Instant, routed: bool) {
+        if routed && self.in_buffer {
+            self.head_sent_at = now;
+            self.active_at = now;
+        }
+        self.routed = routed;
+        self.in_buffer = false;
+    }
+
+    /// The region did not keep the copy, or lost it: the next one is due a timeout after it.
+    pub(super) fn not_buffered(&mut self) {
+        self.in_buffer = false;
+    }
+}

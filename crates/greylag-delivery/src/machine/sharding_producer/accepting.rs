@@ -1,0 +1,153 @@
+//! The way of a message from its sender to its link: room, then the store, then demand.
+//!
+//! Source: delivery S1 to S3, D6, D8.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::admission::Next;
+use super::out_state::{Accepted, BeingStored, Buffered, Waiter};
+use super::{Effect, Life, Parcel, ShardingProducer};
+use crate::machine::producer_link;
+use crate::machine::storing::{self, Unstored};
+use crate::queue::MessageSent;
+
+impl<P: Clone> ShardingProducer<P> {
+    pub(super) fn on_admit(&mut self, now: Instant, entity: Arc<str>, shard: Arc<str>, waiter: Waiter<P>) {
+        let instance = match self.links.instance_of(&entity) {
+            Some(instance) => instance,
+            None => self.open(now, entity, shard),
+        };
+        if let Some(state) = self.links.get_mut(instance) {
+            state.waiters.push_back(waiter);
+            self.tally.stats.waiting += 1;
+        }
+        self.refresh(instance);
+    }
+
+    pub(super) fn on_withdraw(&mut self, now: Instant, ticket: u64, entity: &str) {
+        if let Some(index) = self.early.iter().position(|(.., waiter)| waiter.ticket == ticket) {
+            self.early.remove(index);
+            self.tally.stats.waiting -= 1;
+            self.admission.forget(ticket);
+        }
+        let Some(instance) = self.links.instance_of(entity) else { return };
+        let Some(state) = self.links.get_mut(instance) else { return };
+        let Some(index) = state.waiters.iter().position(|waiter| waiter.ticket == ticket) else { return };
+        if let Some(number) = state.waiters.remove(index).and_then(|waiter| waiter.reserved) {
+            // The waiter's number is not given out again, so the numbers of the others stay what they are.
+            self.contiguous.insert(number.get());
+        }
+        state.used_at = now;
+        self.tally.stats.waiting -= 1;
+        self.admission.forget(ticket);
+        self.refresh(instance);
+    }
+
+    /// Accepts senders, and grants permits, as long as there is room for one. Before the queue was loaded everyone waits.
+    pub(super) fn admit_waiting(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
+        if self.life != Life::Running {
+            return;
+        }
+        while let Some(next) = self.admission.next() {
+            match next {
+                Next::Permit(permit) => out.push(Effect::Permit { permit }),
+                Next::Sender(instance) => self.admit_first(now, instance, out),
+            }
+        }
+    }
+
+    /// The entity's first waiter has room; its message is stored now.
+    fn admit_first(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
+        let timestamp_ms = self.wall_ms(now);
+        let Some(state) = self.links.get_mut(instance) else { return };
+        let Some(waiter) = state.waiters.pop_front() else { return };
+        let Waiter { ticket, reserved, frames, bytes, ack } = waiter;
+        self.tally.stats.waiting -= 1;
+        self.admission.take(bytes, false);
+        state.bytes += bytes;
+        state.used_at = now;
+        state.being_stored.push_back(BeingStored { bytes, accepted_at: now });
+        let ack = ack || self.admission.is_short(state.bytes);
+        let (qualifier, shard) = (state.entity.clone(), state.shard.clone());
+        let message = Parcel { shard, bytes, frames };
+        let message = Unstored { ticket, qualifier, message, bytes, ack, timestamp_ms };
+        self.refresh(instance);
+        self.tell_store(now, storing::Input::Accept { message, reserved }, out);
+    }
+
+    // ---- what the store says --------------------------------------------------------------------
+
+    /// Gives the storing machine an input, and carries its effects on.
+    pub(super) fn tell_store(&mut self, now: Instant, input: storing::Input<Parcel<P>>, out: &mut Vec<Effect<P>>) {
+        let mut effects = std::mem::take(&mut self.stored);
+        self.storing.handle(now, input, &mut effects);
+        for effect in effects.drain(..) {
+            match effect {
+                storing::Effect::Call { id, call } => out.push(Effect::Queue { id, call }),
+                storing::Effect::Opened(state) => self.on_opened(now, state, out),
+                storing::Effect::Released { ticket, sent } => self.on_released(now, ticket, sent, out),
+                storing::Effect::Unknown { ticket, qualifier, seq_nr } => {
+                    self.give_up_first(now, &qualifier);
+                    out.push(Effect::StoreUnknown { ticket, total: seq_nr });
+                }
+                storing::Effect::GivenBack(message) => self.on_given_back(now, message, out),
+                storing::Effect::Ended(end) => {
+                    out.push(Effect::QueueEnded(end));
+                    self.end(now, storing::Input::Close, out);
+                }
+                storing::Effect::Closed => {
+                    self.life = Life::Closed;
+                    out.push(Effect::Closed);
+                }
+            }
+        }
+        if self.stored.capacity() == 0 {
+            self.stored = effects;
+        }
+    }
+
+    /// A message is stored, or needs no store: it goes to its link, or into the entity's buffer.
+    fn on_released(&mut self, now: Instant, ticket: u64, sent: MessageSent<Parcel<P>>, out: &mut Vec<Effect<P>>) {
+        let MessageSent { seq_nr: total, message, ack, qualifier, .. } = sent;
+        out.push(Effect::Admitted { ticket, total });
+        let Some(instance) = self.links.instance_of(&qualifier) else { return };
+        let Some(state) = self.links.get_mut(instance) else { return };
+        let Some(stored) = state.being_stored.pop_front() else { return };
+        let BeingStored { bytes, accepted_at } = stored;
+        state.unconfirmed.push_back(Accepted { total, ticket: Some(ticket), bytes, accepted_at });
+        state.last_total = total;
+        state.used_at = now;
+        self.tally.stats.sent += 1;
+        self.tally.accepted(now);
+        if state.buffered.is_empty() && state.link.demand() > 0 {
+            self.admission.leave_buffer(false);
+            let input = producer_link::Input::Accept { total, frames: message.frames, ack };
+            self.tell(now, instance, input, out);
+        } else {
+            state.buffered.push_back(Buffered { total, frames: message.frames, ack, is_recovered: false });
+            self.refresh(instance);
+        }
+    }
+
+    /// The message of the entity that was given to the store first is not stored, or not known to be: it loses its room.
+    fn give_up_first(&mut self, now: Instant, entity: &str) {
+        let Some(instance) = self.links.instance_of(entity) else { return };
+        let Some(state) = self.links.get_mut(instance) else { return };
+        let Some(BeingStored { bytes, .. }) = state.being_stored.pop_front() else { return };
+        state.bytes -= bytes;
+        state.used_at = now;
+        self.admission.leave_buffer(false);
+        self.admission.give_back(bytes, false);
+        self.refresh(instance);
+    }
+
+    fn on_given_back(&mut self, now: Instant, message: Unstored<Parcel<P>>, out: &mut Vec<Effect<P>>) {
+        let Unstored { ticket, qualifier, message, .. } = message;
+        self.give_up_first(now, &qualifier);
+        out.push(match self.life {
+            Life::Loading | Life::Running => Effect::Unavailable { ticket, frames: message.frames },
+            Life::Closing | Life::Closed => Effect::Refused { ticket, frames: message.frames },
+        });
+    }
+}

@@ -1,0 +1,104 @@
+//! Which entities could take a message at once, kept up to date message by message.
+//!
+//! Entities are spread over buckets that copies share, so that a copy costs the same however many entities there are, and
+//! a change after it copies one bucket alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+const BUCKETS: usize = 256;
+
+/// Which entities could take a message at once, at the moment when this was taken. Source: delivery S4.
+#[derive(Debug, Clone)]
+pub struct DemandSets {
+    buckets: Arc<[Arc<Bucket>]>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Bucket {
+    with: BTreeSet<Arc<str>>,
+    without: BTreeMap<Arc<str>, usize>,
+}
+
+impl Default for DemandSets {
+    fn default() -> Self {
+        let empty = Arc::new(Bucket::default());
+        Self { buckets: (0..BUCKETS).map(|_| empty.clone()).collect() }
+    }
+}
+
+impl DemandSets {
+    /// Whether the entity's next message leaves at once. An entity that the producer does not know has demand.
+    pub fn has_demand(&self, entity: &str) -> bool {
+        !self.buckets[bucket_of(entity)].without.contains_key(entity)
+    }
+
+    /// How many messages wait for the entity's demand.
+    pub fn buffered(&self, entity: &str) -> usize {
+        self.buckets[bucket_of(entity)].without.get(entity).copied().unwrap_or_default()
+    }
+
+    /// The entities with demand that the producer knows.
+    pub fn entities_with_demand(&self) -> BTreeSet<Arc<str>> {
+        self.buckets.iter().flat_map(|bucket| bucket.with.iter().cloned()).collect()
+    }
+
+    /// Every other entity with a link, with the number of messages that wait for it.
+    pub fn buffered_for_entities_without_demand(&self) -> BTreeMap<Arc<str>, usize> {
+        self.buckets.iter().flat_map(|bucket| bucket.without.iter().map(|(id, count)| (id.clone(), *count))).collect()
+    }
+
+    pub(super) fn set(&mut self, entity: &Arc<str>, buffered_without_demand: Option<usize>) {
+        let bucket = self.bucket_mut(entity);
+        match buffered_without_demand {
+            Some(count) => {
+                bucket.with.remove(entity);
+                bucket.without.insert(entity.clone(), count);
+            }
+            None => {
+                bucket.without.remove(entity);
+                bucket.with.insert(entity.clone());
+            }
+        }
+    }
+
+    pub(super) fn forget(&mut self, entity: &Arc<str>) {
+        let bucket = self.bucket_mut(entity);
+        bucket.with.remove(entity);
+        bucket.without.remove(entity);
+    }
+
+    fn bucket_mut(&mut self, entity: &str) -> &mut Bucket {
+        Arc::make_mut(&mut Arc::make_mut(&mut self.buckets)[bucket_of(entity)])
+    }
+}
+
+fn bucket_of(entity: &str) -> usize {
+    let mut hasher = DefaultHasher::new();
+    entity.hash(&mut hasher);
+    hasher.finish() as usize % BUCKETS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_stays_as_it_was_taken() {
+        let mut demand = DemandSets::default();
+        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+        demand.set(&a, None);
+        let taken = demand.clone();
+        demand.set(&a, Some(3));
+        demand.set(&b, None);
+        assert!(taken.has_demand("a") && taken.has_demand("unknown"));
+        assert_eq!(taken.entities_with_demand(), [a.clone()].into());
+        assert!(!demand.has_demand("a"));
+        assert_eq!(demand.entities_with_demand(), [b.clone()].into());
+        assert_eq!(demand.buffered_for_entities_without_demand(), [(a.clone(), 3)].into());
+        demand.forget(&a);
+        demand.forget(&b);
+        assert!(demand.entities_with_demand().is_empty() && demand.buffered_for_entities_without_demand().is_empty());
+    }
+}

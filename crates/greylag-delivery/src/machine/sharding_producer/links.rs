@@ -1,0 +1,145 @@
+//! The links of a producer: by entity, by instance, and by shard.
+//!
+//! Source: delivery S1, S6, S7.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use greylag_core::UniqueAddress;
+
+use super::out_state::OutState;
+use crate::ids::ControllerRef;
+use crate::machine::deadlines::Deadlines;
+use crate::machine::producer_link::ProducerLink;
+
+/// See the module's documentation.
+#[derive(Debug, Clone)]
+pub(super) struct Links<P> {
+    node: UniqueAddress,
+    path: Arc<str>,
+    last_instance: u64,
+    by_entity: BTreeMap<Arc<str>, u64>,
+    states: BTreeMap<u64, Box<OutState<P>>>,
+    shards: BTreeMap<Arc<str>, ShardLinks>,
+    deadlines: Deadlines<u64>,
+}
+
+/// The links to entities of one shard.
+#[derive(Debug, Clone, Default)]
+struct ShardLinks {
+    instances: BTreeSet<u64>,
+    unrouted: bool,
+}
+
+impl<P: Clone> Links<P> {
+    pub(super) fn new(node: UniqueAddress, path: Arc<str>) -> Self {
+        Self {
+            node,
+            path,
+            last_instance: 0,
+            by_entity: BTreeMap::new(),
+            states: BTreeMap::new(),
+            shards: BTreeMap::new(),
+            deadlines: Deadlines::new(),
+        }
+    }
+
+    pub(super) fn instance_of(&self, entity: &str) -> Option<u64> {
+        self.by_entity.get(entity).copied()
+    }
+
+    pub(super) fn get(&self, instance: u64) -> Option<&OutState<P>> {
+        self.states.get(&instance).map(|state| &**state)
+    }
+
+    pub(super) fn get_mut(&mut self, instance: u64) -> Option<&mut OutState<P>> {
+        self.states.get_mut(&instance).map(|state| &mut **state)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.states.len()
+    }
+
+    pub(super) fn instances(&self) -> Vec<u64> {
+        self.states.keys().copied().collect()
+    }
+
+    /// Takes in a link to an entity that has none, under an instance that no other link ever had.
+    pub(super) fn open(
+        &mut self,
+        now: Instant,
+        entity: Arc<str>,
+        shard: Arc<str>,
+        link: impl FnOnce(bool) -> ProducerLink<P>,
+    ) -> u64 {
+        self.last_instance += 1;
+        let instance = self.last_instance;
+        let links = self.shards.entry(shard.clone()).or_default();
+        links.instances.insert(instance);
+        let link = link(!links.unrouted);
+        let controller = ControllerRef { node: self.node.clone(), path: self.path.clone(), instance };
+        self.by_entity.insert(entity.clone(), instance);
+        self.states.insert(instance, Box::new(OutState::new(now, entity, shard, controller, link)));
+        instance
+    }
+
+    pub(super) fn remove(&mut self, instance: u64) -> Option<Box<OutState<P>>> {
+        let state = self.states.remove(&instance)?;
+        self.by_entity.remove(&state.entity);
+        if let Some(links) = self.shards.get_mut(&state.shard) {
+            links.instances.remove(&instance);
+            // A shard without a route keeps its entry, since the region does not tell again that it has none.
+            if links.instances.is_empty() && !links.unrouted {
+                self.shards.remove(&state.shard);
+            }
+        }
+        Some(state)
+    }
+
+    // ---- shards ---------------------------------------------------------------------------------
+
+    pub(super) fn shards(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.shards.keys()
+    }
+
+    pub(super) fn of_shard(&self, shard: &str) -> Vec<u64> {
+        self.shards.get(shard).map(|links| links.instances.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// Whether that is news. That a shard has no route is remembered before it has links.
+    pub(super) fn route_changed(&mut self, shard: &Arc<str>, routed: bool) -> bool {
+        if routed && !self.shards.contains_key(shard) {
+            return false;
+        }
+        let links = self.shards.entry(shard.clone()).or_default();
+        let is_news = links.unrouted == routed;
+        links.unrouted = !routed;
+        if links.instances.is_empty() && routed {
+            self.shards.remove(shard);
+        }
+        is_news
+    }
+
+    // ---- deadlines ------------------------------------------------------------------------------
+
+    pub(super) fn arm(&mut self, instance: u64, deadline: Option<Instant>) {
+        if let Some(state) = self.states.get_mut(&instance) {
+            self.deadlines.arm(instance, &mut state.armed, deadline);
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.next()
+    }
+
+    /// The next link to which something may be due.
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<u64> {
+        while let Some((entry, instance)) = self.deadlines.pop_due(now) {
+            if self.states.get_mut(&instance).is_some_and(|state| state.armed.fired(entry)) {
+                return Some(instance);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,101 @@
+//! What a producer does with a queue that was loaded: at its start, and whenever the queue had to be opened anew.
+//!
+//! Source: delivery D7, D8, S8.
+
+use std::time::Instant;
+
+use super::out_state::{Accepted, Buffered};
+use super::{Effect, Life, Parcel, ShardingProducer};
+use crate::ids::SeqNr;
+use crate::machine::contiguous::Contiguous;
+use crate::machine::producer_link;
+use crate::queue::{MessageSent, QueueState};
+
+impl<P: Clone> ShardingProducer<P> {
+    /// From here on everything is sent under the epoch of this state, and its unconfirmed messages are sent again.
+    pub(super) fn on_opened(&mut self, now: Instant, state: QueueState<Parcel<P>>, out: &mut Vec<Effect<P>>) {
+        self.identity.stream_id = state.stream_id;
+        self.identity.epoch = state.epoch;
+        if self.life == Life::Loading {
+            self.life = Life::Running;
+            self.contiguous = confirmed_in(&state);
+            self.highest_confirmed = state.highest_confirmed_seq_nr;
+            self.tally.stats.recovered = state.unconfirmed.len() as u64;
+        } else {
+            self.start_over(now, out);
+        }
+        for message in state.unconfirmed {
+            self.recover(now, message, out);
+        }
+        for (entity, shard, waiter) in std::mem::take(&mut self.early) {
+            self.tally.stats.waiting -= 1;
+            self.on_admit(now, entity, shard, waiter);
+        }
+    }
+
+    /// Every link speaks under the raised epoch. Those with something unconfirmed take turns, as after a recovery.
+    fn start_over(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
+        for instance in self.links.instances() {
+            let Some(state) = self.links.get(instance) else { continue };
+            if !state.link.is_settled() {
+                self.hold(now, instance, out);
+            }
+            self.tell(now, instance, producer_link::Input::NewEpoch(self.identity.epoch), out);
+        }
+    }
+
+    /// A message of the queue waits in its entity's buffer for the turn of its link, unless the link has it already.
+    fn recover(&mut self, now: Instant, message: MessageSent<Parcel<P>>, out: &mut Vec<Effect<P>>) {
+        let MessageSent { seq_nr: total, message: Parcel { shard, bytes, frames }, ack, qualifier, .. } = message;
+        let instance = match self.links.instance_of(&qualifier) {
+            Some(instance) => instance,
+            None => self.open(now, qualifier, shard),
+        };
+        let Some(state) = self.links.get_mut(instance) else { return };
+        if total <= state.last_total {
+            return;
+        }
+        state.last_total = total;
+        state.bytes += bytes;
+        state.unconfirmed.push_back(Accepted { total, ticket: None, bytes, accepted_at: now });
+        state.buffered.push_back(Buffered { total, frames, ack, is_recovered: true });
+        self.admission.take(bytes, true);
+        self.tally.accepted(now);
+        self.hold(now, instance, out);
+    }
+
+    fn hold(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
+        self.tell(now, instance, producer_link::Input::Hold(true), out);
+        self.recovery.queue_up(instance);
+    }
+
+    /// Links whose turn is over queue up again, and others begin.
+    pub(super) fn take_turns(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
+        while let Some(instance) = self.recovery.end_overdue(now) {
+            self.hold(now, instance, out);
+        }
+        while let Some(instance) = self.recovery.begin(now) {
+            self.tell(now, instance, producer_link::Input::Hold(false), out);
+        }
+    }
+
+    /// The link was answered: it takes no turns any more.
+    pub(super) fn answered(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
+        if self.recovery.forget(instance) {
+            self.tell(now, instance, producer_link::Input::Hold(false), out);
+        }
+    }
+}
+
+/// The numbers that need no confirmation any more: all below the next one that are not unconfirmed.
+fn confirmed_in<P>(state: &QueueState<Parcel<P>>) -> Contiguous {
+    let end = state.current_seq_nr.get().saturating_sub(1);
+    let mut run = Contiguous::up_to(0);
+    let mut from = 1;
+    for SeqNr(number) in state.unconfirmed.iter().map(|message| message.seq_nr) {
+        run.insert_range(from, number.saturating_sub(1));
+        from = number.saturating_add(1);
+    }
+    run.insert_range(from, end);
+    run
+}
