@@ -22,6 +22,9 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
+//! [`queue_store`] does the same for a [`QueueStore`](crate::QueueStore), the store of rows under a
+//! [`KvProducerQueue`](crate::KvProducerQueue).
+//!
 //! Every promise of [`DurableProducerQueue`] is a case with a name. Hooks for what only the queue itself can do (let
 //! its store fail, start its store anew, count its writes) are optional; a case that lacks its hook is reported as
 //! skipped, never as passed. Each case uses queues of its own names, so a store may be used again and
@@ -34,6 +37,7 @@ mod confirming;
 mod failing;
 mod loading;
 mod pieces;
+mod rows;
 mod storing;
 mod writers;
 
@@ -45,6 +49,7 @@ use greylag_core::Encoded;
 use crate::driver::{DurableProducerQueue, QueueFault};
 
 pub use pieces::Piece;
+pub use rows::queue_store;
 
 /// What an implementation gives the kit.
 #[async_trait]
@@ -117,7 +122,7 @@ impl Report {
     /// # Panics
     /// With the whole report.
     pub fn assert_conforms(&self) {
-        assert!(self.failed().next().is_none(), "the queue does not conform:\n{self}");
+        assert!(self.failed().next().is_none(), "it does not conform:\n{self}");
     }
 
     fn add(&mut self, name: &'static str, checked: case::Checked) {

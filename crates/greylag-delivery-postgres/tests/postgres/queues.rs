@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use greylag_core::Encoded;
 use greylag_delivery::queue::{MessageSent, QueueError};
-use greylag_delivery::tck::{QueueBench, durable_queue};
+use greylag_delivery::tck::{QueueBench, durable_queue, queue_store};
 use greylag_delivery::{DurableProducerQueue, FaultyQueueStore, KvProducerQueue, QueueFault, SeqNr};
 use greylag_delivery_postgres::{PostgresDeliveryError, PostgresQueueSettings, PostgresQueues};
 use greylag_testkit::postgres::{End, Postgres};
@@ -50,6 +50,14 @@ fn the_queue_in_postgres_conforms() {
         let report = durable_queue(&bench).await;
         report.assert_conforms();
         assert_eq!(report.skipped().count(), 1, "{report}");
+    });
+}
+
+/// Every case of the kit for stores of rows.
+#[test]
+fn the_tables_in_postgres_conform() {
+    with_server(async |server| {
+        queue_store(&PostgresQueues::connect(&server.config()).await.unwrap()).await.assert_conforms();
     });
 }
 

@@ -42,6 +42,13 @@ async fn the_queue_in_memory_conforms() {
     assert_eq!(report.skipped().count(), 1, "all but pieces is tried:\n{report}");
 }
 
+#[tokio::test]
+async fn the_store_in_memory_conforms() {
+    let report = greylag_delivery::tck::queue_store(&InMemoryQueues::new()).await;
+    report.assert_conforms();
+    assert_eq!(report.skipped().count(), 0, "{report}");
+}
+
 /// The same on several threads, and with a store that takes its time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_queue_in_memory_conforms() {
