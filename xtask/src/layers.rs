@@ -34,6 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("greylag-sharding", &["greylag-cluster", "greylag-ddata", "greylag-persistence"]),
     ("greylag-delivery", &["greylag-sharding", "greylag-persistence", "greylag-ddata"]),
     ("greylag-delivery-postgres", &["greylag-delivery", "greylag-postgres"]),
+    ("greylag-delivery-sled", &["greylag-delivery", "greylag-store-sled"]),
     // Below the facade, so that a config file can turn it on.
     ("greylag-management", &["greylag-cluster"]),
     // Nodes are asked over the wire; journals are opened by the program itself.
@@ -135,6 +136,7 @@ const DRIVER_CRATES: &[&str] = &[
     "greylag-lease-postgres",
     "greylag-journal-postgres",
     "greylag-delivery-postgres",
+    "greylag-delivery-sled",
     "greylag-store-sled",
     "greylag-management",
     "greylag-cli",

@@ -23,6 +23,7 @@ pub(crate) mod behavior;
 pub(crate) mod kept;
 #[cfg(feature = "sharding")]
 pub(crate) mod kv;
+mod records;
 mod rows;
 mod settings;
 mod stored;
@@ -34,6 +35,7 @@ use std::sync::Arc;
 
 use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
 
+pub use records::{confirmed_from_bytes, confirmed_to_bytes};
 pub use rows::{QueueChange, QueueClaim, QueueHead, QueueRows, QueueStoreError};
 pub use settings::{EventSourcedQueueSettings, KvQueueSettings, OutboxSettings};
 pub use stored::{Started, StoredQueue};

@@ -8,7 +8,6 @@
 //! Commits are numbered, and the tail guard remembers the last one: a store that lost its end is not opened. Before the
 //! disk is full, changes that only add are refused; see [`DdataStoreSettings::min_free_bytes`].
 
-mod commits;
 mod loading;
 mod planner;
 mod record;

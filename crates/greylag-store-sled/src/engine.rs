@@ -152,7 +152,6 @@ impl Engine {
     }
 
     /// Keys in order, `from` included, `to` not, with what lies under them: unchecked, the checksum at its end.
-    #[cfg(feature = "ddata")]
     pub(crate) fn raw_range(&self, from: &[u8], to: &[u8]) -> impl Iterator<Item = Record> + use<> {
         let to = if to < from { from } else { to };
         Insistent(self.db.range(from..to)).map(|item| {

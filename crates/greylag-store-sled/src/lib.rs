@@ -58,6 +58,7 @@
 
 mod ballast;
 mod batch;
+mod commits;
 mod committer;
 mod conf;
 #[cfg(feature = "ddata")]
@@ -84,6 +85,7 @@ mod watermark;
 
 pub use ballast::free_bytes;
 pub use batch::{Batch, MAX_VALUE_BYTES};
+pub use commits::Commits;
 #[cfg(feature = "ddata")]
 pub use ddata::{DdataStore, DdataStoreSettings};
 pub use error::{OpenError, Refused, StoreError, Unanswered};

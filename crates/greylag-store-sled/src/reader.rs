@@ -77,7 +77,6 @@ impl Reader {
     }
 
     /// What lies in a range as it is on disk: unchecked, checksums included.
-    #[cfg(feature = "ddata")]
     pub(crate) fn raw_range(
         &self,
         from: &[u8],

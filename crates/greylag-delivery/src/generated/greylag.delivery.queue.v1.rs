@@ -97,3 +97,13 @@ pub struct Snapshot {
     #[prost(message, repeated, tag = "5")]
     pub unconfirmed: ::prost::alloc::vec::Vec<Sent>,
 }
+/// The head row of a queue in a store of keys and values.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Head {
+    #[prost(message, optional, tag = "1")]
+    pub started: ::core::option::Option<Started>,
+    #[prost(uint64, tag = "2")]
+    pub current_seq_nr: u64,
+    #[prost(uint64, tag = "3")]
+    pub highest_confirmed_seq_nr: u64,
+}

@@ -4,36 +4,20 @@
 //! ignored. A record that cannot be read is an error; nothing is guessed.
 
 use bytes::{Bytes, BytesMut};
-use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Encoded, Manifest, NodeAddress, Uid, UniqueAddress};
+use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest};
 use greylag_persistence::SeqNr as EventNr;
 
 use super::kept::{Kept, KeptQueue, QueueEvent, fits};
-use super::stored::Started;
+use super::records::{
+    SENT, generated, put, read, read_payload, read_sent, read_started, write_sent, write_started, write_up_to,
+};
 use super::{Confirmation, MessageSent, Qualifier, StoredQueue};
-use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
-
-#[allow(missing_docs, clippy::all, unreachable_pub)]
-mod generated {
-    include!("../generated/greylag.delivery.queue.v1.rs");
-}
+use crate::ids::SeqNr;
 
 const STARTED: &str = "gl.delivery.queue.started";
-const SENT: &str = "gl.delivery.queue.sent";
 const CONFIRMED: &str = "gl.delivery.queue.confirmed";
 const CLEANUP: &str = "gl.delivery.queue.cleanup";
 const SNAPSHOT: &str = "gl.delivery.queue.snapshot";
-
-/// Longest manifest, as everywhere on wire and disk.
-const MAX_MANIFEST_BYTES: usize = 255;
-
-fn put(message: &impl prost::Message, buffer: &mut BytesMut) {
-    // A growing buffer cannot be too short, which is the only way for this to fail.
-    let _ = message.encode(buffer);
-}
-
-fn read<M: prost::Message + Default>(manifest: &str, bytes: Bytes) -> Result<M, DecodeError> {
-    M::decode(bytes).map_err(|error| DecodeError::malformed(manifest, error))
-}
 
 /// The codec of events.
 #[derive(Debug, Clone, Copy)]
@@ -152,40 +136,6 @@ fn read_kept(sent: generated::Sent) -> Result<MessageSent<Kept>, DecodeError> {
     })
 }
 
-fn write_sent<M>(sent: &MessageSent<M>, encoded: Option<&Encoded>, event: u64) -> generated::Sent {
-    let payload = encoded.map(|Encoded { codec, manifest, payload }| generated::Payload {
-        codec: codec.as_u32(),
-        manifest: manifest.to_string(),
-        bytes: payload.clone(),
-    });
-    let MessageSent { seq_nr, ack, qualifier, timestamp_ms, .. } = sent;
-    let (seq_nr, qualifier) = (seq_nr.get(), qualifier.to_string());
-    generated::Sent { seq_nr, ack: *ack, qualifier, timestamp_ms: *timestamp_ms, payload, event }
-}
-
-fn read_sent(sent: generated::Sent) -> Result<MessageSent<Encoded>, DecodeError> {
-    let payload = sent.payload.ok_or_else(|| DecodeError::malformed(SENT, "the message is missing"))?;
-    Ok(MessageSent {
-        seq_nr: SeqNr(sent.seq_nr),
-        message: read_payload(SENT, payload)?,
-        ack: sent.ack,
-        qualifier: sent.qualifier.into(),
-        timestamp_ms: sent.timestamp_ms,
-    })
-}
-
-fn read_payload(manifest: &str, payload: generated::Payload) -> Result<Encoded, DecodeError> {
-    if payload.manifest.len() > MAX_MANIFEST_BYTES {
-        return Err(DecodeError::malformed(manifest, "the manifest of the message is too long"));
-    }
-    let codec = CodecId::from_u32(payload.codec);
-    Ok(Encoded { codec, manifest: payload.manifest.into(), payload: payload.bytes })
-}
-
-fn write_up_to(qualifier: &Qualifier, seq_nr: SeqNr, timestamp_ms: u64) -> generated::UpTo {
-    generated::UpTo { qualifier: qualifier.to_string(), seq_nr: seq_nr.get(), timestamp_ms }
-}
-
 fn write_confirmed(confirmations: &[Confirmation]) -> generated::Confirmed {
     let mut confirmed = generated::Confirmed::default();
     for confirmation in confirmations {
@@ -214,31 +164,6 @@ fn read_confirmed(confirmed: generated::Confirmed) -> Vec<Confirmation> {
         timestamp_ms,
     };
     confirmed.up_to.into_iter().map(up_to).chain(confirmed.exact.map(exact)).collect()
-}
-
-fn write_started(started: &Started) -> generated::Started {
-    let ControllerRef { node, path, instance } = &started.controller;
-    let controller = generated::Controller {
-        host: node.address().host().to_owned(),
-        port: u32::from(node.address().port()),
-        uid: node.uid().get(),
-        path: path.to_string(),
-        instance: *instance,
-    };
-    let stream_id = Bytes::copy_from_slice(&started.stream_id.0.to_be_bytes());
-    generated::Started { stream_id, epoch: started.epoch.0, controller: Some(controller) }
-}
-
-fn read_started(manifest: &str, started: generated::Started) -> Result<Started, DecodeError> {
-    let malformed = |why: &str| DecodeError::malformed(manifest, why);
-    let stream = <[u8; 16]>::try_from(&started.stream_id[..]).map_err(|_| malformed("a stream id has 16 bytes"))?;
-    let controller = started.controller.ok_or_else(|| malformed("the controller is missing"))?;
-    let port = u16::try_from(controller.port).map_err(|_| malformed("a port above 65535"))?;
-    let address = NodeAddress::new(&controller.host, port).map_err(|error| DecodeError::malformed(manifest, error))?;
-    let uid = Uid::new(controller.uid).ok_or_else(|| malformed("a uid of 0"))?;
-    let node = UniqueAddress::new(address, uid);
-    let controller = ControllerRef { node, path: controller.path.into(), instance: controller.instance };
-    Ok(Started { stream_id: StreamId(u128::from_be_bytes(stream)), epoch: Epoch(started.epoch), controller })
 }
 
 #[cfg(test)]

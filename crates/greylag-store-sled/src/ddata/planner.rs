@@ -24,9 +24,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::{BufMut, Bytes};
 use greylag_ddata::{KeyId, StoreOp};
 
-use super::commits::Commits;
 use super::record;
-use crate::{Batch, Planner, Reader, Request, StoreError, remove_next_unneeded, remove_unneeded};
+use crate::{Batch, Commits, Planner, Reader, Request, StoreError, remove_next_unneeded, remove_unneeded};
 
 pub(crate) const FORMAT_KEY: &[u8] = &[0x00];
 pub(crate) const META_KEY: &[u8] = &[0x01];

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use greylag_core::{CodecId, Encoded};
+
+use super::super::stored::Started;
 use super::*;
+use crate::ids::{ControllerRef, Epoch, StreamId};
 
 fn controller() -> ControllerRef {
     ControllerRef {
@@ -136,4 +140,15 @@ fn records_that_make_no_sense_are_refused() {
     put(&beyond, &mut bytes);
     let codec = SnapshotCodec { max_bytes: 0 };
     assert!(codec.decode(SNAPSHOT, bytes.freeze()).unwrap_err().to_string().contains("beyond the end"));
+}
+
+/// The bytes of docs/formats/delivery-queue.md.
+#[test]
+fn the_bytes_of_events_are_those_of_the_page() {
+    let page = include_str!("../../../../../docs/formats/delivery-queue.md");
+    let is_empty = |event: &QueueEvent| *event == QueueEvent::Confirmed(vec![]);
+    for event in events().into_iter().filter(|event| !is_empty(event)) {
+        let bytes: String = bytes_of(&EventCodec, &event).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(page.contains(&format!("`{bytes}`")), "{event:?}: {bytes} is not in the page");
+    }
 }

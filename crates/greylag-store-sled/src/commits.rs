@@ -1,4 +1,4 @@
-//! Numbers the commits of a store of durable entries, and sums up what lies in it, so that a loss is noticed.
+//! Numbers the commits of a store, and sums up what lies in it, so that a loss is noticed.
 //!
 //! sled takes damage in the younger part of its log for a torn write, and opens without what follows: up to the end of
 //! the log, or of a segment in its middle. So each commit writes one record with its number and the sum over all records
@@ -13,7 +13,7 @@ use twox_hash::XxHash3_64;
 use crate::{Batch, Reader, StoreError};
 
 /// Where the record of the last commit lies.
-pub(crate) const COMMIT_KEY: &[u8] = &[0x03];
+const COMMIT_KEY: &[u8] = &[0x03];
 /// Behind every record that is summed up. The engine's probe follows.
 const END: &[u8] = &[0xff];
 const CRC_BYTES: usize = 4;
@@ -29,9 +29,13 @@ struct Found {
     has_bad: bool,
 }
 
-/// The last commit of a store.
+/// The last commit of a store whose planner sees to it that no loss goes unnoticed: the record under key `03` is its.
+///
+/// A planner reads it in [`Planner::recover`](crate::Planner::recover), compares it in
+/// [`Planner::verify`](crate::Planner::verify), names its number as [`Planner::tail`](crate::Planner::tail), and seals
+/// every batch that it plans. No other record may begin with `ff`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Commits {
+pub struct Commits {
     number: u64,
     /// What the last commit left; none in a store that did not number its commits so far.
     sum: Option<Sum>,
@@ -69,17 +73,24 @@ impl Found {
 
 impl Commits {
     /// Reads the record of the last commit.
-    pub(crate) fn recover(reader: &Reader) -> Result<Self, StoreError> {
+    ///
+    /// # Errors
+    /// [`StoreError`] if it cannot be read.
+    pub fn recover(reader: &Reader) -> Result<Self, StoreError> {
         let Some(record) = reader.get(COMMIT_KEY)? else { return Ok(Self::default()) };
         Self::decode(record).ok_or_else(|| StoreError::corrupt("unreadable commit record"))
     }
 
-    pub(crate) fn number(&self) -> u64 {
+    /// The number of the last commit; 0 before the first one.
+    pub fn number(&self) -> u64 {
         self.number
     }
 
     /// Compares the sum with what is there.
-    pub(crate) fn verify(&mut self, reader: &Reader) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// [`StoreError`] if records are missing, or cannot be read.
+    pub fn verify(&mut self, reader: &Reader) -> Result<(), StoreError> {
         let found = match Found::look(reader) {
             Ok(found) => found,
             // Loading meets that page, too, and says so; the others are written to as before.
@@ -106,8 +117,11 @@ impl Commits {
         Ok(())
     }
 
-    /// Makes a commit of a batch: gives it its number, and adds the record.
-    pub(crate) fn seal(&mut self, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
+    /// Makes a commit of a batch: gives it its number, and adds the record. An empty batch stays empty.
+    ///
+    /// # Errors
+    /// [`StoreError`] if what lies under its keys cannot be read.
+    pub fn seal(&mut self, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
         if batch.is_empty() {
             return Ok(());
         }

@@ -1,0 +1,119 @@
+//! Killed under load, again and again: every message that was acknowledged is there, and none that was confirmed.
+//!
+//! The child is this very test binary, started anew with the place in an environment variable. It says what it has
+//! loaded, then stores and confirms as fast as it can, and prints each acknowledgement. The parent kills it after some of
+//! them and compares what the next child has loaded.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use greylag_core::{CodecId, Encoded};
+use greylag_delivery::queue::{Confirmation, MessageSent};
+use greylag_delivery::{ControllerRef, DurableProducerQueue, KvProducerQueue, SeqNr};
+use greylag_delivery_sled::{SledQueueSettings, SledQueues};
+
+const PLACE: &str = "GREYLAG_DELIVERY_CRASH_PLACE";
+const CYCLES: u64 = 6;
+/// Messages that are never confirmed before as many later ones are stored.
+const BEHIND: u64 = 5;
+
+fn say(line: &str) {
+    std::io::stdout().write_all(format!("{line}\n").as_bytes()).unwrap();
+}
+
+fn payload(seq_nr: u64) -> Vec<u8> {
+    // Every tenth one lies in several pieces.
+    let bytes = if seq_nr.is_multiple_of(10) { 150_000 } else { 100 };
+    (0..bytes).map(|at: u64| ((at + seq_nr) % 251) as u8).collect()
+}
+
+/// Not a test of its own: the child that the test below starts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn child_that_is_killed() {
+    let Some(place) = std::env::var_os(PLACE) else { return };
+    let queues = SledQueues::open(&place, SledQueueSettings::test()).await.unwrap();
+    let mut queue = KvProducerQueue::open(queues, "orders", Default::default()).unwrap();
+    let instance = u64::from(std::process::id());
+    let controller = ControllerRef { node: "localhost:17355#1".parse().unwrap(), path: "orders".into(), instance };
+    let state = queue.load(&controller).await.unwrap();
+    for sent in &state.unconfirmed {
+        assert_eq!(&sent.message.payload[..], &payload(sent.seq_nr.get())[..], "message {}", sent.seq_nr);
+    }
+    let first = state.unconfirmed.first().map_or(state.current_seq_nr.get(), |sent| sent.seq_nr.get());
+    let whole = state.unconfirmed.iter().map(|sent| sent.seq_nr.get()).eq(first..state.current_seq_nr.get());
+    assert!(whole, "a message is missing between {first} and {}", state.current_seq_nr);
+    say(&format!("have {first} {}", state.current_seq_nr));
+    for seq_nr in state.current_seq_nr.get().. {
+        let message = Encoded { codec: CodecId::JSON, manifest: "order".into(), payload: payload(seq_nr).into() };
+        let sent = MessageSent { seq_nr: SeqNr(seq_nr), message, ack: false, qualifier: "".into(), timestamp_ms: 1 };
+        queue.store_message_sent(vec![sent]).await.unwrap();
+        say(&format!("stored 0 {seq_nr}"));
+        if let Some(confirmed) = seq_nr.checked_sub(BEHIND).filter(|confirmed| *confirmed > 0) {
+            let (qualifier, seq_nr) = ("".into(), SeqNr(confirmed));
+            queue
+                .store_message_confirmed(vec![Confirmation::UpTo { qualifier, seq_nr, timestamp_ms: 1 }])
+                .await
+                .unwrap();
+            say(&format!("confirmed 0 {confirmed}"));
+        }
+    }
+}
+
+fn spawn(place: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "crash::child_that_is_killed", "--nocapture", "--test-threads=1"])
+        .env(PLACE, place)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// The words of a line of the child: what, and two numbers.
+fn parse(line: &str) -> Option<(&str, u64, u64)> {
+    // What the test harness says before the first line stands on that line.
+    let at = ["have ", "stored ", "confirmed "].iter().find_map(|word| line.find(word))?;
+    let mut words = line[at..].split_whitespace();
+    Some((words.next()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+}
+
+#[test]
+fn killed_under_load_it_loses_nothing_that_was_acknowledged() {
+    let place = tempfile::tempdir().unwrap();
+    let (mut stored, mut confirmed) = (0, 0);
+    for cycle in 0..CYCLES {
+        let mut child = spawn(place.path());
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut left = 10 + 17 * cycle;
+        let mut take = |line: &str, left: &mut u64| match parse(line) {
+            Some(("have", first, current)) => {
+                // What was under way when the process was killed may be there, or not.
+                let (after_confirmed, after_stored) = (confirmed + 1..=confirmed + 2, stored + 1..=stored + 2);
+                assert!(after_confirmed.contains(&first), "cycle {cycle}: first {first}, confirmed {confirmed}");
+                assert!(after_stored.contains(&current), "cycle {cycle}: next {current}, stored {stored}");
+                (stored, confirmed) = (current - 1, first - 1);
+            }
+            Some((what, _, number)) => {
+                *if what == "stored" { &mut stored } else { &mut confirmed } = number;
+                *left = left.saturating_sub(1);
+            }
+            None => {}
+        };
+        while left > 0 {
+            let line = lines.next().expect("the child runs until it is killed").unwrap();
+            take(&line, &mut left);
+        }
+        child.kill().unwrap();
+        // A line that the kill cut off is left out: it may name a smaller number.
+        let rest: Vec<String> = lines.map_while(Result::ok).collect();
+        let whole = rest.len().saturating_sub(1);
+        rest[..whole].iter().for_each(|line| take(line, &mut left));
+        let cut = rest.last().and_then(|line| parse(line));
+        if let Some((what, _, number)) = cut {
+            let last = if what == "stored" { &mut stored } else { &mut confirmed };
+            *last = number.max(*last);
+        }
+        child.wait().unwrap();
+    }
+    assert!(stored > 100, "{stored} were stored");
+}
