@@ -89,8 +89,10 @@ pub(crate) enum RouteNews {
     Routed(Arc<str>, bool),
     /// Any shard without a route may have lost its home.
     LookAtUnrouted,
-    /// The region dropped messages that waited for a route: of this shard, or of any.
-    NotBuffered(Option<Arc<str>>),
+    /// The region dropped a message for this entity.
+    Dropped(Arc<str>),
+    /// The region may have dropped every message that waited for a route.
+    DroppedMany,
     /// Events were lost; every route is to be looked at anew.
     LookAtAll,
 }
@@ -99,11 +101,9 @@ fn news(event: Event) -> Option<RouteNews> {
     match event {
         Event::Region(RegionEvent::ShardMoved { shard, .. }) => Some(RouteNews::Moved(shard.shared().clone())),
         Event::Region(RegionEvent::ShardRegionDown { .. }) => Some(RouteNews::LookAtUnrouted),
-        Event::Region(RegionEvent::NoHost { .. } | RegionEvent::HostFound) => Some(RouteNews::NotBuffered(None)),
+        Event::Region(RegionEvent::NoHost { .. } | RegionEvent::HostFound) => Some(RouteNews::DroppedMany),
         Event::RouteChanged { shard, routed } => Some(RouteNews::Routed(shard.shared().clone(), routed)),
-        Event::DeadLetter { reason: DeadLetterReason::NoHost | DeadLetterReason::BufferFull, shard, .. } => {
-            Some(RouteNews::NotBuffered(Some(shard?.shared().clone())))
-        }
+        Event::DeadLetter { entity, .. } => Some(RouteNews::Dropped(entity.as_str().into())),
         Event::Lagged { .. } => Some(RouteNews::LookAtAll),
         _ => None,
     }

@@ -209,8 +209,8 @@ impl<P: Clone> ProducerLink<P> {
 
     /// When a tick next has work to do.
     ///
-    /// A link with unconfirmed frames has a deadline, unless its controller holds it, or a copy of its head waits in the
-    /// region's buffer for a route.
+    /// A link with unconfirmed frames has a deadline, unless its controller holds it. It is far away while a copy of its
+    /// head waits in the region's buffer for a route.
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.frames.is_empty() || self.fenced || !self.is_attached() {
             return None;

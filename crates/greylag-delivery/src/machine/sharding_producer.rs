@@ -145,13 +145,11 @@ pub enum Input<P> {
         /// Whether its messages leave now, or wait in the region.
         routed: bool,
     },
-    /// The region keeps no copies for the entities of a shard: it dropped them, or had no room (S7).
+    /// The region may have dropped what it kept for the entities of a shard (S7).
     NotBuffered(Arc<str>),
-    /// The region did not take a copy of a link's frames into its buffer; the next one is due a timeout later (S7).
-    NotKept {
-        /// The link.
-        instance: u64,
-    },
+    /// The region has no copy of an entity's frames: it did not take them into its buffer, or dropped them there. The next
+    /// copy is due a timeout after the last one (S7).
+    NotKept(Arc<str>),
     /// Frames of a link found no room on their lane, or in an inbox; they are transmitted again soon.
     Refused {
         /// The link.
@@ -366,7 +364,11 @@ impl<P: Clone> ShardingProducer<P> {
                 }
             }
             Input::NotBuffered(shard) => self.tell_shard(now, &shard, &producer_link::Input::NotBuffered, out),
-            Input::NotKept { instance } => self.tell(now, instance, producer_link::Input::NotBuffered, out),
+            Input::NotKept(entity) => {
+                if let Some(instance) = self.links.instance_of(&entity) {
+                    self.tell(now, instance, producer_link::Input::NotBuffered, out);
+                }
+            }
             Input::Refused { instance, from, to } => {
                 self.tell(now, instance, producer_link::Input::Refused { from, to }, out);
             }

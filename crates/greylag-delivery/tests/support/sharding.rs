@@ -78,6 +78,7 @@ impl ShardingProducerWorld {
                 self.tell(sharding_producer::Input::ReleasePermit { permit }, &mut output);
             }
             "not-buffered" => self.tell(sharding_producer::Input::NotBuffered(word(0)), &mut output),
+            "not-kept" => self.tell(sharding_producer::Input::NotKept(word(0)), &mut output),
             "refused" => {
                 let number = |index: usize| word(index).parse().unwrap();
                 let instance = self.links[&word(0)].instance;

@@ -222,8 +222,8 @@ impl<T: Send + Sync + 'static> Task<T> {
                 self.homes.note(&shard, self.shared.downstream.home_of(&shard));
                 self.tell(Input::RouteChanged { shard, routed });
             }
-            RouteNews::NotBuffered(Some(shard)) => self.tell(Input::NotBuffered(shard)),
-            RouteNews::NotBuffered(None) => {
+            RouteNews::Dropped(entity) => self.tell(Input::NotKept(entity)),
+            RouteNews::DroppedMany => {
                 for shard in self.homes.retain(self.machine.shards()) {
                     self.tell(Input::NotBuffered(shard));
                 }
@@ -344,10 +344,10 @@ impl<T: Send + Sync + 'static> Task<T> {
             *range = (range.0.min(from), range.1.max(to));
             return;
         }
-        match self.shared.downstream.send(entity, batch) {
+        match self.shared.downstream.send(entity.clone(), batch) {
             Ok(()) | Err(NotTaken::Otherwise) => {}
             Err(NotTaken::NoRoom) => drop(refused.insert(instance, (from, to))),
-            Err(NotTaken::NotBuffered) => self.tell(Input::NotKept { instance }),
+            Err(NotTaken::NotBuffered) => self.tell(Input::NotKept(entity)),
         }
     }
 

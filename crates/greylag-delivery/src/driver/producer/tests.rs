@@ -150,7 +150,7 @@ async fn scenario_93_one_copy_waits_for_a_route() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(region.frames(), 200, "ten times the pace of repeats have passed");
     // What the region has dropped is sent again: it is what makes the region ask for the home.
-    region.tell(RouteNews::NotBuffered(Some("3".into())));
+    region.tell(RouteNews::Dropped("3".into()));
     until("a copy that was dropped is replaced", || region.frames_to("3") == 2).await;
     region.answer_all(Answers::Confirm);
     region.has_routes(true);

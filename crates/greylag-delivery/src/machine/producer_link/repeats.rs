@@ -3,7 +3,7 @@
 //! P8 repeats the first frame of an association until it is answered; P9 shows the head when a link with unconfirmed
 //! frames falls silent. Three things hold a link up: its controller, which lets a limited number of links begin at a
 //! time; a lane or an inbox without room, which is tried again soon; and a copy that waits in the region's buffer for a
-//! route, beside which a second one would be of no use.
+//! route, beside which a second one would be of no use, for as long as the region has not lost it.
 //!
 //! Source: delivery P8, P9, S7, S8.
 
@@ -13,6 +13,10 @@ use std::time::{Duration, Instant};
 const REFUSED_PAUSE_MIN: Duration = Duration::from_millis(1);
 /// Longest pause after a refusal.
 const REFUSED_PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// Probes that a copy in the region's buffer stands for. The region tells of copies that it drops, but not of every one
+/// when it drops many.
+const BUFFERED_FOR: u32 = 30;
 
 /// See the module's documentation.
 #[derive(Debug, Clone)]
@@ -61,7 +65,7 @@ impl Repeats {
             return self.refused_until;
         }
         if self.in_buffer {
-            return None;
+            return Some(self.head_sent_at + self.idle_timeout.saturating_mul(BUFFERED_FOR));
         }
         Some(match is_first {
             // Without a route the region has been asked already; S7 then slows down.
