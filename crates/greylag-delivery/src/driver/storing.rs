@@ -81,6 +81,10 @@ async fn carry_out(queue: &mut Queue, controller: &ControllerRef, call: Call<Enc
             let stored = AssertUnwindSafe(queue.store_message_sent(batch)).catch_unwind().await;
             Answer::Stored(stored.unwrap_or(Err(QueueError::OutcomeUnknown)))
         }
+        Call::Poll(max_messages) => {
+            let polled = AssertUnwindSafe(queue.poll_new(max_messages)).catch_unwind().await;
+            Answer::Polled(polled.unwrap_or(Err(QueueError::OutcomeUnknown)))
+        }
         Call::Confirm(confirmations) => {
             let stored = AssertUnwindSafe(queue.store_message_confirmed(confirmations)).catch_unwind().await;
             Answer::Confirmed(stored.unwrap_or(Err(QueueError::OutcomeUnknown)))

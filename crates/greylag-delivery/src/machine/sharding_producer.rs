@@ -334,6 +334,12 @@ impl<P: Clone> ShardingProducer<P> {
         Self { life: Life::Loading, storing, clock: Some(clock), ..Self::new(settings, identity, node, path) }
     }
 
+    /// The same over a queue whose messages others write: it is asked for them so often while there are none.
+    pub fn polling(mut self, interval: Duration) -> Self {
+        self.storing = self.storing.polling(interval);
+        self
+    }
+
     /// Takes one input.
     pub fn handle(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>) {
         if matches!(self.life, Life::Closing | Life::Closed) {

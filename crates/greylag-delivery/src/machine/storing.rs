@@ -15,10 +15,14 @@
 //! what is in the queue's hands may be stored or not ([`Effect::Unknown`]), what is not goes back to its sender
 //! ([`Effect::GivenBack`]), and the queue is opened again, with pauses, for as long as that takes.
 //!
+//! A queue whose messages others write, an outbox, is *polled* instead: while nothing else is to be done it is asked for
+//! what is new, as much as the controller has room for.
+//!
 //! `M` is the message as the controller keeps it; a copy of it must be cheap. Source: delivery §4.1, D4 to D9, P14.
 
 mod confirmations;
 mod durable;
+mod polling;
 
 use std::time::{Duration, Instant};
 
@@ -73,6 +77,8 @@ pub enum Call<M> {
     Store(Vec<MessageSent<M>>),
     /// Store these confirmations.
     Confirm(Vec<Confirmation>),
+    /// Hand out messages that others wrote into the queue's store, at most so many.
+    Poll(usize),
 }
 
 /// What the queue said to a [`Call`] of the same name.
@@ -84,6 +90,17 @@ pub enum Answer<M> {
     Stored(Result<SeqNr, QueueError>),
     /// To [`Call::Confirm`].
     Confirmed(Result<(), QueueError>),
+    /// To [`Call::Poll`]: messages that are stored, by rising numbers.
+    Polled(Result<Vec<MessageSent<M>>, QueueError>),
+}
+
+/// A message that others wrote into the queue's store. It is stored, so it may be sent at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found<M> {
+    /// The number of the message before it; numbers in between were never given.
+    pub after: SeqNr,
+    /// The message.
+    pub sent: MessageSent<M>,
 }
 
 /// An input: of the controller, of its queue, or that time passed.
@@ -209,6 +226,27 @@ impl<M: Clone> Storing<M> {
     /// Messages are stored in a queue before they are released.
     pub fn durable(settings: StoringSettings) -> Self {
         Self { next: 1, durable: Some(Box::new(Durable::new(settings))), ended: false }
+    }
+
+    /// The same, and its queue is asked for messages that others wrote, so often while there are none. What is
+    /// found is to be taken by [`take_found`](Self::take_found) after each input.
+    pub fn polling(mut self, interval: Duration) -> Self {
+        if let Some(durable) = &mut self.durable {
+            durable.poll_every(interval);
+        }
+        self
+    }
+
+    /// Messages that others wrote and that no call has taken yet, by rising numbers.
+    pub fn take_found(&mut self) -> Vec<Found<M>> {
+        self.durable.as_mut().map_or_else(Vec::new, |durable| durable.take_found())
+    }
+
+    /// For how many messages that others wrote the controller has room.
+    pub fn has_room_for(&mut self, messages: usize) {
+        if let Some(durable) = &mut self.durable {
+            durable.has_room_for(messages);
+        }
     }
 
     /// Whether messages are stored.

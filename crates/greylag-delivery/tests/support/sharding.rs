@@ -9,6 +9,7 @@ use greylag_delivery::machine::producer_link::Frames;
 use greylag_delivery::machine::sharding_consumer::{self, DeliveryHandle, ShardingConsumer};
 use greylag_delivery::machine::sharding_producer::{self, Parcel, ShardingProducer};
 use greylag_delivery::machine::storing::{Answer, Call};
+use greylag_delivery::queue::MessageSent;
 use greylag_delivery::{
     BatchHeader, ControllerRef, DeliverySettings, Epoch, ProducerId, ProducerIdentity, ProducerStopped, SequencedBatch,
     StreamId, UpstreamMessage,
@@ -51,7 +52,12 @@ impl ShardingProducerWorld {
         let (id, now) = (ProducerId::new("p").unwrap(), Instant::now());
         let (node, path) = ("n:1#1".parse().unwrap(), "delivery/1".into());
         let machine = if case.flag("durable") {
-            ShardingProducer::durable(settings, storing::settings(case), id, node, path, (now, storing::WALL_MS))
+            let clock = (now, storing::WALL_MS);
+            let machine = ShardingProducer::durable(settings, storing::settings(case), id, node, path, clock);
+            match case.duration("polling") {
+                Some(interval) => machine.polling(interval),
+                None => machine,
+            }
         } else {
             ShardingProducer::new(settings, ProducerIdentity::stable(id, StreamId(1), EPOCH), node, path)
         };
@@ -63,7 +69,7 @@ impl ShardingProducerWorld {
         let word = |index: usize| -> Arc<str> { case.positional(index).unwrap_or_default().into() };
         match case.command {
             "start" => self.tell(sharding_producer::Input::Start, &mut output),
-            "loaded" | "stored" | "confirmed" => {
+            "loaded" | "stored" | "confirmed" | "polled" => {
                 let call = case.parse("call").unwrap_or(self.last_call);
                 let answer = sharding_answer(storing::answer(case));
                 self.tell(sharding_producer::Input::Queue { call, answer }, &mut output);
@@ -218,17 +224,21 @@ fn sharding_answer(answer: Answer<u64>) -> Answer<Parcel<u64>> {
         Answer::Loaded(Err(error)) => Answer::Loaded(Err(error)),
         Answer::Stored(answer) => Answer::Stored(answer),
         Answer::Confirmed(answer) => Answer::Confirmed(answer),
-        Answer::Loaded(Ok(state)) => Answer::Loaded(Ok(state.map(|sent| {
-            let shard = sent.qualifier.chars().take(1).collect::<String>().into();
-            sent.map(|message| Parcel { shard, bytes: 1, frames: Frames::Whole(message) })
-        }))),
+        Answer::Loaded(Ok(state)) => Answer::Loaded(Ok(state.map(parcel))),
+        Answer::Polled(polled) => Answer::Polled(polled.map(|sent| sent.into_iter().map(parcel).collect())),
     }
+}
+
+fn parcel(sent: MessageSent<u64>) -> MessageSent<Parcel<u64>> {
+    let shard = sent.qualifier.chars().take(1).collect::<String>().into();
+    sent.map(|message| Parcel { shard, bytes: 1, frames: Frames::Whole(message) })
 }
 
 fn describe_call(id: u64, call: Call<Parcel<u64>>) -> String {
     let call = match call {
         Call::Load => Call::Load,
         Call::Confirm(confirmations) => Call::Confirm(confirmations),
+        Call::Poll(max_messages) => Call::Poll(max_messages),
         Call::Store(batch) => Call::Store(batch.into_iter().map(|sent| sent.map(|_| 0)).collect()),
     };
     storing::call(id, &call)

@@ -136,6 +136,8 @@ pub(crate) fn answer(case: &Case<'_>) -> Answer<u64> {
         ("stored", Some(error)) => Answer::Stored(Err(error)),
         ("stored", None) => Answer::Stored(Ok(SeqNr(case.positional(0).unwrap().parse().unwrap()))),
         ("confirmed", Some(error)) => Answer::Confirmed(Err(error)),
+        ("polled", Some(error)) => Answer::Polled(Err(error)),
+        ("polled", None) => Answer::Polled(Ok(messages(case.positional(0).unwrap_or_default()))),
         (_, None) => Answer::Confirmed(Ok(())),
         (other, _) => panic!("no answer {other}"),
     }
@@ -147,6 +149,7 @@ pub(crate) fn answer_with<M>(case: &Case<'_>, message: impl Fn(u64) -> M) -> Ans
         Answer::Stored(result) => Answer::Stored(result),
         Answer::Confirmed(result) => Answer::Confirmed(result),
         Answer::Loaded(Err(error)) => Answer::Loaded(Err(error)),
+        Answer::Polled(_) => panic!("only an outbox is polled"),
         Answer::Loaded(Ok(state)) => {
             let unconfirmed = state.unconfirmed.into_iter();
             let unconfirmed = unconfirmed.map(|sent| sent.try_map(|_, number| Ok::<_, ()>(message(number))).unwrap());
@@ -162,8 +165,8 @@ pub(crate) fn answer_with<M>(case: &Case<'_>, message: impl Fn(u64) -> M) -> Ans
     }
 }
 
-/// A message of a loaded queue is the number of its place in the stream.
-fn queue_state(case: &Case<'_>) -> QueueState<u64> {
+/// `a:3,b:4` are 3 of qualifier `a` and 4 of `b`. A message of a queue is the number of its place in the stream.
+fn messages(words: &str) -> Vec<MessageSent<u64>> {
     let sent = |(qualifier, number): (&str, &str)| {
         let number: u64 = number.parse().unwrap();
         MessageSent {
@@ -174,14 +177,18 @@ fn queue_state(case: &Case<'_>) -> QueueState<u64> {
             timestamp_ms: WALL_MS,
         }
     };
-    let unconfirmed = case.arg("unconfirmed").unwrap_or_default().split(',').filter(|word| !word.is_empty());
+    let words = words.split(',').filter(|word| !word.is_empty());
+    words.map(|word| sent(word.split_once(':').unwrap_or(("", word)))).collect()
+}
+
+fn queue_state(case: &Case<'_>) -> QueueState<u64> {
     QueueState {
         stream_id: StreamId(1),
         epoch: Epoch(case.parse("epoch").unwrap_or(1)),
         current_seq_nr: SeqNr(case.parse("current").unwrap_or(1)),
         highest_confirmed_seq_nr: SeqNr(case.parse("highest").unwrap_or(0)),
         confirmed_seq_nr: BTreeMap::new(),
-        unconfirmed: unconfirmed.map(|word| sent(word.split_once(':').unwrap_or(("", word)))).collect(),
+        unconfirmed: messages(case.arg("unconfirmed").unwrap_or_default()),
     }
 }
 
@@ -189,6 +196,7 @@ fn queue_state(case: &Case<'_>) -> QueueState<u64> {
 pub(crate) fn call<M>(id: u64, call: &Call<M>) -> String {
     match call {
         Call::Load => format!("load #{id}"),
+        Call::Poll(max_messages) => format!("poll #{id} at most {max_messages}"),
         Call::Store(batch) => {
             let numbers: Vec<_> = batch.iter().map(|message| message.seq_nr.to_string()).collect();
             format!("store #{id} {}", numbers.join(" "))

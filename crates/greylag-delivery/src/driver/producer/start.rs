@@ -64,6 +64,9 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     /// the one that the entity type reads deliveries with. Messages that the queue has are sent again, before new ones;
     /// while it is loaded, and whenever it does not answer, senders wait.
     ///
+    /// An [`OutboxProducerQueue`](crate::OutboxProducerQueue) is polled: the producer sends what applications wrote into
+    /// it, to the entities that they named, as fast as there is room. Nothing is sent through such a producer itself.
+    ///
     /// # Errors
     /// [`StartError`]; nothing was started, and the queue was not touched.
     pub fn start_durable<Q: Send + 'static>(
@@ -101,7 +104,10 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
             Keeping::Durable(id, queue) => {
                 let (machine, storing) = (settings.sharding_producer(), settings.storing());
                 let clock = (Instant::now(), wall_ms());
-                let machine = Machine::durable(machine, storing, id, node, path.clone(), clock);
+                let mut machine = Machine::durable(machine, storing, id, node, path.clone(), clock);
+                if let Some(interval) = queue.poll_interval() {
+                    machine = machine.polling(interval);
+                }
                 (machine, Some(Store::open(queue, controller)))
             }
         };

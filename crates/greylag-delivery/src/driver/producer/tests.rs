@@ -1,6 +1,7 @@
 //! A sharding producer over a region that does what a test says.
 
 mod durable;
+mod outbox;
 mod region;
 
 use std::sync::Arc;

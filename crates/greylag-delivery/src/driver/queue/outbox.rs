@@ -21,7 +21,9 @@ use crate::settings::SettingsError;
 /// The queue numbers messages in the order in which it first sees them, in transactions of its own, under the epoch of
 /// its load; so the numbers of a stream rise strictly, whatever becomes of the application's transactions. A
 /// producer does not [`store`](DurableProducerQueue::store_message_sent) in it but
-/// [`polls`](DurableProducerQueue::poll_new) it. Confirmed messages are removed from the table.
+/// [`polls`](DurableProducerQueue::poll_new) it: a [`ShardingProducer`](crate::ShardingProducer) that is started with it
+/// sends what applications write, to the entity that each message names as its qualifier. Confirmed messages are removed
+/// from the table.
 ///
 /// ```
 /// use greylag_core::{CodecId, Encoded};

@@ -81,6 +81,7 @@ impl<P: Clone> ShardingProducer<P> {
     /// Gives the storing machine an input, and carries its effects on.
     pub(super) fn tell_store(&mut self, now: Instant, input: storing::Input<Parcel<P>>, out: &mut Vec<Effect<P>>) {
         let mut effects = std::mem::take(&mut self.stored);
+        self.storing.has_room_for(self.admission.room());
         self.storing.handle(now, input, &mut effects);
         for effect in effects.drain(..) {
             match effect {
@@ -104,6 +105,9 @@ impl<P: Clone> ShardingProducer<P> {
         }
         if self.stored.capacity() == 0 {
             self.stored = effects;
+        }
+        for found in self.storing.take_found() {
+            self.on_found(now, found, out);
         }
     }
 

@@ -203,6 +203,14 @@ impl Admission {
             || bytes_of_entity > self.limits.max_in_flight_bytes_per_entity / 2
     }
 
+    /// For how many messages of an outbox there is room.
+    pub(super) fn room(&self) -> usize {
+        let is_full = self.all.bytes >= self.limits.max_in_flight_bytes
+            || self.limits.max_in_flight_messages.is_some_and(|max| self.all.messages >= max);
+        let used = self.all.slots + self.permits.slots();
+        if is_full { 0 } else { self.limits.buffer_size.saturating_sub(used) }
+    }
+
     /// Messages that are being stored, or lie in buffers.
     pub(super) fn slots(&self) -> usize {
         self.all.slots

@@ -9,6 +9,7 @@ use super::{Effect, Life, Parcel, ShardingProducer};
 use crate::ids::SeqNr;
 use crate::machine::contiguous::Contiguous;
 use crate::machine::producer_link;
+use crate::machine::storing::Found;
 use crate::queue::{MessageSent, QueueState};
 
 impl<P: Clone> ShardingProducer<P> {
@@ -62,6 +63,37 @@ impl<P: Clone> ShardingProducer<P> {
         self.admission.take(bytes, true);
         self.tally.accepted(now);
         self.hold(now, instance, out);
+    }
+
+    /// A message that others wrote into the queue's store goes to its link, or into its entity's buffer.
+    pub(super) fn on_found(&mut self, now: Instant, found: Found<Parcel<P>>, out: &mut Vec<Effect<P>>) {
+        let MessageSent { seq_nr: total, message: Parcel { shard, bytes, frames }, ack, qualifier, .. } = found.sent;
+        self.contiguous.insert_range(found.after.get().saturating_add(1), total.get().saturating_sub(1));
+        if self.life != Life::Running {
+            return; // it is stored, and the next load finds it
+        }
+        let instance = match self.links.instance_of(&qualifier) {
+            Some(instance) => instance,
+            None => self.open(now, qualifier, shard),
+        };
+        let Some(state) = self.links.get_mut(instance) else { return };
+        if total <= state.last_total {
+            return;
+        }
+        state.last_total = total;
+        state.bytes += bytes;
+        state.used_at = now;
+        state.unconfirmed.push_back(Accepted { total, ticket: None, bytes, accepted_at: now });
+        self.admission.take(bytes, true);
+        self.tally.stats.sent += 1;
+        self.tally.accepted(now);
+        if state.buffered.is_empty() && state.link.demand() > 0 {
+            self.admission.leave_buffer(true);
+            self.tell(now, instance, producer_link::Input::Accept { total, frames, ack }, out);
+        } else {
+            state.buffered.push_back(Buffered { total, frames, ack, is_recovered: true });
+            self.refresh(instance);
+        }
     }
 
     fn hold(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::confirmations::PendingConfirmations;
-use super::{Answer, Call, Effect, End, StoringSettings, StoringState, Unstored};
+use super::polling::Polling;
+use super::{Answer, Call, Effect, End, Found, StoringSettings, StoringState, Unstored};
 use crate::ids::SeqNr;
 use crate::queue::{Confirmation, MessageSent, QueueError, QueueState};
 
@@ -31,6 +32,8 @@ pub(super) struct Durable<M> {
     /// A batch was written just now, and confirmations go with it.
     flushes: bool,
     is_closing: bool,
+    /// Of an outbox.
+    polling: Option<Polling<M>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +60,7 @@ enum Kind {
     Load,
     Store,
     Confirm,
+    Poll,
 }
 
 /// One append, repeated as it is until the queue has said what became of it.
@@ -84,6 +88,21 @@ impl<M: Clone> Durable<M> {
             confirming: None,
             flushes: false,
             is_closing: false,
+            polling: None,
+        }
+    }
+
+    pub(super) fn poll_every(&mut self, interval: Duration) {
+        self.polling = Some(Polling::new(interval));
+    }
+
+    pub(super) fn take_found(&mut self) -> Vec<Found<M>> {
+        self.polling.as_mut().map_or_else(Vec::new, Polling::take_found)
+    }
+
+    pub(super) fn has_room_for(&mut self, messages: usize) {
+        if let Some(polling) = &mut self.polling {
+            polling.set_room(messages);
         }
     }
 
@@ -113,13 +132,17 @@ impl<M: Clone> Durable<M> {
         match (self.phase, &self.outstanding) {
             (Phase::Pausing(until), _) => Some(until),
             (_, Some(outstanding)) => Some(outstanding.until),
-            (Phase::Open, None) => self.flush_at(),
+            (Phase::Open, None) => [self.flush_at(), self.poll_at()].into_iter().flatten().min(),
             (Phase::New | Phase::Opening | Phase::Over, None) => None,
         }
     }
 
     fn flush_at(&self) -> Option<Instant> {
         self.pending.due(self.settings.confirm_flush_count, self.settings.confirm_flush_interval)
+    }
+
+    fn poll_at(&self) -> Option<Instant> {
+        self.polling.as_ref().and_then(Polling::due_at)
     }
 
     // ---- what the controller says ---------------------------------------------------------------
@@ -169,13 +192,20 @@ impl<M: Clone> Durable<M> {
             return; // the answer to a call that another one took the place of
         };
         match (outstanding.kind, answer) {
-            (Kind::Load, Answer::Loaded(Ok(state))) => self.opened(state, next, out),
+            (Kind::Load, Answer::Loaded(Ok(state))) => self.opened(now, state, next, out),
             (Kind::Store, Answer::Stored(Ok(up_to))) => self.stored(now, up_to, out),
             (Kind::Confirm, Answer::Confirmed(Ok(()))) => {
                 self.confirming = None;
                 self.succeeded();
             }
-            (kind @ Kind::Load, Answer::Loaded(Err(error)))
+            (Kind::Poll, Answer::Polled(Ok(messages))) => {
+                self.succeeded();
+                if let Some(polling) = &mut self.polling {
+                    polling.answered(now, messages, next);
+                }
+            }
+            (kind @ Kind::Poll, Answer::Polled(Err(error)))
+            | (kind @ Kind::Load, Answer::Loaded(Err(error)))
             | (kind @ Kind::Store, Answer::Stored(Err(error)))
             | (kind @ Kind::Confirm, Answer::Confirmed(Err(error))) => self.refused(now, kind, error, out),
             // An answer of another kind is none at all.
@@ -183,8 +213,11 @@ impl<M: Clone> Durable<M> {
         }
     }
 
-    fn opened(&mut self, mut state: QueueState<M>, next: &mut u64, out: &mut Vec<Effect<M>>) {
+    fn opened(&mut self, now: Instant, mut state: QueueState<M>, next: &mut u64, out: &mut Vec<Effect<M>>) {
         self.phase = Phase::Open;
+        if let Some(polling) = &mut self.polling {
+            polling.opened(now);
+        }
         let batch = self.batch.as_ref().map(|batch| (first_of(batch), last_of(batch)));
         *next = batch.map_or(state.current_seq_nr.get(), |(_, last)| last.get().saturating_add(1));
         state.unconfirmed.retain(|message| {
@@ -323,6 +356,8 @@ impl<M: Clone> Durable<M> {
             self.over(Effect::Closed, out);
         } else if !self.queued.is_empty() {
             self.store_queued(now, next, out);
+        } else if let Some(max) = self.polling.as_mut().and_then(|polling| polling.ask(now, self.settings.max_batch)) {
+            self.call(now, Kind::Poll, Call::Poll(max), out);
         }
     }
 
@@ -360,7 +395,7 @@ impl<M: Clone> Durable<M> {
                 let tries = self.settings.retry_attempts.max(1);
                 self.settings.request_timeout.saturating_mul(tries.saturating_mul(1 << self.pauses.min(LOAD_DOUBLINGS)))
             }
-            Kind::Store | Kind::Confirm => self.settings.request_timeout,
+            Kind::Store | Kind::Confirm | Kind::Poll => self.settings.request_timeout,
         };
         self.calls += 1;
         self.outstanding = Some(Outstanding { id: self.calls, kind, until: after(now, patience) });
@@ -395,7 +430,7 @@ impl<M: Clone> Durable<M> {
 }
 
 /// `pause` from now; a pause without an end is one of a century.
-fn after(now: Instant, pause: Duration) -> Instant {
+pub(super) fn after(now: Instant, pause: Duration) -> Instant {
     now + pause.min(Duration::from_secs(100 * 365 * 24 * 3600))
 }
 
