@@ -22,3 +22,4 @@ pub mod producer_link;
 pub mod sharding_consumer;
 pub mod sharding_producer;
 pub mod storing;
+pub mod work_pulling;

@@ -1,7 +1,7 @@
 //! The link machines against the scenarios of the specification, as plain text.
 //!
 //! The first case of a file says what is looked at: one side of a link (`producer`, `consumer`), the producer controller
-//! of a link (`point-to-point`), the controllers of sharding (`sharding-producer`, `sharding-consumer`), or what a producer
+//! of a link (`point-to-point`) or of many workers (`work-pulling`), the controllers of sharding (`sharding-producer`, `sharding-consumer`), or what a producer
 //! stores (`storing`).
 
 mod support;
@@ -12,12 +12,14 @@ use support::point_to_point::PointToPointWorld;
 use support::producer::ProducerWorld;
 use support::sharding::{ShardingConsumerWorld, ShardingProducerWorld};
 use support::storing::StoringWorld;
+use support::work_pulling::WorkPullingWorld;
 
 enum World {
     Nothing,
     Producer(Box<ProducerWorld>),
     Consumer(Box<ConsumerWorld>),
     PointToPoint(Box<PointToPointWorld>),
+    WorkPulling(Box<WorkPullingWorld>),
     ShardingProducer(Box<ShardingProducerWorld>),
     ShardingConsumer(Box<ShardingConsumerWorld>),
     Storing(Box<StoringWorld>),
@@ -33,12 +35,18 @@ impl World {
                 *self = Self::PointToPoint(Box::new(PointToPointWorld::new(case, &mut output)));
                 return output;
             }
+            ("work-pulling", _) => {
+                let mut output = String::new();
+                *self = Self::WorkPulling(Box::new(WorkPullingWorld::new(case, &mut output)));
+                return output;
+            }
             ("sharding-producer", _) => *self = Self::ShardingProducer(Box::new(ShardingProducerWorld::new(case))),
             ("sharding-consumer", _) => *self = Self::ShardingConsumer(Box::new(ShardingConsumerWorld::new(case))),
             ("storing", _) => *self = Self::Storing(Box::new(StoringWorld::new(case))),
             (_, Self::Storing(world)) => return world.run(case),
             (_, Self::ShardingProducer(world)) => return world.run(case),
             (_, Self::ShardingConsumer(world)) => return world.run(case),
+            (_, Self::WorkPulling(world)) => return world.run(case),
             (_, Self::PointToPoint(world)) => return world.run(case),
             (_, Self::Producer(world)) => return world.run(case),
             (_, Self::Consumer(world)) => return world.run(case),

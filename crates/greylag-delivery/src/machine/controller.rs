@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use crate::ids::{ControllerRef, Epoch, SeqNr};
 use crate::machine::producer_link::Frames;
-use crate::machine::storing::{Answer, Call};
+use crate::machine::storing::{Answer, Call, End};
+use crate::machine::work_pulling::{ListedWorker, WorkerStats};
 use crate::message::{BatchHeader, ProducerStopped, SequencedMessage, UpstreamMessage};
 
 /// A message that a producer wants to send.
@@ -33,6 +34,8 @@ pub enum Input<P> {
     },
     /// Attach this consumer controller. Point to point only.
     RegisterConsumer(ControllerRef),
+    /// The workers that there are now, all of them. Work pulling only.
+    Workers(Vec<ListedWorker>),
     /// A message is to be sent, as soon as there is room for it.
     Admit {
         /// The producer that sends it.
@@ -110,6 +113,16 @@ pub enum Failure {
     },
     /// The numbers of the stream are used up.
     Exhausted,
+}
+
+impl From<End> for Failure {
+    fn from(end: End) -> Self {
+        match end {
+            End::Fenced { by } => Self::Fenced { newer: None, by },
+            End::Lost { expected } => Self::QueueLost { expected },
+            End::Exhausted => Self::Exhausted,
+        }
+    }
 }
 
 /// What the controller asks for, in this order.
@@ -228,4 +241,9 @@ pub trait Controller<P> {
 
     /// Counters so far.
     fn stats(&self) -> ControllerStats;
+
+    /// The workers, where there are some.
+    fn worker_stats(&self) -> WorkerStats {
+        WorkerStats::default()
+    }
 }

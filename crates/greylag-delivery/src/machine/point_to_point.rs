@@ -146,6 +146,7 @@ impl<P: Clone> PointToPoint<P> {
                     self.accept(now, ticket, message, out);
                 }
             }
+            Input::Workers(_) => {}
             Input::Withdraw { ticket } => self.admission.withdraw(ticket),
             Input::Received(message) => self.on_received(now, message, out),
             Input::Answered { call, answer } => self.store(now, storing::Input::Answered { call, answer }, out),

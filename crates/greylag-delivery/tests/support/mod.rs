@@ -5,6 +5,7 @@ pub(crate) mod point_to_point;
 pub(crate) mod producer;
 pub(crate) mod sharding;
 pub(crate) mod storing;
+pub(crate) mod work_pulling;
 
 use greylag_delivery::{ControllerRef, Epoch, SequencedMessage, StreamId, Upstream};
 

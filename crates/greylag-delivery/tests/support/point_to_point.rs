@@ -165,7 +165,7 @@ impl PointToPointWorld {
     }
 }
 
-fn message(case: &Case<'_>, content: u64) -> Message<u64> {
+pub(crate) fn message(case: &Case<'_>, content: u64) -> Message<u64> {
     let frames = match case.parse("chunks") {
         None => Frames::Whole(content),
         Some(chunks) => Frames::Chunks(vec![content; chunks]),

@@ -61,11 +61,7 @@ impl<P: Clone> PointToPoint<P> {
     }
 
     pub(super) fn on_storing_ended(&mut self, end: storing::End, out: &mut Vec<Effect<P>>) {
-        out.push(Effect::Failed(match end {
-            storing::End::Fenced { by } => Failure::Fenced { newer: None, by },
-            storing::End::Lost { expected } => Failure::QueueLost { expected },
-            storing::End::Exhausted => Failure::Exhausted,
-        }));
+        out.push(Effect::Failed(Failure::from(end)));
         self.end_link(out);
         self.finish(out);
     }

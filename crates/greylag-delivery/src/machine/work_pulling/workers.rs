@@ -1,0 +1,320 @@
+//! The workers, each with its link and with what it has in hand.
+//!
+//! Source: delivery W2, W3, W5, W6.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+use super::jobs::Jobs;
+use super::{ListedWorker, WorkPulling, WorkerSelection};
+use crate::ids::{ControllerRef, SeqNr};
+use crate::machine::controller::{Effect, Failure};
+use crate::machine::deadlines::{Armed, Deadlines};
+use crate::machine::producer_link::{self, LinkMode, ProducerLink, ProducerLinkSettings};
+use crate::message::{BatchHeader, ProducerStopped, SequencedMessage, Upstream};
+
+/// A worker, and the link to it.
+#[derive(Debug, Clone)]
+struct Worker<P> {
+    worker: ControllerRef,
+    controller: ControllerRef,
+    link: ProducerLink<P>,
+    /// What it has in hand, in the order in which it got it.
+    unconfirmed: VecDeque<SeqNr>,
+    /// Its node can be reached.
+    reachable: bool,
+    /// It did not answer, and gets nothing until it is heard (W6).
+    suspect: bool,
+    heard: bool,
+    /// When it got its first message.
+    first_sent_at: Option<Instant>,
+    armed: Armed,
+}
+
+impl<P: Clone> Worker<P> {
+    fn is_selectable(&self) -> bool {
+        self.reachable && !self.suspect
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug, Clone)]
+pub(super) struct Workers<P> {
+    links: BTreeMap<u64, Box<Worker<P>>>,
+    by_worker: BTreeMap<ControllerRef, u64>,
+    next_instance: u64,
+    deadlines: Deadlines<u64>,
+    chance: u64,
+    scratch: Vec<producer_link::Effect<P>>,
+}
+
+impl<P: Clone> Workers<P> {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            links: BTreeMap::new(),
+            by_worker: BTreeMap::new(),
+            next_instance: 1,
+            deadlines: Deadlines::new(),
+            chance: seed,
+            scratch: Vec::new(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    pub(super) fn selectable(&self) -> usize {
+        self.links.values().filter(|worker| worker.is_selectable()).count()
+    }
+
+    /// Whether a link is the one to this worker.
+    pub(super) fn is(&self, instance: u64, worker: &ControllerRef) -> bool {
+        self.links.get(&instance).is_some_and(|link| link.worker == *worker)
+    }
+
+    pub(super) fn listing(&self) -> Vec<ListedWorker> {
+        let listed = |link: &Worker<P>| ListedWorker { worker: link.worker.clone(), selectable: link.reachable };
+        self.links.values().map(|link| listed(link)).collect()
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.next()
+    }
+
+    /// Anything that a worker says shows that it is alive.
+    pub(super) fn heard(&mut self, instance: u64) {
+        if let Some(worker) = self.links.get_mut(&instance) {
+            (worker.heard, worker.suspect) = (true, false);
+        }
+    }
+
+    fn has(&self, instance: u64) -> bool {
+        self.links.get(&instance).is_some_and(|worker| !worker.suspect)
+    }
+
+    /// W3: a worker that asks for work and does not have this message yet.
+    fn choose(&mut self, selection: WorkerSelection, jobs: &Jobs<P>, total: SeqNr) -> Option<u64> {
+        let asks = |(instance, worker): &(&u64, &Box<Worker<P>>)| {
+            worker.is_selectable() && worker.link.demand() > 0 && !jobs.is_held_by(total, **instance)
+        };
+        let in_hand = |worker: &Worker<P>| match selection {
+            WorkerSelection::LeastInFlight => worker.unconfirmed.len(),
+            WorkerSelection::Random => 0,
+        };
+        let asking = || self.links.iter().filter(asks);
+        let least = asking().map(|(_, worker)| in_hand(worker)).min()?;
+        let equals = || asking().filter(|(_, worker)| in_hand(worker) == least);
+        let index = splitmix(&mut self.chance.clone()) % equals().count() as u64;
+        let chosen = equals().nth(index as usize).map(|(instance, _)| *instance);
+        splitmix(&mut self.chance);
+        chosen
+    }
+
+    fn anybody_asks(&self) -> bool {
+        self.links.values().any(|worker| worker.is_selectable() && worker.link.demand() > 0)
+    }
+
+    pub(super) fn check_invariants(&self, jobs: &Jobs<P>) {
+        debug_assert_eq!(self.by_worker.len(), self.links.len());
+        #[cfg(test)]
+        for (instance, worker) in &self.links {
+            let held = worker.unconfirmed.iter().filter(|total| jobs.is_held_by(**total, *instance)).count();
+            assert!(held <= worker.unconfirmed.len());
+        }
+        let _ = jobs;
+    }
+}
+
+/// The next number of a sequence that looks like chance, and is the same for the same start everywhere.
+fn splitmix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+impl<P: Clone> WorkPulling<P> {
+    /// W1, W2, W5: the workers that there are now.
+    pub(super) fn on_listing(&mut self, now: Instant, listing: Vec<ListedWorker>, out: &mut Vec<Effect<P>>) {
+        let listed: BTreeMap<ControllerRef, bool> =
+            listing.into_iter().map(|listed| (listed.worker, listed.selectable)).collect();
+        let gone: Vec<u64> = (self.workers.by_worker.iter())
+            .filter(|(worker, _)| !listed.contains_key(*worker))
+            .map(|(_, instance)| *instance)
+            .collect();
+        for instance in gone {
+            self.drop_worker(instance, out);
+        }
+        for (worker, reachable) in listed {
+            match self.workers.by_worker.get(&worker) {
+                Some(instance) => {
+                    if let Some(known) = self.workers.links.get_mut(instance) {
+                        known.reachable = reachable;
+                    }
+                }
+                None => self.add_worker(now, worker, reachable),
+            }
+        }
+    }
+
+    /// W2: a new link, with credit for one frame.
+    fn add_worker(&mut self, now: Instant, worker: ControllerRef, reachable: bool) {
+        // Before the queue is loaded nobody knows the stream; the listing is looked at again then.
+        let (stream_id, epoch) = self.stream.unwrap_or((crate::ids::StreamId(0), crate::ids::Epoch::FIRST));
+        let settings = ProducerLinkSettings {
+            mode: LinkMode::PointToPoint,
+            stream_id,
+            epoch,
+            resend_first_interval: self.settings.resend_first_interval,
+            resend_first_unconfirmed_idle_timeout: self.settings.resend_first_unconfirmed_idle_timeout,
+        };
+        let mut link = ProducerLink::new(settings, now);
+        let register = Upstream::RegisterConsumer;
+        let register = producer_link::Input::Received { from: worker.clone(), epoch: None, message: register };
+        link.handle(now, register, &mut self.workers.scratch);
+        self.workers.scratch.clear(); // a link without frames has nothing to transmit
+        let instance = self.workers.next_instance;
+        self.workers.next_instance += 1;
+        let (node, path) = (self.settings.node.clone(), self.settings.path.clone());
+        let controller = ControllerRef { node, path, instance };
+        self.workers.by_worker.insert(worker.clone(), instance);
+        let (unconfirmed, armed) = (VecDeque::new(), Armed::default());
+        let (suspect, heard, first_sent_at) = (false, false, None);
+        let worker =
+            Worker { worker, controller, link, unconfirmed, reachable, suspect, heard, first_sent_at, armed };
+        self.workers.links.insert(instance, Box::new(worker));
+    }
+
+    /// W5: a worker is gone, and what it had in hand waits for others, in the order of its numbers.
+    fn drop_worker(&mut self, instance: u64, out: &mut Vec<Effect<P>>) {
+        let Some(gone) = self.workers.links.remove(&instance) else { return };
+        self.workers.by_worker.remove(&gone.worker);
+        for total in gone.unconfirmed {
+            self.jobs.take_back(total, instance, false, |holder| self.workers.has(holder));
+        }
+        if let Some((_, epoch)) = self.stream {
+            let message = ProducerStopped { controller: gone.controller, epoch };
+            out.push(Effect::Stop { to: gone.worker, message });
+        }
+    }
+
+    pub(super) fn stop_workers(&mut self, out: &mut Vec<Effect<P>>) {
+        let instances: Vec<u64> = self.workers.links.keys().copied().collect();
+        for instance in instances {
+            self.drop_worker(instance, out);
+        }
+    }
+
+    /// W6: a silent worker keeps its link, for a late confirmation; others get its messages.
+    pub(super) fn suspect(&mut self, instance: u64) {
+        let Some(worker) = self.workers.links.get_mut(&instance) else { return };
+        worker.suspect = true;
+        for total in worker.unconfirmed.clone() {
+            self.jobs.take_back(total, instance, true, |holder| self.workers.has(holder));
+        }
+    }
+
+    /// W3: gives messages to workers for as long as any asks, oldest first.
+    pub(super) fn dispatch(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
+        if self.stream.is_none() || self.jobs.pending() == 0 {
+            return;
+        }
+        let mut from = SeqNr::NONE;
+        while self.workers.anybody_asks()
+            && let Some(total) = self.jobs.next_waiting(from)
+        {
+            from = SeqNr(total.get().saturating_add(1));
+            // Those that ask may have this one already.
+            let Some(instance) = self.workers.choose(self.settings.selection, &self.jobs, total) else { continue };
+            let Some((frames, ack)) = self.jobs.give_out(now, total, instance) else { continue };
+            if let Some(worker) = self.workers.links.get_mut(&instance) {
+                worker.unconfirmed.push_back(total);
+                worker.first_sent_at.get_or_insert(now);
+            }
+            self.tell(now, instance, producer_link::Input::Accept { total, frames, ack }, out);
+        }
+    }
+
+    pub(super) fn tick_workers(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
+        while let Some((entry, instance)) = self.workers.deadlines.pop_due(now) {
+            let Some(worker) = self.workers.links.get_mut(&instance) else { continue };
+            if !worker.armed.fired(entry) {
+                continue;
+            }
+            let is_due = worker.link.next_deadline().is_some_and(|deadline| deadline <= now);
+            let first_answer_by = worker.first_sent_at.map(|at| at + self.settings.worker_first_timeout);
+            let is_late = !worker.heard && first_answer_by.is_some_and(|deadline| deadline <= now);
+            // The answer to the second repeat had as long as the next one takes to be due.
+            let is_silent = worker.heard && is_due && worker.link.unanswered() >= 2;
+            if !worker.suspect && !worker.unconfirmed.is_empty() && (is_late || is_silent) {
+                self.suspect(instance);
+            }
+            self.tell(now, instance, producer_link::Input::Tick, out);
+        }
+    }
+
+    /// Gives a worker's link an input, and carries its effects on.
+    pub(super) fn tell(
+        &mut self,
+        now: Instant,
+        instance: u64,
+        input: producer_link::Input<P>,
+        out: &mut Vec<Effect<P>>,
+    ) {
+        let Some(worker) = self.workers.links.get_mut(&instance) else { return };
+        let mut effects = std::mem::take(&mut self.workers.scratch);
+        let violations = worker.link.violations();
+        worker.link.handle(now, input, &mut effects);
+        self.stats.ignored += worker.link.violations() - violations;
+        for effect in effects.drain(..) {
+            match effect {
+                producer_link::Effect::Transmit { frame, first, lowest, again } => {
+                    self.stats.resent += u64::from(again);
+                    self.transmit(instance, SequencedMessage { frame, first }, lowest, out);
+                }
+                producer_link::Effect::ConfirmedUpTo(total) => self.on_confirmed_up_to(now, instance, total, out),
+                producer_link::Effect::DemandChanged(_) => {}
+                producer_link::Effect::Fenced { newer } => {
+                    self.fail(now, Failure::Fenced { newer: Some(newer), by: None }, out);
+                }
+            }
+        }
+        self.workers.scratch = effects;
+        self.arm(instance);
+    }
+
+    fn transmit(&self, instance: u64, message: SequencedMessage<P>, lowest: u64, out: &mut Vec<Effect<P>>) {
+        let (Some(worker), Some((stream_id, epoch))) = (self.workers.links.get(&instance), self.stream) else { return };
+        let header = BatchHeader {
+            producer_id: self.settings.producer_id.clone(),
+            stream_id,
+            epoch,
+            controller: worker.controller.clone(),
+            ordered: false,
+            lowest,
+        };
+        out.push(Effect::Transmit { to: worker.worker.clone(), header, message });
+    }
+
+    /// A worker confirms in the order in which it got its messages, up to this one.
+    fn on_confirmed_up_to(&mut self, now: Instant, instance: u64, last: SeqNr, out: &mut Vec<Effect<P>>) {
+        loop {
+            let Some(worker) = self.workers.links.get_mut(&instance) else { return };
+            let Some(total) = worker.unconfirmed.pop_front() else { return };
+            self.on_confirmed(now, total, out);
+            if total == last {
+                return;
+            }
+        }
+    }
+
+    fn arm(&mut self, instance: u64) {
+        let timeout = self.settings.worker_first_timeout;
+        let Some(worker) = self.workers.links.get_mut(&instance) else { return };
+        let waits_for_first = !worker.heard && !worker.suspect && !worker.unconfirmed.is_empty();
+        let first_answer_by = worker.first_sent_at.filter(|_| waits_for_first).map(|at| at + timeout);
+        let deadline = [worker.link.next_deadline(), first_answer_by].into_iter().flatten().min();
+        self.workers.deadlines.arm(instance, &mut worker.armed, deadline);
+    }
+}
