@@ -30,6 +30,8 @@ mod sending;
 mod sent;
 #[cfg(feature = "sharding")]
 mod storing;
+#[cfg(feature = "sharding")]
+mod work_pulling;
 
 #[cfg(feature = "sharding")]
 pub use consumer::{ConsumerDelivery, OnUndecodable};
@@ -64,3 +66,10 @@ pub use queue::{
 pub use sending::{ProducerSink, RequestNext};
 #[cfg(feature = "sharding")]
 pub use sent::Sent;
+#[cfg(feature = "ddata")]
+pub use work_pulling::DdataWorkerDirectory;
+#[cfg(feature = "sharding")]
+pub use work_pulling::{
+    InvalidServiceKey, LocalWorkerDirectory, RegisteredWorker, ServiceKey, StaticWorkerDirectory, WorkPullingBuilder,
+    WorkPullingProducer, WorkerBuilder, WorkerDirectory, WorkerHandle,
+};

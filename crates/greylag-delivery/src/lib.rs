@@ -169,6 +169,8 @@ pub use counters::{DeliveryCounters, DeliverySnapshot};
 pub use dedupe::{Dedupe, Watermarks};
 #[cfg(feature = "sharding")]
 pub use delivery::{ConfirmHandle, Delivery};
+#[cfg(feature = "ddata")]
+pub use driver::DdataWorkerDirectory;
 #[cfg(feature = "sharding")]
 pub use driver::{
     ConsumerBuilder, ConsumerController, Deliveries, Producer, ProducerBuilder, ProducerController, ProducerSink,
@@ -186,16 +188,24 @@ pub use driver::{
 };
 #[cfg(feature = "persistence")]
 pub use driver::{DeliveryEffects, EventSourcedDelivery, EventSourcedProducerQueue, event_sourced_with_delivery};
+#[cfg(feature = "sharding")]
+pub use driver::{
+    InvalidServiceKey, LocalWorkerDirectory, RegisteredWorker, ServiceKey, StaticWorkerDirectory, WorkPullingBuilder,
+    WorkPullingProducer, WorkerBuilder, WorkerDirectory, WorkerHandle,
+};
 pub use error::{ProducerError, SendError, SentError, StartError, TrySendError, Undelivered};
 pub use ids::{ControllerRef, Epoch, InvalidProducerId, MessageId, ProducerId, ProducerIdentity, SeqNr, StreamId};
 pub use machine::controller::ControllerStats;
 pub use machine::sharding_producer::{DemandSets, ProducerStats};
 pub use machine::storing::StoringState;
+pub use machine::work_pulling::{ListedWorker, WorkerSelection, WorkerStats};
 pub use message::{
     BatchHeader, Content, Frame, ProducerStopped, SequencedBatch, SequencedMessage, Upstream, UpstreamMessage,
 };
 #[cfg(feature = "sharding")]
 pub use payload::{Payload, UnreadableError};
-pub use settings::{ConsumerSettings, DeliverySettings, ProducerSettings, SettingsError, ShardingSettings};
+pub use settings::{
+    ConsumerSettings, DeliverySettings, ProducerSettings, SettingsError, ShardingSettings, WorkPullingSettings,
+};
 #[cfg(feature = "sharding")]
 pub use with_delivery::{DeliveryCodec, NoBypass, Protocol, WithDelivery};

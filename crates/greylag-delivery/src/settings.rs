@@ -10,6 +10,7 @@ use crate::machine::producer_link::{LinkMode, ProducerLinkSettings};
 use crate::machine::sharding_consumer::ShardingConsumerSettings;
 use crate::machine::sharding_producer::ShardingProducerSettings;
 use crate::machine::storing::StoringSettings;
+use crate::machine::work_pulling::WorkerSelection;
 use crate::queue::EventSourcedQueueSettings;
 
 /// Room in a message of the transport for what travels beside a chunk. Source: delivery §8.
@@ -22,6 +23,8 @@ pub struct DeliverySettings {
     pub producer: ProducerSettings,
     /// The consumer's side of a link.
     pub consumer: ConsumerSettings,
+    /// Producers and workers of work pulling.
+    pub work_pulling: WorkPullingSettings,
     /// Producer and consumer controllers of sharded entities.
     pub sharding: ShardingSettings,
     /// Streams that a consumer remembers however old they are. Default 1000.
@@ -35,6 +38,7 @@ impl Default for DeliverySettings {
         Self {
             producer: ProducerSettings::default(),
             consumer: ConsumerSettings::default(),
+            work_pulling: WorkPullingSettings::default(),
             sharding: ShardingSettings::default(),
             dedupe_streams_max: 1000,
             dedupe_retention: Duration::from_secs(7 * 24 * 3600),
@@ -133,6 +137,34 @@ impl Default for ConsumerSettings {
     }
 }
 
+/// Producers and workers of work pulling.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkPullingSettings {
+    /// Messages of a producer that may wait for a worker; beyond it senders wait. At least 1. Default 1000.
+    pub buffer_size: usize,
+    /// Messages of one producer that a worker has in hand or ahead of it; at least 1. More of them keep a worker busy, fewer
+    /// leave long jobs to those that have time. Default 8.
+    pub worker_window: u32,
+    /// Which of the workers that ask for work gets the next message. Default: one with the fewest in hand.
+    pub selection: WorkerSelection,
+    /// A worker that does not answer its first message for so long gets no more, and others get what it has. Default 30 s.
+    pub worker_first_timeout: Duration,
+    /// A message that is not confirmed for so long is given to another worker as well. Default: never.
+    pub work_timeout: Option<Duration>,
+}
+
+impl Default for WorkPullingSettings {
+    fn default() -> Self {
+        Self {
+            buffer_size: 1000,
+            worker_window: 8,
+            selection: WorkerSelection::default(),
+            worker_first_timeout: Duration::from_secs(30),
+            work_timeout: None,
+        }
+    }
+}
+
 /// Producer and consumer controllers of sharded entities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardingSettings {
@@ -205,7 +237,7 @@ impl DeliverySettings {
     /// # Errors
     /// [`SettingsError`] names the first setting that is wrong.
     pub fn validate(&self) -> Result<(), SettingsError> {
-        let Self { producer, consumer, sharding, .. } = self;
+        let Self { producer, consumer, sharding, work_pulling, .. } = self;
         let checks = [
             (consumer.flow_control_window >= 1, "consumer.flow_control_window", "must be at least 1"),
             (
@@ -244,6 +276,14 @@ impl DeliverySettings {
                 "must be at least 1",
             ),
             (producer.confirm_flush_count >= 1, "producer.confirm_flush_count", "must be at least 1"),
+            (work_pulling.buffer_size >= 1, "work_pulling.buffer_size", "must be at least 1"),
+            (work_pulling.worker_window >= 1, "work_pulling.worker_window", "must be at least 1"),
+            (!work_pulling.worker_first_timeout.is_zero(), "work_pulling.worker_first_timeout", "must not be zero"),
+            (
+                work_pulling.work_timeout.is_none_or(|timeout| !timeout.is_zero()),
+                "work_pulling.work_timeout",
+                "must not be zero",
+            ),
             (sharding.buffer_size >= 10, "sharding.producer.buffer_size", "must be at least 10"),
             (
                 (1..=sharding.buffer_size).contains(&sharding.buffer_size_per_entity),
@@ -355,6 +395,15 @@ impl DeliverySettings {
     /// The consumer controller of one entity.
     pub fn sharding_consumer(&self) -> ShardingConsumerSettings {
         self.consumer(LinkMode::Sharding)
+    }
+
+    /// The consumer controller of a worker.
+    pub fn worker(&self) -> ShardingConsumerSettings {
+        let mut settings = self.consumer(LinkMode::Sharding);
+        let window = self.work_pulling.worker_window;
+        settings.link.flow_control_window = window;
+        settings.link.max_outstanding_deliveries = settings.link.max_outstanding_deliveries.min(window);
+        settings
     }
 
     /// A consumer controller.

@@ -19,14 +19,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use greylag_core::Codec;
+use greylag_core::{Codec, Encoded};
 use greylag_transport::{LaneKind, Remoting};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::queue::DurableProducerQueue;
 use super::sent::Sent;
 use crate::error::{ProducerError, SendError, SentError, TrySendError, Undelivered};
 use crate::ids::{ControllerRef, SeqNr};
 use crate::machine::controller::{ControllerStats, Failure, Message};
+use crate::machine::producer_link::Frames;
+use crate::machine::work_pulling::WorkerStats;
 use crate::payload::Payload;
 use crate::settings::DeliverySettings;
 
@@ -87,19 +90,26 @@ pub(crate) struct Encoding<T> {
     pub(crate) is_durable: bool,
 }
 
-impl<T> Encoding<T> {
+impl<T: 'static> Encoding<T> {
     /// Messages that are not cut must fit into a frame of the lane.
     pub(crate) fn new(
         codec: Arc<dyn Codec<T>>,
         settings: &DeliverySettings,
         remoting: &Arc<dyn Remoting>,
-        is_durable: bool,
+        queue: Option<&dyn DurableProducerQueue<Encoded>>,
     ) -> Self {
         let chunk_bytes = settings.producer.chunk_large_messages;
         let lane = remoting.maximum_message_size(LaneKind::Ordinary);
         let max = settings.producer.max_message_bytes;
-        let max_message_bytes = if chunk_bytes == 0 { max.min(lane.saturating_sub(OVERHEAD_BYTES)) } else { max };
-        Self { codec, chunk_bytes, max_message_bytes, is_durable }
+        let in_one_piece = if chunk_bytes == 0 { lane.saturating_sub(OVERHEAD_BYTES) } else { usize::MAX };
+        let stored = queue.map_or(usize::MAX, DurableProducerQueue::max_message_bytes);
+        let max_message_bytes = max.min(in_one_piece).min(stored);
+        Self { codec, chunk_bytes, max_message_bytes, is_durable: queue.is_some() }
+    }
+
+    /// A stored message as it is sent. One that this codec cannot read is sent all the same: its consumer may.
+    fn frames_of(&self, encoded: Encoded) -> Frames<Payload<T>> {
+        Payload::decode(encoded, &*self.codec).frames(self.chunk_bytes)
     }
 }
 
@@ -110,6 +120,7 @@ pub(crate) struct Shared {
     room: Mutex<Room>,
     pub(crate) confirmed: watch::Sender<SeqNr>,
     stats: Mutex<ControllerStats>,
+    workers: Mutex<WorkerStats>,
     failure: Mutex<Option<Failure>>,
 }
 
@@ -130,6 +141,7 @@ impl Shared {
             room: Mutex::default(),
             confirmed: watch::channel(SeqNr::NONE).0,
             stats: Mutex::default(),
+            workers: Mutex::default(),
             failure: Mutex::default(),
         })
     }
@@ -140,6 +152,10 @@ impl Shared {
 
     pub(crate) fn stats(&self) -> ControllerStats {
         *lock(&self.stats)
+    }
+
+    pub(crate) fn workers(&self) -> WorkerStats {
+        *lock(&self.workers)
     }
 
     fn take_room(&self) -> bool {

@@ -244,7 +244,7 @@ impl<P: Clone> WorkPulling<P> {
                     out.push(Effect::Accepted { ticket, total: sent.seq_nr });
                     self.jobs.add(sent.seq_nr, sent.message, sent.ack, Some(ticket));
                 }
-                storing::Effect::Unknown { ticket, seq_nr } => {
+                storing::Effect::Unknown { ticket, seq_nr, .. } => {
                     self.in_store.remove(&ticket);
                     out.push(Effect::Unknown { ticket, total: seq_nr });
                 }

@@ -1,6 +1,7 @@
 //! Producers and consumers of point to point over real tasks and an in-process network.
 
 mod consumers;
+mod durable;
 mod failures;
 mod producers;
 mod support;

@@ -45,7 +45,8 @@ impl WorkPullingWorld {
             seed: case.parse("seed").unwrap_or(1),
             clock: (1_000_000, now),
         };
-        let storing = if case.flag("durable") { Storing::durable(storing::settings(case)) } else { Storing::in_memory() };
+        let storing =
+            if case.flag("durable") { Storing::durable(storing::settings(case)) } else { Storing::in_memory() };
         let mut effects = Vec::new();
         let machine = WorkPulling::new(settings, storing, now, &mut effects);
         let (epoch, links) = (Epoch::FIRST, BTreeMap::new());

@@ -15,6 +15,7 @@ use crate::counters::DeliveryCounters;
 use crate::dedupe::Dedupe;
 use crate::driver::consumer::OnUndecodable;
 use crate::driver::sending::PATHS;
+use crate::driver::work_pulling::{ServiceKey, WorkerDirectory};
 use crate::error::StartError;
 use crate::ids::ControllerRef;
 use crate::machine::consumer_controller::{ConsumerController as Machine, ConsumerKind};
@@ -39,13 +40,14 @@ pub struct ConsumerBuilder<T> {
     codec: Arc<dyn Codec<T>>,
     settings: DeliverySettings,
     on_undecodable: OnUndecodable,
+    work: Option<(ServiceKey, Arc<dyn WorkerDirectory>)>,
 }
 
 impl<T: Send + Sync + 'static> ConsumerController<T> {
     /// A controller whose messages `codec` reads.
     pub fn builder(codec: impl Codec<T>) -> ConsumerBuilder<T> {
         let (settings, on_undecodable) = (DeliverySettings::default(), OnUndecodable::default());
-        ConsumerBuilder { codec: Arc::new(codec), settings, on_undecodable }
+        ConsumerBuilder { codec: Arc::new(codec), settings, on_undecodable, work: None }
     }
 
     /// Where producers find it: a value that may be sent to other nodes.
@@ -106,6 +108,13 @@ impl<T: Send + Sync + 'static> ConsumerBuilder<T> {
         Self { on_undecodable, ..self }
     }
 
+    /// Makes it a worker: every producer of this work finds it in the directory, until it stops. It takes what all of them
+    /// give it, in any order; of the settings, [`worker_window`](crate::WorkPullingSettings::worker_window) is its window.
+    #[must_use]
+    pub fn service_key(self, key: ServiceKey, directory: Arc<dyn WorkerDirectory>) -> Self {
+        Self { work: Some((key, directory)), ..self }
+    }
+
     /// Starts the controller, on the tokio runtime of the caller.
     ///
     /// # Errors
@@ -119,13 +128,17 @@ impl<T: Send + Sync + 'static> ConsumerBuilder<T> {
         let (downstream, from_producers) = Downstream::new(remoting.clone(), self.codec);
         let instance = remoting.register(&path, Arc::new(downstream));
         let reference = ControllerRef { node: remoting.self_address().clone(), path, instance };
-        let settings = self.settings.consumer(LinkMode::PointToPoint);
+        let (kind, settings) = match self.work {
+            None => (ConsumerKind::PointToPoint, self.settings.consumer(LinkMode::PointToPoint)),
+            Some(_) => (ConsumerKind::Worker, self.settings.worker()),
+        };
         let max_message_bytes = settings.link.max_message_bytes;
-        let machine = Machine::new(ConsumerKind::PointToPoint, settings);
+        let machine = Machine::new(kind, settings);
         let (commands, inbox) = mpsc::unbounded_channel();
+        let registered = self.work.map(|(key, directory)| directory.register(&key, reference.clone()));
         let task = Task::new(machine, remoting.clone(), reference.clone(), self.on_undecodable, max_message_bytes);
         let counters = task.counters.clone();
-        tokio::spawn(task.run(inbox, from_producers));
+        tokio::spawn(task.run(inbox, from_producers, registered));
         Ok(ConsumerController { commands, reference, consumers: AtomicU64::new(0), counters })
     }
 }

@@ -12,6 +12,7 @@ use crate::dedupe::Dedupe;
 use crate::delivery::{Delivery, Outcome, Outcomes};
 use crate::driver::consumer::{OnUndecodable, changed};
 use crate::driver::sending::now;
+use crate::driver::work_pulling::RegisteredWorker;
 use crate::ids::{ControllerRef, Epoch};
 use crate::machine::consumer_controller::{ConsumerController as Machine, Input};
 use crate::machine::producer_link::Frames;
@@ -78,6 +79,7 @@ impl<T: Send + Sync + 'static> Task<T> {
         mut self,
         mut commands: mpsc::UnboundedReceiver<Command<T>>,
         mut from_producers: mpsc::Receiver<FromProducer<T>>,
+        mut registered: Option<RegisteredWorker>,
     ) {
         let mut timer = std::pin::pin!(tokio::time::sleep_until(tokio::time::Instant::now()));
         while !self.stopped {
@@ -97,9 +99,16 @@ impl<T: Send + Sync + 'static> Task<T> {
                         self.take(message);
                     }
                 }
-                Some(command) = commands.recv() => self.on_command(command),
+                Some(command) = commands.recv() => {
+                    if matches!(command, Command::DeliverThenStop) {
+                        // Producers are not to give it more.
+                        registered = None;
+                    }
+                    self.on_command(command);
+                }
             }
         }
+        drop(registered);
         self.remoting.unregister(&self.me.path);
     }
 

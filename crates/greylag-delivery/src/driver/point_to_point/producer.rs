@@ -4,12 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greylag_core::Codec;
+use greylag_core::{Codec, Encoded};
 use greylag_transport::{LaneKind, Remoting};
 use tokio::sync::{mpsc, watch};
 
+use crate::driver::queue::DurableProducerQueue;
 use crate::driver::sending::{self, Command, Encoding, PATHS, Parts, ProducerSink, RequestNext, Sending, Shared, Task};
 use crate::driver::sent::Sent;
+use crate::driver::storing::Store;
 use crate::error::{ProducerError, SendError, StartError, TrySendError, Undelivered};
 use crate::ids::{ControllerRef, ProducerId, ProducerIdentity, SeqNr};
 use crate::machine::controller::ControllerStats;
@@ -37,12 +39,14 @@ pub struct ProducerBuilder<T> {
     identity: Option<ProducerIdentity>,
     codec: Arc<dyn Codec<T>>,
     settings: DeliverySettings,
+    queue: Option<Box<dyn DurableProducerQueue<Encoded>>>,
 }
 
 impl<T: Send + Sync + 'static> ProducerController<T> {
     /// A controller of the producer `producer_id`, whose messages `codec` writes; consumers read them with the same one.
     pub fn builder(producer_id: ProducerId, codec: impl Codec<T>) -> ProducerBuilder<T> {
-        ProducerBuilder { producer_id, identity: None, codec: Arc::new(codec), settings: DeliverySettings::default() }
+        let (codec, settings) = (Arc::new(codec), DeliverySettings::default());
+        ProducerBuilder { producer_id, identity: None, codec, settings, queue: None }
     }
 
     /// Where consumers register: a value that may be sent to other nodes.
@@ -92,6 +96,13 @@ impl<T: Send + Sync + 'static> ProducerBuilder<T> {
         Self { producer_id: identity.producer_id.clone(), identity: Some(identity), ..self }
     }
 
+    /// Stores every message in this queue before it is sent. What the queue has is sent first; while it is loaded, and
+    /// whenever it does not answer, senders wait. The stream and its epoch are the queue's.
+    #[must_use]
+    pub fn durable(self, queue: impl DurableProducerQueue<Encoded> + 'static) -> Self {
+        Self { queue: Some(Box::new(queue)), ..self }
+    }
+
     /// Starts the controller, on the tokio runtime of the caller.
     ///
     /// # Errors
@@ -105,8 +116,13 @@ impl<T: Send + Sync + 'static> ProducerBuilder<T> {
         let identity = self.identity.unwrap_or_else(|| ProducerIdentity::in_memory(self.producer_id.clone()));
         let (now, mut effects) = (sending::now(), Vec::new());
         let settings = machine_settings(&self.settings, &identity, &reference, now);
-        let machine = PointToPoint::new(settings, Storing::in_memory(), now, &mut effects);
-        let encoding = Arc::new(Encoding::new(self.codec, &self.settings, remoting, false));
+        let storing = match self.queue {
+            Some(_) => Storing::durable(self.settings.storing()),
+            None => Storing::in_memory(),
+        };
+        let machine = PointToPoint::new(settings, storing, now, &mut effects);
+        let encoding = Arc::new(Encoding::new(self.codec, &self.settings, remoting, self.queue.as_deref()));
+        let store = self.queue.map(|queue| Store::open(queue, reference.clone()));
         let (shared, (commands, inbox)) = (Shared::new(), mpsc::unbounded_channel());
         let parts = Parts {
             remoting: remoting.clone(),
@@ -116,6 +132,9 @@ impl<T: Send + Sync + 'static> ProducerBuilder<T> {
             commands: inbox,
             upstream,
             drain_on_drop: self.settings.producer.drain_on_drop,
+            encoding: encoding.clone(),
+            store,
+            listings: None,
         };
         tokio::spawn(Task::new(machine, parts, effects).run());
         Ok(ProducerController { commands, encoding, shared, reference })

@@ -1,6 +1,6 @@
-//! Who waits for what: senders by their tickets, drains by the number that they wait for.
+//! Who waits for what: senders by their tickets, drains for every message that was on its way before them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::sync::oneshot;
 
@@ -30,26 +30,54 @@ struct Waiter<T> {
     confirmed: oneshot::Sender<SeqNr>,
 }
 
+/// One that waits until everything that asked for room before is confirmed, or refused.
+struct Drain {
+    /// The last ticket that counts.
+    ticket: u64,
+    /// The highest number among its messages, as far as they have one.
+    total: SeqNr,
+    done: oneshot::Sender<()>,
+}
+
 /// See the module's documentation.
 pub(super) struct Desk<T> {
     waiters: BTreeMap<u64, Waiter<T>>,
     permits: BTreeMap<u64, oneshot::Sender<Result<Grant, ProducerError>>>,
-    drains: Vec<(SeqNr, oneshot::Sender<()>)>,
+    /// Messages that are neither accepted nor refused.
+    undecided: BTreeSet<u64>,
+    last_ticket: u64,
+    last_accepted: SeqNr,
+    drains: Vec<Drain>,
     failure: Option<Failure>,
 }
 
 impl<T> Desk<T> {
     pub(super) fn new() -> Self {
-        Self { waiters: BTreeMap::new(), permits: BTreeMap::new(), drains: Vec::new(), failure: None }
+        Self {
+            waiters: BTreeMap::new(),
+            permits: BTreeMap::new(),
+            undecided: BTreeSet::new(),
+            last_ticket: 0,
+            last_accepted: SeqNr::NONE,
+            drains: Vec::new(),
+            failure: None,
+        }
     }
 
     pub(super) fn open(&mut self, ticket: u64, replies: Replies<T>) {
         let Replies { accepted, confirmed } = replies;
+        self.undecided.insert(ticket);
+        self.last_ticket = self.last_ticket.max(ticket);
         self.waiters.insert(ticket, Waiter { accepted: Some(accepted), confirmed });
     }
 
     pub(super) fn open_permit(&mut self, ticket: u64, granted: oneshot::Sender<Result<Grant, ProducerError>>) {
         self.permits.insert(ticket, granted);
+    }
+
+    /// The queue had messages up to this one.
+    pub(super) fn recovered(&mut self, total: SeqNr) {
+        self.last_accepted = self.last_accepted.max(total);
     }
 
     /// Returns whether the sender still wants the permit.
@@ -58,6 +86,11 @@ impl<T> Desk<T> {
     }
 
     pub(super) fn accepted(&mut self, ticket: u64, total: SeqNr) {
+        self.undecided.remove(&ticket);
+        self.last_accepted = self.last_accepted.max(total);
+        for drain in self.drains.iter_mut().filter(|drain| ticket <= drain.ticket) {
+            drain.total = drain.total.max(total);
+        }
         let Some(waiter) = self.waiters.get_mut(&ticket) else { return };
         match waiter.accepted.take() {
             Some(Answer::WithMessage(answer)) => drop(answer.send(Ok(total))),
@@ -79,6 +112,7 @@ impl<T> Desk<T> {
     where
         T: 'static,
     {
+        self.undecided.remove(&ticket);
         if let Some(granted) = self.permits.remove(&ticket) {
             granted.send(Err(self.producer_error(why))).ok();
         }
@@ -107,6 +141,7 @@ impl<T> Desk<T> {
     }
 
     pub(super) fn unknown(&mut self, ticket: u64, seq_nr: SeqNr) {
+        self.undecided.remove(&ticket);
         match self.waiters.remove(&ticket).and_then(|waiter| waiter.accepted) {
             Some(Answer::WithMessage(answer)) => drop(answer.send(Err(SendError::StoreUnknown { seq_nr }))),
             Some(Answer::Alone(answer)) => drop(answer.send(Err(SentError::StoreUnknown { seq_nr }))),
@@ -116,6 +151,7 @@ impl<T> Desk<T> {
 
     /// Forgets a sender.
     pub(super) fn forget(&mut self, ticket: u64) {
+        self.undecided.remove(&ticket);
         self.waiters.remove(&ticket);
         self.permits.remove(&ticket);
     }
@@ -124,15 +160,16 @@ impl<T> Desk<T> {
         self.failure = Some(failure);
     }
 
-    /// `done` once everything below `current` is confirmed.
-    pub(super) fn drain(&mut self, current: SeqNr, done: oneshot::Sender<()>) {
-        self.drains.push((current, done));
+    /// `done` once everything that asked for room until now is confirmed or refused.
+    pub(super) fn drain(&mut self, done: oneshot::Sender<()>) {
+        self.drains.push(Drain { ticket: self.last_ticket, total: self.last_accepted, done });
     }
 
     pub(super) fn settle_drains(&mut self, confirmed: SeqNr) {
-        let next = confirmed.get().saturating_add(1);
-        for (_, done) in self.drains.extract_if(.., |(current, _)| current.get() <= next) {
-            done.send(()).ok();
+        let undecided = self.undecided.first().copied().unwrap_or(u64::MAX);
+        let is_done = |drain: &mut Drain| drain.ticket < undecided && drain.total <= confirmed;
+        for drain in self.drains.extract_if(.., is_done) {
+            drain.done.send(()).ok();
         }
     }
 

@@ -4,15 +4,21 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greylag_core::DeadLetterReason;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use greylag_core::{DeadLetterReason, Encoded};
 use greylag_transport::{Inbound, Receiver, Remoting};
 use tokio::sync::{mpsc, oneshot};
 
 use super::desk::Desk;
 use super::frames::Outgoing;
-use super::{Admit, Command, Grant, Shared, lock};
+use super::{Admit, Command, Encoding, Grant, Shared, lock};
+use crate::driver::storing::Store;
 use crate::ids::ProducerId;
 use crate::machine::controller::{Controller, Effect, Failure, Input};
+use crate::machine::producer_link::Frames;
+use crate::machine::storing::{Answer, Call};
+use crate::machine::work_pulling::ListedWorker;
 use crate::message::UpstreamMessage;
 use crate::payload::Payload;
 use crate::wire;
@@ -33,6 +39,11 @@ pub(crate) struct Parts<T> {
     pub(crate) commands: mpsc::UnboundedReceiver<Command<T>>,
     pub(crate) upstream: mpsc::Receiver<UpstreamMessage>,
     pub(crate) drain_on_drop: Duration,
+    pub(crate) encoding: Arc<Encoding<T>>,
+    /// The queue of a durable producer.
+    pub(crate) store: Option<Store>,
+    /// The workers of work pulling, whenever they change.
+    pub(crate) listings: Option<BoxStream<'static, Vec<ListedWorker>>>,
 }
 
 /// The instant of the clock that timers run by.
@@ -113,6 +124,8 @@ where
                 () = timer.as_mut(), if deadline.is_some() => self.tell(Input::Tick),
                 Some(message) = self.parts.upstream.recv() => self.receive(message),
                 () = self.outgoing.room() => {}
+                (call, answer) = answer_of(&mut self.parts.store) => self.on_answer(call, answer),
+                listing = listing_of(&mut self.parts.listings) => self.on_listing(listing),
                 command = self.parts.commands.recv(), if self.gives_up_at.is_none() => match command {
                     None => self.gives_up_at = Some(now() + self.parts.drain_on_drop),
                     Some(command) => self.take(command),
@@ -181,11 +194,52 @@ where
                 self.desk.forget(ticket);
                 self.tell(Input::Withdraw { ticket });
             }
-            Command::Drain(done) => self.desk.drain(self.machine.current_seq_nr(), done),
+            Command::Drain(done) => self.desk.drain(done),
             Command::Close(done) => {
                 self.closers.push(done);
                 self.tell(Input::Close);
             }
+        }
+    }
+
+    fn on_answer(&mut self, call: u64, answer: Answer<Encoded>) {
+        if let Answer::Loaded(Err(error)) | Answer::Stored(Err(error)) | Answer::Confirmed(Err(error)) = &answer {
+            tracing::warn!(producer = %self.parts.producer_id, %error, "the queue did not do what it was asked");
+        }
+        let encoding = self.parts.encoding.clone();
+        if let Answer::Loaded(Ok(state)) = &answer
+            && let Some(last) = state.unconfirmed.last()
+        {
+            self.desk.recovered(last.seq_nr);
+        }
+        let answer = match answer {
+            Answer::Loaded(loaded) => {
+                Answer::Loaded(loaded.map(|state| state.map(|sent| sent.map(|encoded| encoding.frames_of(encoded)))))
+            }
+            Answer::Stored(stored) => Answer::Stored(stored),
+            Answer::Confirmed(stored) => Answer::Confirmed(stored),
+        };
+        self.tell(Input::Answered { call, answer });
+    }
+
+    fn call_store(&mut self, id: u64, call: Call<Frames<Payload<T>>>) {
+        let call = match call {
+            Call::Load => Call::Load,
+            Call::Confirm(confirmations) => Call::Confirm(confirmations),
+            Call::Store(batch) => {
+                Call::Store(batch.into_iter().map(|sent| sent.map(|frames| frames.encoded())).collect())
+            }
+        };
+        if let Some(store) = &self.parts.store {
+            store.call(id, call);
+        }
+    }
+
+    /// A directory that has ended tells nothing more; the workers that it named last go on.
+    fn on_listing(&mut self, listing: Option<Vec<ListedWorker>>) {
+        match listing {
+            Some(workers) => self.tell(Input::Workers(workers)),
+            None => self.parts.listings = None,
         }
     }
 
@@ -210,7 +264,7 @@ where
             Effect::Accepted { ticket, total } => self.desk.accepted(ticket, total),
             Effect::Transmit { to, header, message } => self.outgoing.push(to, header, message),
             Effect::Confirmed { ticket, total } => self.desk.confirmed(ticket, total),
-            Effect::Call { .. } => {}
+            Effect::Call { id, call } => self.call_store(id, call),
             Effect::Refused { ticket, frames, why } => self.desk.refused(ticket, frames, why),
             Effect::Unknown { ticket, total } => self.desk.unknown(ticket, total),
             Effect::Stop { to, message } => self.outgoing.stopped(&to, &message),
@@ -235,6 +289,7 @@ where
     fn publish(&mut self) {
         let shared = &self.parts.shared;
         *lock(&shared.stats) = self.machine.stats();
+        *lock(&shared.workers) = self.machine.worker_stats();
         shared.publish_room(self.machine.room());
         let confirmed = self.machine.confirmed();
         shared.confirmed.send_if_modified(|known| std::mem::replace(known, confirmed) != confirmed);
@@ -250,5 +305,21 @@ where
             self.carry_out();
         }
         self.closers.clear();
+    }
+}
+
+/// The next answer of the queue, if there is one.
+async fn answer_of(store: &mut Option<Store>) -> (u64, Answer<Encoded>) {
+    match store {
+        Some(store) => store.answer().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The next listing of workers; `None` when there are no more.
+async fn listing_of(listings: &mut Option<BoxStream<'static, Vec<ListedWorker>>>) -> Option<Vec<ListedWorker>> {
+    match listings {
+        Some(listings) => listings.next().await,
+        None => std::future::pending().await,
     }
 }

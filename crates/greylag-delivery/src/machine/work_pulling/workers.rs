@@ -181,8 +181,7 @@ impl<P: Clone> WorkPulling<P> {
         self.workers.by_worker.insert(worker.clone(), instance);
         let (unconfirmed, armed) = (VecDeque::new(), Armed::default());
         let (suspect, heard, first_sent_at) = (false, false, None);
-        let worker =
-            Worker { worker, controller, link, unconfirmed, reachable, suspect, heard, first_sent_at, armed };
+        let worker = Worker { worker, controller, link, unconfirmed, reachable, suspect, heard, first_sent_at, armed };
         self.workers.links.insert(instance, Box::new(worker));
     }
 

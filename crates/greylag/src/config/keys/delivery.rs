@@ -1,10 +1,12 @@
 //! `delivery.*`. Source: delivery §8.
 
 use greylag_delivery::machine::consumer_link::PoisonPolicy;
+use greylag_delivery::machine::work_pulling::WorkerSelection;
 
 use super::Key;
 use crate::config::given::words;
 
+words!(WorkerSelection { "least_in_flight" => Self::LeastInFlight, "random" => Self::Random });
 words!(PoisonPolicy { "dead_letter" => Self::DeadLetter, "stall" => Self::Stall, "stop_consumer" => Self::StopConsumer });
 
 pub(super) fn keys() -> Vec<Key> {
@@ -191,6 +193,36 @@ pub(super) fn keys() -> Vec<Key> {
             "delivery §8",
             "Producers that may have a link to one entity at a time.",
             |draft| &mut draft.settings.delivery.sharding.max_producers_per_entity,
+        ),
+        Key::new(
+            "delivery.work_pulling.buffer_size",
+            "delivery W4",
+            "Messages of a producer that may wait for a worker.",
+            |draft| &mut draft.settings.delivery.work_pulling.buffer_size,
+        ),
+        Key::new(
+            "delivery.work_pulling.worker_window",
+            "delivery W7",
+            "Messages of one producer that a worker has in hand or ahead of it.",
+            |draft| &mut draft.settings.delivery.work_pulling.worker_window,
+        ),
+        Key::new(
+            "delivery.work_pulling.selection",
+            "delivery W3",
+            "Which of the workers that ask for work gets the next message.",
+            |draft| &mut draft.settings.delivery.work_pulling.selection,
+        ),
+        Key::new(
+            "delivery.work_pulling.worker_first_timeout",
+            "delivery W6",
+            "A worker that does not answer its first message for so long gets no more, and others get what it has.",
+            |draft| &mut draft.settings.delivery.work_pulling.worker_first_timeout,
+        ),
+        Key::new(
+            "delivery.work_pulling.work_timeout",
+            "delivery W6",
+            "A message that is not confirmed for so long is given to another worker as well.",
+            |draft| &mut draft.settings.delivery.work_pulling.work_timeout,
         ),
         Key::new(
             "delivery.dedupe_streams_max",

@@ -1,0 +1,17 @@
+//! Work pulling: one producer of jobs, and workers that come and go.
+//!
+//! Source: delivery §2, §6.
+
+#[cfg(feature = "ddata")]
+mod ddata;
+mod directory;
+mod local;
+mod producer;
+mod worker;
+
+#[cfg(feature = "ddata")]
+pub use ddata::DdataWorkerDirectory;
+pub use directory::{InvalidServiceKey, RegisteredWorker, ServiceKey, WorkerDirectory};
+pub use local::{LocalWorkerDirectory, StaticWorkerDirectory};
+pub use producer::{WorkPullingBuilder, WorkPullingProducer};
+pub use worker::{WorkerBuilder, WorkerHandle};

@@ -1,0 +1,172 @@
+//! The directory of workers of a cluster, in replicated data.
+//!
+//! Each kind of work is a set under `delivery/workers/{key}` in a replicator; a worker adds itself on its own node, and the
+//! others hear of it by gossip. What a node's workers left behind when it was removed is passed over at once, by membership,
+//! and taken out of the set by the oldest member. Source: delivery W1.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use greylag_core::UniqueAddress;
+use greylag_crdt::OrSet;
+use greylag_ddata::{Changed, Replicas, Replicated, Replicator, RequestError, Subscription};
+use tokio::sync::watch;
+
+use super::directory::{RegisteredWorker, ServiceKey, WorkerDirectory};
+use crate::ids::ControllerRef;
+use crate::machine::work_pulling::ListedWorker;
+
+/// See the module's documentation. Clones are the same directory.
+#[derive(Debug, Clone)]
+pub struct DdataWorkerDirectory {
+    replicator: Replicator,
+    own: UniqueAddress,
+}
+
+type Workers = Replicated<OrSet<String>>;
+
+impl DdataWorkerDirectory {
+    /// The directory of the node `own`, in its replicator.
+    pub fn new(replicator: Replicator, own: UniqueAddress) -> Self {
+        Self { replicator, own }
+    }
+
+    fn workers(&self, key: &ServiceKey) -> Result<Workers, RequestError> {
+        self.replicator.replicated(format!("delivery/workers/{key}"))
+    }
+}
+
+impl WorkerDirectory for DdataWorkerDirectory {
+    fn subscribe(&self, key: &ServiceKey) -> BoxStream<'static, Vec<ListedWorker>> {
+        let workers = match self.workers(key) {
+            Ok(workers) => workers,
+            Err(error) => {
+                tracing::error!(%key, %error, "the workers of this work cannot be found");
+                return stream::pending().boxed();
+            }
+        };
+        let watched = Watched {
+            changes: workers.subscribe(),
+            replicas: self.replicator.replicas(),
+            listed: BTreeSet::new(),
+            own: self.own.clone(),
+            workers,
+        };
+        stream::unfold(watched, |mut watched| async move {
+            let listing = watched.next().await?;
+            Some((listing, watched))
+        })
+        .boxed()
+    }
+
+    fn register(&self, key: &ServiceKey, worker: ControllerRef) -> RegisteredWorker {
+        let workers = match self.workers(key) {
+            Ok(workers) => workers,
+            Err(error) => {
+                tracing::error!(%key, %error, "a worker cannot be listed");
+                return RegisteredWorker::new(|| {});
+            }
+        };
+        let listed = write(&worker);
+        let (adding, added) = (workers.clone(), listed.clone());
+        let add = tokio::spawn(async move {
+            let outcome = adding.update(move |workers: &mut OrSet<String>, cx| workers.add(cx, added)).await;
+            if let Err(error) = outcome {
+                tracing::error!(%error, "a worker could not be listed");
+            }
+        });
+        let runtime = tokio::runtime::Handle::current();
+        RegisteredWorker::new(move || {
+            runtime.spawn(async move {
+                // In this order, however soon the one follows the other.
+                add.await.ok();
+                remove(&workers, [listed]).await;
+            });
+        })
+    }
+}
+
+async fn remove(workers: &Workers, gone: impl IntoIterator<Item = String> + Send + 'static) {
+    let outcome = workers.update(move |workers: &mut OrSet<String>, cx| {
+        for worker in gone {
+            workers.remove(cx, &worker);
+        }
+    });
+    if let Err(error) = outcome.await {
+        tracing::warn!(%error, "a worker that is gone could not be taken out of its directory");
+    }
+}
+
+/// The set and the members, as one follows them.
+struct Watched {
+    workers: Workers,
+    changes: Subscription<OrSet<String>>,
+    replicas: watch::Receiver<Arc<Replicas>>,
+    listed: BTreeSet<String>,
+    own: UniqueAddress,
+}
+
+impl Watched {
+    /// The workers after the next change of either.
+    async fn next(&mut self) -> Option<Vec<ListedWorker>> {
+        tokio::select! {
+            change = self.changes.next() => match change? {
+                Changed::Value { value, .. } => self.listed = value.iter().cloned().collect(),
+                Changed::Deleted { .. } | Changed::Expired { .. } => self.listed.clear(),
+            },
+            changed = self.replicas.changed() => changed.ok()?,
+        }
+        let replicas = self.replicas.borrow_and_update().clone();
+        self.prune(&replicas);
+        Some(self.listed.iter().filter_map(|text| listed(&self.own, &replicas, read(text)?)).collect())
+    }
+
+    /// The oldest member takes out what nodes left behind that will never be back.
+    fn prune(&self, replicas: &Replicas) {
+        let is_oldest =
+            replicas.own_status.is_some() && replicas.others.iter().all(|other| other.age > replicas.own_age);
+        let is_gone = |text: &&String| read(text).is_some_and(|worker| replicas.removed.contains(&worker.node));
+        let gone: Vec<String> = self.listed.iter().filter(is_gone).cloned().collect();
+        if is_oldest && !gone.is_empty() {
+            let workers = self.workers.clone();
+            tokio::spawn(async move { remove(&workers, gone).await });
+        }
+    }
+}
+
+/// A worker of a member, and whether that can be reached; `None` for one of another process.
+fn listed(own: &UniqueAddress, replicas: &Replicas, worker: ControllerRef) -> Option<ListedWorker> {
+    if worker.node == *own {
+        return Some(ListedWorker { worker, selectable: true });
+    }
+    let member = replicas.others.iter().find(|other| other.address == worker.node)?;
+    Some(ListedWorker { worker, selectable: member.reachable })
+}
+
+/// How a worker stands in the set.
+fn write(worker: &ControllerRef) -> String {
+    worker.to_string()
+}
+
+/// Reads what [`write`] wrote; `None` for anything else.
+fn read(text: &str) -> Option<ControllerRef> {
+    let (node, rest) = text.split_once('/')?;
+    let (path, instance) = rest.rsplit_once('@')?;
+    Some(ControllerRef { node: node.parse().ok()?, path: path.into(), instance: instance.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_reads_back_as_it_was_written() {
+        let worker = ControllerRef { node: "[::1]:17355#7".parse().unwrap(), path: "delivery/a@b".into(), instance: 3 };
+        assert_eq!(read(&write(&worker)), Some(worker));
+        for nonsense in ["", "a", "a:1#1/x", "a:1/x@1", "a:1#1/x@y", "/@"] {
+            assert_eq!(read(nonsense), None, "{nonsense}");
+        }
+    }
+}

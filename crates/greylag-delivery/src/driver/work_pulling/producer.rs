@@ -1,0 +1,270 @@
+//! The producer of jobs.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::{Codec, Encoded};
+use greylag_transport::{LaneKind, Remoting};
+use tokio::sync::{mpsc, watch};
+
+use super::directory::{ServiceKey, WorkerDirectory};
+use crate::driver::queue::DurableProducerQueue;
+use crate::driver::sending::{self, Encoding, PATHS, Parts, ProducerSink, RequestNext, Sending, Shared, Task};
+use crate::driver::sent::Sent;
+use crate::driver::storing::Store;
+use crate::error::{ProducerError, SendError, StartError, TrySendError, Undelivered};
+use crate::ids::{ControllerRef, ProducerId, ProducerIdentity, SeqNr};
+use crate::machine::controller::ControllerStats;
+use crate::machine::storing::Storing;
+use crate::machine::work_pulling::{WorkPulling, WorkPullingSettings, WorkerStats};
+use crate::settings::DeliverySettings;
+
+/// Sends jobs to whichever worker has time. Clones are the same producer.
+///
+/// There is no order between messages. A message that a worker takes with it into its end is given to another one, so it may
+/// be done twice: make jobs such that this does no harm. Messages wait for workers, up to
+/// [`buffer_size`](crate::WorkPullingSettings::buffer_size) of them; beyond it senders wait.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// use greylag_codec::json;
+/// use greylag_core::Registry;
+/// use greylag_delivery::{
+///     Delivery, LocalWorkerDirectory, ProducerId, ServiceKey, WorkPullingProducer, WorkerHandle,
+/// };
+/// use greylag_transport::memory::MemoryNetwork;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let node = MemoryNetwork::new().node("localhost:17355#1".parse()?, Arc::new(Registry::new()));
+/// let (directory, thumbnails) = (Arc::new(LocalWorkerDirectory::new()), ServiceKey::new("thumbnails")?);
+///
+/// let id = ProducerId::new("uploads")?;
+/// let jobs = WorkPullingProducer::builder(id, json::<String>("path"), thumbnails.clone(), directory.clone()).spawn(&node)?;
+/// jobs.send("goose.png".to_owned()).await?;
+///
+/// async fn render(path: &str) -> Result<(), std::io::Error> {
+///     println!("rendering {path}");
+///     Ok(())
+/// }
+/// WorkerHandle::builder(json("path"), thumbnails, directory, async |job: Delivery<String>| {
+///     render(&job).await.map(|()| job.confirm()) // an error, and the job comes again
+/// })
+/// .parallel(4)
+/// .spawn(&node)?;
+///
+/// jobs.drain(Duration::from_secs(10)).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Source: delivery §2.
+pub struct WorkPullingProducer<T> {
+    sending: Sending<T>,
+}
+
+/// Makes a [`WorkPullingProducer`].
+pub struct WorkPullingBuilder<T> {
+    producer_id: ProducerId,
+    identity: Option<ProducerIdentity>,
+    codec: Arc<dyn Codec<T>>,
+    key: ServiceKey,
+    directory: Arc<dyn WorkerDirectory>,
+    settings: DeliverySettings,
+    queue: Option<Box<dyn DurableProducerQueue<Encoded>>>,
+}
+
+impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
+    /// A producer of work for the workers that `directory` lists under `key`; `codec` writes its messages.
+    pub fn builder(
+        producer_id: ProducerId,
+        codec: impl Codec<T>,
+        key: ServiceKey,
+        directory: Arc<dyn WorkerDirectory>,
+    ) -> WorkPullingBuilder<T> {
+        let (codec, settings) = (Arc::new(codec), DeliverySettings::default());
+        WorkPullingBuilder { producer_id, identity: None, codec, key, directory, settings, queue: None }
+    }
+
+    /// Sends a message: waits until there is room for it, and until it is stored if the producer is durable. Whether there is
+    /// a worker does not matter.
+    ///
+    /// # Errors
+    /// [`SendError`]; the message was not sent, but for [`SendError::StoreUnknown`].
+    pub async fn send(&self, message: T) -> Result<Sent, SendError<T>> {
+        self.sending.send(message, false).await
+    }
+
+    /// Sends a message, and waits until it is safe: stored if the producer is durable, otherwise confirmed.
+    ///
+    /// # Errors
+    /// [`SendError`]; after [`SendError::Unconfirmed`] the message may have been processed.
+    pub async fn ask(&self, message: T) -> Result<SeqNr, SendError<T>> {
+        self.sending.ask(message).await
+    }
+
+    /// Sends a message, and waits until a worker has confirmed it.
+    ///
+    /// # Errors
+    /// [`SendError`]; after [`SendError::Unconfirmed`] the message may have been processed.
+    pub async fn send_confirmed(&self, message: T) -> Result<SeqNr, SendError<T>> {
+        self.sending.send_confirmed(message).await
+    }
+
+    /// Sends a message if there is room for it now.
+    ///
+    /// # Errors
+    /// [`TrySendError`] with the message.
+    pub fn try_send(&self, message: T) -> Result<Sent, TrySendError<T>> {
+        self.sending.try_send(message)
+    }
+
+    /// Waits until there is room for a message, and keeps the room for the caller. Cancel safe.
+    ///
+    /// # Errors
+    /// [`ProducerError`].
+    pub async fn request_next(&self) -> Result<RequestNext<'_, T>, ProducerError> {
+        self.sending.request_next().await
+    }
+
+    /// The workers, and the messages with and without one.
+    pub fn stats(&self) -> WorkerStats {
+        self.sending.shared.workers()
+    }
+
+    /// What the producer has seen so far.
+    pub fn counters(&self) -> ControllerStats {
+        self.sending.shared.stats()
+    }
+
+    /// The last of the contiguously confirmed numbers.
+    pub fn confirmed(&self) -> watch::Receiver<SeqNr> {
+        self.sending.shared.confirmed.subscribe()
+    }
+
+    /// Why the producer has ended by itself, if it has.
+    pub fn failure(&self) -> Option<ProducerError> {
+        self.sending.shared.failure().map(ProducerError::from)
+    }
+
+    /// The producer as a sink: ready while there is room, flushed when everything is stored, or accepted where nothing is
+    /// stored; closed when all of it is confirmed, and the producer with it.
+    pub fn into_sink(self) -> ProducerSink<T> {
+        ProducerSink::new(self.sending)
+    }
+
+    /// Waits until everything that was sent before is confirmed. Others may go on sending.
+    ///
+    /// # Errors
+    /// [`Undelivered`] if that takes longer than `patience`; the producer goes on delivering.
+    pub async fn drain(&self, patience: Duration) -> Result<(), Undelivered> {
+        self.sending.drain(patience).await
+    }
+
+    /// Ends the producer now: confirmations are stored, workers are told, and what is not confirmed is given up; a durable
+    /// producer's queue keeps it.
+    pub async fn close(&self) {
+        self.sending.close().await;
+    }
+}
+
+impl<T> Clone for WorkPullingProducer<T> {
+    fn clone(&self) -> Self {
+        Self { sending: self.sending.clone() }
+    }
+}
+
+impl<T> fmt::Debug for WorkPullingProducer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkPullingProducer").field("stats", &self.sending.shared.workers()).finish_non_exhaustive()
+    }
+}
+
+impl<T: Send + Sync + 'static> WorkPullingBuilder<T> {
+    /// Settings; of their sections it is `producer` and `work_pulling` that count here.
+    #[must_use]
+    pub fn settings(self, settings: DeliverySettings) -> Self {
+        Self { settings, ..self }
+    }
+
+    /// The stream and the epoch of a producer that gives its messages the same numbers in every run. Without, each start is a
+    /// new stream.
+    #[must_use]
+    pub fn identity(self, identity: ProducerIdentity) -> Self {
+        Self { producer_id: identity.producer_id.clone(), identity: Some(identity), ..self }
+    }
+
+    /// Stores every message in this queue before a worker is chosen for it. What the queue has waits for workers first.
+    #[must_use]
+    pub fn durable(self, queue: impl DurableProducerQueue<Encoded> + 'static) -> Self {
+        Self { queue: Some(Box::new(queue)), ..self }
+    }
+
+    /// Starts the producer, on the tokio runtime of the caller.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing was started.
+    pub fn spawn(self, remoting: &Arc<dyn Remoting>) -> Result<WorkPullingProducer<T>, StartError> {
+        self.settings.validate()?;
+        self.settings.validate_for_lane(remoting.maximum_message_size(LaneKind::Ordinary))?;
+        let path: Arc<str> = format!("{PATHS}{}", uuid::Uuid::new_v4().simple()).into();
+        let (instance, upstream) = sending::upstream(remoting, &path);
+        let reference = ControllerRef { node: remoting.self_address().clone(), path: path.clone(), instance };
+        let identity = self.identity.unwrap_or_else(|| ProducerIdentity::in_memory(self.producer_id.clone()));
+        let (now, mut effects) = (sending::now(), Vec::new());
+        let settings = machine_settings(&self.settings, &identity, &reference, now);
+        let storing = match self.queue {
+            Some(_) => Storing::durable(self.settings.storing()),
+            None => Storing::in_memory(),
+        };
+        let machine = WorkPulling::new(settings, storing, now, &mut effects);
+        let encoding = Arc::new(Encoding::new(self.codec, &self.settings, remoting, self.queue.as_deref()));
+        let (shared, (commands, inbox)) = (Shared::new(), mpsc::unbounded_channel());
+        let parts = Parts {
+            remoting: remoting.clone(),
+            producer_id: identity.producer_id,
+            path,
+            shared: shared.clone(),
+            commands: inbox,
+            upstream,
+            drain_on_drop: self.settings.producer.drain_on_drop,
+            encoding: encoding.clone(),
+            store: self.queue.map(|queue| Store::open(queue, reference)),
+            listings: Some(self.directory.subscribe(&self.key)),
+        };
+        tokio::spawn(Task::new(machine, parts, effects).run());
+        Ok(WorkPullingProducer { sending: Sending::start(&commands, &encoding, &shared) })
+    }
+}
+
+fn machine_settings(
+    settings: &DeliverySettings,
+    identity: &ProducerIdentity,
+    reference: &ControllerRef,
+    now: Instant,
+) -> WorkPullingSettings {
+    let (producer, work) = (&settings.producer, &settings.work_pulling);
+    WorkPullingSettings {
+        producer_id: identity.producer_id.clone(),
+        node: reference.node.clone(),
+        path: reference.path.clone(),
+        stream: Some((identity.stream_id, identity.epoch)),
+        resend_first_interval: producer.resend_first_interval,
+        resend_first_unconfirmed_idle_timeout: producer.resend_first_unconfirmed_idle_timeout,
+        buffer_size: work.buffer_size,
+        selection: work.selection,
+        worker_first_timeout: work.worker_first_timeout,
+        work_timeout: work.work_timeout,
+        seed: uuid::Uuid::new_v4().as_u64_pair().0,
+        clock: (sending::wall_clock_ms(), now),
+    }
+}
+
+impl<T> fmt::Debug for WorkPullingBuilder<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkPullingBuilder").field("producer_id", &self.producer_id).finish_non_exhaustive()
+    }
+}

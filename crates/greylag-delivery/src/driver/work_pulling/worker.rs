@@ -1,0 +1,170 @@
+//! A worker as a function: it is called for each job, several at a time if it says so.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use greylag_core::Codec;
+use greylag_transport::Remoting;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::directory::{ServiceKey, WorkerDirectory};
+use crate::dedupe::Dedupe;
+use crate::delivery::Delivery;
+use crate::driver::point_to_point::{ConsumerBuilder, ConsumerController, Deliveries};
+use crate::error::StartError;
+use crate::settings::DeliverySettings;
+
+/// A worker that runs on this node until it is stopped; dropping this does not stop it.
+pub struct WorkerHandle {
+    stop: Option<oneshot::Sender<oneshot::Sender<()>>>,
+    stats: crate::counters::DeliveryCounters,
+}
+
+/// Makes a worker of a function. See [`WorkerHandle::builder`].
+pub struct WorkerBuilder<T, F> {
+    builder: ConsumerBuilder<T>,
+    settings: DeliverySettings,
+    parallel: u32,
+    handler: F,
+    message: PhantomData<fn(T)>,
+}
+
+impl WorkerHandle {
+    /// A worker for the work `key` of `directory`, whose jobs `codec` reads: `handler` is called for each of them. It confirms
+    /// the delivery when the job is done; if it fails, panics or drops the delivery, the job comes to it again after a pause.
+    pub fn builder<T, F, Fut, E>(
+        codec: impl Codec<T>,
+        key: ServiceKey,
+        directory: Arc<dyn WorkerDirectory>,
+        handler: F,
+    ) -> WorkerBuilder<T, F>
+    where
+        T: Send + Sync + 'static,
+        F: Fn(Delivery<T>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: fmt::Display + Send + 'static,
+    {
+        let builder = ConsumerController::builder(codec).service_key(key, directory);
+        WorkerBuilder { builder, settings: DeliverySettings::default(), parallel: 1, handler, message: PhantomData }
+    }
+
+    /// What the worker has seen so far.
+    pub fn counters(&self) -> &crate::counters::DeliveryCounters {
+        &self.stats
+    }
+
+    /// Stops the worker in order: it gets no more jobs, and this waits until those in hand are done. Others get the rest.
+    pub async fn stop(mut self) {
+        let (done, stopped) = oneshot::channel();
+        if let Some(stop) = self.stop.take()
+            && stop.send(done).is_ok()
+        {
+            stopped.await.ok();
+        }
+    }
+}
+
+impl fmt::Debug for WorkerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerHandle").field("counters", &self.stats.snapshot()).finish_non_exhaustive()
+    }
+}
+
+impl<T, F, Fut, E> WorkerBuilder<T, F>
+where
+    T: Send + Sync + 'static,
+    F: Fn(Delivery<T>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<(), E>> + Send + 'static,
+    E: fmt::Display + Send + 'static,
+{
+    /// Jobs at the same time; at least 1. Default 1. As many are taken from each producer, so
+    /// [`worker_window`](crate::WorkPullingSettings::worker_window) is raised to it if it is smaller.
+    #[must_use]
+    pub fn parallel(self, jobs: u32) -> Self {
+        Self { parallel: jobs.max(1), ..self }
+    }
+
+    /// Settings; of their sections it is `consumer` and `work_pulling` that count here.
+    #[must_use]
+    pub fn settings(self, settings: DeliverySettings) -> Self {
+        Self { settings, ..self }
+    }
+
+    /// Starts the worker, on the tokio runtime of the caller.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing was started.
+    pub fn spawn(self, remoting: &Arc<dyn Remoting>) -> Result<WorkerHandle, StartError> {
+        let mut settings = self.settings;
+        let consumer = &mut settings.consumer;
+        consumer.max_outstanding_deliveries = self.parallel;
+        consumer.flow_control_window = consumer.flow_control_window.max(self.parallel);
+        settings.work_pulling.worker_window = settings.work_pulling.worker_window.max(self.parallel);
+        let controller = self.builder.settings(settings).spawn(remoting)?;
+        let (stop, stopping) = oneshot::channel();
+        let stats = controller.counters().clone();
+        let deliveries = controller.start(Dedupe::none());
+        tokio::spawn(run(controller, deliveries, self.parallel as usize, Arc::new(self.handler), stopping));
+        Ok(WorkerHandle { stop: Some(stop), stats })
+    }
+}
+
+impl<T, F> fmt::Debug for WorkerBuilder<T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerBuilder").field("parallel", &self.parallel).finish_non_exhaustive()
+    }
+}
+
+/// Runs jobs, each in a task of its own, so that one that panics ends nothing else.
+async fn run<T, F, Fut, E>(
+    controller: ConsumerController<T>,
+    mut deliveries: Deliveries<T>,
+    parallel: usize,
+    handler: Arc<F>,
+    mut stopping: oneshot::Receiver<oneshot::Sender<()>>,
+) where
+    T: Send + Sync + 'static,
+    F: Fn(Delivery<T>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<(), E>> + Send + 'static,
+    E: fmt::Display + Send + 'static,
+{
+    let mut jobs = JoinSet::new();
+    let (mut stopped, mut may_stop) = (None, true);
+    loop {
+        tokio::select! {
+            delivery = deliveries.next(), if jobs.len() < parallel => match delivery {
+                Some(delivery) => drop(jobs.spawn(work(handler.clone(), delivery))),
+                None => break,
+            },
+            Some(done) = jobs.join_next() => {
+                if let Err(error) = done {
+                    tracing::error!(worker = %controller.reference(), %error, "a job failed; it comes again");
+                }
+            }
+            stop = &mut stopping, if may_stop => {
+                may_stop = false;
+                if let Ok(done) = stop {
+                    stopped = Some(done);
+                    controller.deliver_then_stop();
+                }
+            }
+        }
+    }
+    while jobs.join_next().await.is_some() {}
+    drop(stopped);
+}
+
+async fn work<T, F, Fut, E>(handler: Arc<F>, delivery: Delivery<T>)
+where
+    F: Fn(Delivery<T>) -> Fut,
+    Fut: Future<Output = Result<(), E>>,
+    E: fmt::Display + Send + 'static,
+{
+    let id = delivery.id().clone();
+    if let Err(error) = handler(delivery).await {
+        tracing::warn!(message = ?id, %error, "a job failed; it comes again");
+    }
+}
