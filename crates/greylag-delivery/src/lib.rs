@@ -104,11 +104,15 @@
 //! # }
 //! ```
 //!
+//! # Work for many hands
+//!
+//! A [`WorkPullingProducer`] gives each job to one of the workers that have time, whichever nodes they are on; see there.
+//!
 //! # What is where
 //!
 //! The protocol is machines, usable and tested without anything else: the two ends of a link
 //! ([`machine::producer_link`], [`machine::consumer_link`]), the controllers of one producer and one consumer
-//! ([`machine::point_to_point`], [`machine::consumer_controller`]), those that spread links over entities
+//! ([`machine::point_to_point`], [`machine::consumer_controller`]), of many workers ([`machine::work_pulling`]), those that spread links over entities
 //! ([`machine::sharding_producer`], [`machine::sharding_consumer`]), and what producers store
 //! ([`machine::storing`]). Without the feature `sharding` the crate is these.
 //! With it come [`ShardingProducer`] and entities that take deliveries ([`DeliveryEntity`]); with
