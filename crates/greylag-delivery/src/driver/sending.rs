@@ -31,10 +31,9 @@ use crate::machine::controller::{ControllerStats, Failure, Message};
 use crate::machine::producer_link::Frames;
 use crate::machine::work_pulling::WorkerStats;
 use crate::payload::Payload;
-use crate::settings::DeliverySettings;
+use crate::settings::{DeliverySettings, LANE_MARGIN};
 
 pub(crate) use desk::{Answer, Replies};
-pub(crate) use frames::OVERHEAD_BYTES;
 pub use permit::RequestNext;
 pub use sink::ProducerSink;
 pub(crate) use task::{PATHS, Parts, Task, now, upstream};
@@ -101,7 +100,7 @@ impl<T: 'static> Encoding<T> {
         let chunk_bytes = settings.producer.chunk_large_messages;
         let lane = remoting.maximum_message_size(LaneKind::Ordinary);
         let max = settings.producer.max_message_bytes;
-        let in_one_piece = if chunk_bytes == 0 { lane.saturating_sub(OVERHEAD_BYTES) } else { usize::MAX };
+        let in_one_piece = if chunk_bytes == 0 { lane.saturating_sub(LANE_MARGIN) } else { usize::MAX };
         let stored = queue.map_or(usize::MAX, DurableProducerQueue::max_message_bytes);
         let max_message_bytes = max.min(in_one_piece).min(stored);
         Self { codec, chunk_bytes, max_message_bytes, is_durable: queue.is_some() }

@@ -12,14 +12,13 @@ use greylag_transport::{Destination, Envelope, LaneKind, Recipient, Remoting, Se
 use crate::ids::ControllerRef;
 use crate::message::{BatchHeader, ProducerStopped, SequencedBatch, SequencedMessage};
 use crate::payload::Payload;
+use crate::settings::LANE_MARGIN;
 use crate::wire;
 
 /// Frames of one batch.
 const MAX_FRAMES: usize = 256;
 /// Bytes of the payloads of one batch, unless its only frame has more.
 const MAX_BYTES: usize = 64 << 10;
-/// What a batch may take beside the payloads of its frames: names, addresses and numbers.
-pub(crate) const OVERHEAD_BYTES: usize = 4 << 10;
 /// Batches that wait for room; beyond it they are dropped, and repeated by the protocol.
 const MAX_WAITING: usize = 256;
 
@@ -40,7 +39,7 @@ struct Open<T> {
 impl<T: 'static> Outgoing<T> {
     pub(super) fn new(remoting: Arc<dyn Remoting>) -> Self {
         let lane = remoting.maximum_message_size(LaneKind::Ordinary);
-        let max_bytes = lane.saturating_sub(OVERHEAD_BYTES).min(MAX_BYTES);
+        let max_bytes = lane.saturating_sub(LANE_MARGIN).min(MAX_BYTES);
         Self { remoting, open: None, max_bytes, waiting: FuturesUnordered::new() }
     }
 

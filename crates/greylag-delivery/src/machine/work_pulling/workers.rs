@@ -35,6 +35,10 @@ impl<P: Clone> Worker<P> {
     fn is_selectable(&self) -> bool {
         self.reachable && !self.suspect
     }
+
+    fn asks(&self) -> bool {
+        self.is_selectable() && self.link.demand() > 0
+    }
 }
 
 /// See the module's documentation.
@@ -95,24 +99,30 @@ impl<P: Clone> Workers<P> {
 
     /// W3: a worker that asks for work and does not have this message yet.
     fn choose(&mut self, selection: WorkerSelection, jobs: &Jobs<P>, total: SeqNr) -> Option<u64> {
-        let asks = |(instance, worker): &(&u64, &Box<Worker<P>>)| {
-            worker.is_selectable() && worker.link.demand() > 0 && !jobs.is_held_by(total, **instance)
-        };
-        let in_hand = |worker: &Worker<P>| match selection {
-            WorkerSelection::LeastInFlight => worker.unconfirmed.len(),
-            WorkerSelection::Random => 0,
-        };
-        let asking = || self.links.iter().filter(asks);
-        let least = asking().map(|(_, worker)| in_hand(worker)).min()?;
-        let equals = || asking().filter(|(_, worker)| in_hand(worker) == least);
-        let index = splitmix(&mut self.chance.clone()) % equals().count() as u64;
-        let chosen = equals().nth(index as usize).map(|(instance, _)| *instance);
-        splitmix(&mut self.chance);
-        chosen
+        let mut least = usize::MAX;
+        let mut equals = Vec::new();
+        for (instance, worker) in &self.links {
+            if !worker.asks() || jobs.is_held_by(total, *instance) {
+                continue;
+            }
+            let in_hand = match selection {
+                WorkerSelection::LeastInFlight => worker.unconfirmed.len(),
+                WorkerSelection::Random => 0,
+            };
+            if in_hand < least {
+                least = in_hand;
+                equals.clear();
+            }
+            if in_hand == least {
+                equals.push(*instance);
+            }
+        }
+        let chosen = splitmix(&mut self.chance).checked_rem(equals.len() as u64)?;
+        equals.get(chosen as usize).copied()
     }
 
     fn anybody_asks(&self) -> bool {
-        self.links.values().any(|worker| worker.is_selectable() && worker.link.demand() > 0)
+        self.links.values().any(|worker| worker.asks())
     }
 
     pub(super) fn check_invariants(&self, jobs: &Jobs<P>) {
