@@ -216,6 +216,9 @@ where
             Answer::Loaded(loaded) => {
                 Answer::Loaded(loaded.map(|state| state.map(|sent| sent.map(|encoded| encoding.frames_of(encoded)))))
             }
+            Answer::Polled(polled) => Answer::Polled(polled.map(|messages| {
+                messages.into_iter().map(|sent| sent.map(|encoded| encoding.frames_of(encoded))).collect()
+            })),
             Answer::Stored(stored) => Answer::Stored(stored),
             Answer::Confirmed(stored) => Answer::Confirmed(stored),
         };
@@ -225,6 +228,7 @@ where
     fn call_store(&mut self, id: u64, call: Call<Frames<Payload<T>>>) {
         let call = match call {
             Call::Load => Call::Load,
+            Call::Poll(max_messages) => Call::Poll(max_messages),
             Call::Confirm(confirmations) => Call::Confirm(confirmations),
             Call::Store(batch) => {
                 Call::Store(batch.into_iter().map(|sent| sent.map(|frames| frames.encoded())).collect())
