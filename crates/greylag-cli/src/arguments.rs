@@ -130,6 +130,9 @@ pub(crate) enum Command {
     /// Look at entity types: their regions, shards and entities. Nothing is started by looking.
     #[command(subcommand)]
     Shards(Shards),
+    /// Show the node's producers of reliable delivery (links, demand, what is not confirmed, and for how long) and what its
+    /// consumers have counted.
+    Delivery,
     /// Look into a journal, prove it whole, move it to another backend, or serve it. Asks no node.
     ///
     /// A store is named by URL: `sled:/path/to/directory`, or `postgres://user@host/database?schema=name`
@@ -380,9 +383,13 @@ impl Command {
             Self::Join(join) => join.wait,
             Self::Leave(change) | Self::Down(change) => change.wait,
             Self::PrepareForShutdown(prepare) => prepare.wait,
-            Self::Members | Self::Health | Self::Counters | Self::Watch(_) | Self::Shards(_) | Self::Journal(_) => {
-                false
-            }
+            Self::Members
+            | Self::Health
+            | Self::Counters
+            | Self::Watch(_)
+            | Self::Shards(_)
+            | Self::Delivery
+            | Self::Journal(_) => false,
         }
     }
 }

@@ -12,7 +12,7 @@ use tonic::{Response, Status};
 use crate::arguments::{Change, Cli, Command, Join, Prepare, Shards, Tls, Watch};
 use crate::failure::{Failure, UNHEALTHY};
 use crate::wait::{self, Follow};
-use crate::{journal, json, shards, table};
+use crate::{delivery, journal, json, shards, table};
 
 /// One command under way.
 pub(crate) struct Call {
@@ -60,6 +60,7 @@ fn name(command: &Command) -> &'static str {
         Command::Leave(_) => "leave",
         Command::Down(_) => "down",
         Command::Shards(_) => "shards",
+        Command::Delivery => "delivery",
         Command::Journal(_) => "journal",
         Command::PrepareForShutdown(_) => "prepare-for-shutdown",
     }
@@ -84,6 +85,7 @@ impl Call {
             Command::PrepareForShutdown(prepare) => self.prepare(&prepare).await?,
             Command::Watch(watch) => return self.watch(&watch).await,
             Command::Shards(command) => return shards::run(self, command).await,
+            Command::Delivery => delivery::run(self).await?,
             Command::Journal(command) => return journal::run(command, &self.tls, self.json, Some(self.limit)).await,
         }
         Ok(ExitCode::SUCCESS)

@@ -6,6 +6,7 @@
 
 mod arguments;
 mod call;
+mod delivery;
 mod failure;
 mod journal;
 mod json;

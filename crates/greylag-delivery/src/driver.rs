@@ -44,7 +44,10 @@ pub use event_sourced::{DeliveryEffects, event_sourced_with_delivery};
 #[cfg(feature = "persistence")]
 pub use node::EventSourcedDelivery;
 #[cfg(feature = "sharding")]
-pub use node::{NodeDelivery, ProducerName, ProxyDelivery, StartProducer};
+pub use node::{
+    ConsumersReport, DeliveryReport, NodeDelivery, ProducerCounts, ProducerKind, ProducerName, ProducerReport,
+    ProxyDelivery, StartProducer,
+};
 #[cfg(feature = "sharding")]
 pub use permits::ShardingRequestNext;
 #[cfg(feature = "sharding")]

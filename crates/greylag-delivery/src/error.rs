@@ -208,6 +208,15 @@ pub enum StartError {
         /// The type's name.
         entity_type: String,
     },
+    /// The producer is to be durable, and the node has no journal.
+    #[error(
+        "the producer is to be durable, but its node was started without stores; give it some, or a queue of your own"
+    )]
+    NoStores,
+    /// The producer's id cannot be part of the name that its history has in a journal.
+    #[cfg(feature = "persistence")]
+    #[error("no history can be named after the producer: {0}")]
+    NoHistory(#[from] greylag_persistence::InvalidPersistenceId),
 }
 
 greylag_core::debug_is_sentence!(StartError);

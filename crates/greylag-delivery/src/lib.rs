@@ -182,8 +182,9 @@ pub use driver::{
 };
 #[cfg(feature = "sharding")]
 pub use driver::{
-    ConsumerDelivery, DeliveryEntity, DeliveryType, NodeDelivery, OnUndecodable, ProducerName, ProxyDelivery, Sent,
-    ShardingProducer, ShardingRequestNext, ShardingSink, StartProducer,
+    ConsumerDelivery, ConsumersReport, DeliveryEntity, DeliveryReport, DeliveryType, NodeDelivery, OnUndecodable,
+    ProducerCounts, ProducerKind, ProducerName, ProducerReport, ProxyDelivery, Sent, ShardingProducer,
+    ShardingRequestNext, ShardingSink, StartProducer,
 };
 #[cfg(feature = "sharding")]
 pub use driver::{

@@ -12,6 +12,7 @@
 //! Source: delivery §10.
 
 mod admission;
+pub(crate) mod ages;
 pub mod consumer_controller;
 pub mod consumer_link;
 pub(crate) mod contiguous;

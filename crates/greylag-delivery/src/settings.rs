@@ -27,6 +27,8 @@ pub struct DeliverySettings {
     pub work_pulling: WorkPullingSettings,
     /// Producer and consumer controllers of sharded entities.
     pub sharding: ShardingSettings,
+    /// Producer queues in a journal.
+    pub event_sourced_queue: EventSourcedQueueSettings,
     /// Streams that a consumer remembers however old they are. Default 1000.
     pub dedupe_streams_max: usize,
     /// How long a stream beyond that number is remembered. Default 7 days.
@@ -40,6 +42,7 @@ impl Default for DeliverySettings {
             consumer: ConsumerSettings::default(),
             work_pulling: WorkPullingSettings::default(),
             sharding: ShardingSettings::default(),
+            event_sourced_queue: EventSourcedQueueSettings::default(),
             dedupe_streams_max: 1000,
             dedupe_retention: Duration::from_secs(7 * 24 * 3600),
         }
@@ -315,7 +318,7 @@ impl DeliverySettings {
         ];
         match checks.into_iter().find(|(holds, ..)| !holds) {
             Some((_, field, why)) => Err(SettingsError { field, why }),
-            None => Ok(()),
+            None => self.event_sourced_queue.validate(),
         }
     }
 
@@ -345,7 +348,7 @@ impl DeliverySettings {
     /// How a durable producer uses its queue.
     pub fn storing(&self) -> StoringSettings {
         let producer = &self.producer;
-        let queue = EventSourcedQueueSettings::default();
+        let queue = &self.event_sourced_queue;
         StoringSettings {
             request_timeout: producer.durable_queue_request_timeout,
             retry_attempts: producer.durable_queue_retry_attempts,

@@ -59,6 +59,8 @@ mod admission;
 mod client;
 #[cfg(feature = "server")]
 mod condition;
+#[cfg(feature = "server")]
+mod delivery;
 mod dial;
 #[cfg(feature = "server")]
 mod driver;
@@ -68,6 +70,8 @@ mod error;
 mod settings;
 #[cfg(feature = "server")]
 mod shards;
+#[cfg(feature = "server")]
+mod shown;
 /// The service as it is on the wire.
 #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
 pub mod v1 {
@@ -77,6 +81,8 @@ pub mod v1 {
 mod wire;
 
 pub use client::{Client, ClientTls, ConnectError, connect, connect_tls};
+#[cfg(feature = "server")]
+pub use delivery::Delivery;
 pub use dial::DialError;
 #[cfg(feature = "server")]
 pub use driver::server::ManagementServer;
@@ -86,4 +92,6 @@ pub use greylag_transport::HandshakeError;
 #[cfg(feature = "server")]
 pub use settings::ManagementSettings;
 #[cfg(feature = "server")]
-pub use shards::{Answering, Shards, ShardsError, ShardsSlot};
+pub use shards::{Answering, Shards, ShardsError};
+#[cfg(feature = "server")]
+pub use shown::Shown;

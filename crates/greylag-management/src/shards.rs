@@ -1,9 +1,7 @@
 //! What the service shows of entity types. The node's sharding layer implements
 //! [`Shards`], because this crate knows the cluster and no entities.
 
-use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
 
 use crate::v1;
 
@@ -50,25 +48,4 @@ pub enum ShardsError {
     /// The request makes no sense.
     #[error("{0}")]
     Nonsense(String),
-}
-
-/// Where [`Shards`] are put once they are there: a node's service listens before anything else of the node runs.
-#[derive(Clone, Default)]
-pub struct ShardsSlot(Arc<OnceLock<Arc<dyn Shards>>>);
-
-impl ShardsSlot {
-    /// Shows these from now on. The first call counts.
-    pub fn show(&self, shards: Arc<dyn Shards>) {
-        self.0.set(shards).ok();
-    }
-
-    pub(crate) fn shown(&self) -> Option<&Arc<dyn Shards>> {
-        self.0.get()
-    }
-}
-
-impl fmt::Debug for ShardsSlot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ShardsSlot").field(&self.shown().map(|shards| shards.types())).finish()
-    }
 }

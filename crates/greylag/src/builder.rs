@@ -244,6 +244,20 @@ impl NodeBuilder {
             #[cfg(feature = "delivery")]
             let delivery = greylag_delivery::NodeDelivery::of(&sharding, settings.delivery.clone())
                 .expect("the settings of the node were checked");
+            #[cfg(feature = "delivery")]
+            {
+                let delivery = delivery.clone();
+                cluster.on_phase(greylag_cluster::Phase::BeforeClusterShutdown, "delivery", move || {
+                    Box::pin(async move {
+                        delivery.end_producers().await;
+                        true
+                    })
+                });
+            }
+            #[cfg(all(feature = "delivery", feature = "management"))]
+            if let Some(managed) = &management {
+                managed.delivery.show(Arc::new(crate::deliveries::NodeDeliveries::new(delivery.clone())));
+            }
             #[cfg(feature = "sharding")]
             for set_up in self.entities {
                 set_up(&sharding)?;
@@ -429,7 +443,9 @@ fn host(
 struct Managed {
     address: std::net::SocketAddr,
     #[cfg(feature = "sharding")]
-    shards: greylag_management::ShardsSlot,
+    shards: greylag_management::Shown<dyn greylag_management::Shards>,
+    #[cfg(feature = "delivery")]
+    delivery: greylag_management::Shown<dyn greylag_management::Delivery>,
 }
 
 /// Starts the admin service before the node joins, so that a node that cannot join can be asked why.
@@ -446,6 +462,8 @@ async fn manage(
         address: service.local_address(),
         #[cfg(feature = "sharding")]
         shards: service.shards().clone(),
+        #[cfg(feature = "delivery")]
+        delivery: service.delivery().clone(),
     });
     if let Some(service) = service {
         // Late, so that watchers hear of the shutdown until its end.

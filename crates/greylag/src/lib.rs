@@ -65,6 +65,8 @@
 
 mod builder;
 pub mod config;
+#[cfg(all(feature = "delivery", feature = "management"))]
+mod deliveries;
 mod error;
 #[cfg(feature = "persistence")]
 mod journals;

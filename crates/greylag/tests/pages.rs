@@ -416,17 +416,24 @@ mod payments {
         })
         .await;
         let node = &nodes[0];
-        let payments =
-            node.delivery().producer(PAYMENT, ProducerId::per_node("orders")).start().await.expect("it is set up");
+        let payments = node
+            .delivery()
+            .producer(PAYMENT, ProducerId::per_node("orders"))
+            .durable()
+            .start()
+            .await
+            .expect("it is set up");
         for order in 0..10 {
             let id = format!("order-{order}");
-            payments.send_confirmed(id.as_str(), Pay { cents: 990 }).await.expect("it is paid");
+            let sent = payments.send(id.as_str(), Pay { cents: 990 }).await.expect("it is stored");
+            sent.confirmed().await.expect("it is paid");
             let paid = node.entity_ref(PAID, id).ask(|reply_to| reply_to).timeout(PATIENCE).await;
             assert_eq!(paid, Ok(990));
         }
-        payments.close().await;
-        drop(payments);
-        end(nodes).await;
+        // A node that leaves ends its producers, with what they have.
+        let last = payments.send("order-0", Pay { cents: 10 }).await.expect("it is stored");
+        let (last, ()) = tokio::join!(last.confirmed(), end(nodes));
+        last.expect("it is paid");
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@
 //! Source: delivery §6 (FIFO in first-poll order), P13.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::mpsc;
 
@@ -145,6 +145,26 @@ impl<C> Entrance<C> {
 
     fn line(&self) -> std::sync::MutexGuard<'_, Line<C>> {
         self.shared.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A way in that does not keep the producer's task waiting for more calls.
+#[derive(Debug)]
+pub(crate) struct WeakEntrance<C>(Weak<Shared<C>>);
+
+impl<C> Entrance<C> {
+    /// A way in that does not keep the task waiting for more calls.
+    pub(crate) fn downgrade(&self) -> WeakEntrance<C> {
+        WeakEntrance(Arc::downgrade(&self.shared))
+    }
+}
+
+impl<C> WeakEntrance<C> {
+    /// The entrance of the newest handles, while there are any.
+    pub(crate) fn upgrade(&self) -> Option<Entrance<C>> {
+        let shared = self.0.upgrade()?;
+        let generation = shared.line.lock().unwrap_or_else(PoisonError::into_inner).generation;
+        Some(Entrance { generation, shared })
     }
 }
 

@@ -4,6 +4,7 @@
 mod delivered;
 mod kept;
 mod layer;
+mod report;
 mod start_producer;
 
 use std::fmt;
@@ -18,6 +19,8 @@ use crate::settings::{DeliverySettings, SettingsError};
 pub use delivered::EventSourcedDelivery;
 pub(crate) use kept::Kept;
 pub use layer::ProxyDelivery;
+pub(crate) use report::Reporting;
+pub use report::{ConsumersReport, DeliveryReport, ProducerCounts, ProducerKind, ProducerReport};
 pub use start_producer::{ProducerName, StartProducer};
 
 /// Delivery on one node: `node.delivery()`. Clones are the same.
@@ -66,6 +69,18 @@ impl NodeDelivery {
         name: impl Into<ProducerName>,
     ) -> StartProducer<T> {
         StartProducer::new(self.clone(), &key, name.into())
+    }
+
+    /// Ends the producers that were started here: each delivers what it has for at most its
+    /// [`drain_on_drop`](crate::ProducerSettings::drain_on_drop), and takes nothing more then. A node does this before it hands
+    /// its shards over.
+    pub async fn end_producers(&self) {
+        futures::future::join_all(self.kept.end_producers()).await;
+    }
+
+    /// The producers and consumers of this node, for operators: `greylag delivery` shows it.
+    pub fn report(&self) -> DeliveryReport {
+        self.kept.report()
     }
 
     /// What the entities of a type have seen of their deliveries on this node; `None` if it is not set up here with

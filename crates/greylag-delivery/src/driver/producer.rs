@@ -9,6 +9,7 @@ mod receiver;
 mod sink;
 mod start;
 mod task;
+mod watched;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,6 +59,8 @@ struct SharedState<T> {
     wants_demand: AtomicBool,
     /// Why the producer has ended, if it was not closed.
     end: Mutex<Option<ProducerError>>,
+    /// The task runs.
+    is_running: AtomicBool,
 }
 
 #[derive(Debug, Clone, Copy)]

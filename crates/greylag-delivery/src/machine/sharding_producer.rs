@@ -435,6 +435,7 @@ impl<P: Clone> ShardingProducer<P> {
             storing: storing as u64,
             buffered: slots.saturating_sub(storing) as u64,
             entities: self.links.len() as u64,
+            with_demand: self.demand().with_demand() as u64,
             ..self.tally.read(now)
         }
     }

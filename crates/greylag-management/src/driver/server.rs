@@ -15,9 +15,11 @@ use tonic::transport::Server;
 
 use super::other_port::OtherPort;
 use super::service::Service;
+use crate::delivery::Delivery;
 use crate::error::StartError;
 use crate::settings::ManagementSettings;
-use crate::shards::ShardsSlot;
+use crate::shards::Shards;
+use crate::shown::Shown;
 use crate::v1::management_server::ManagementServer as Generated;
 
 /// Requests are a few addresses; nothing larger is read.
@@ -36,7 +38,8 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct ManagementServer {
     address: SocketAddr,
     tls: Option<Arc<TlsFiles>>,
-    shards: ShardsSlot,
+    shards: Shown<dyn Shards>,
+    delivery: Shown<dyn Delivery>,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
 }
@@ -77,10 +80,11 @@ impl ManagementServer {
         let address = listener.local_addr().map_err(failed)?;
         tracing::info!(%address, tls = tls.is_some(), allow_writes = settings.allow_writes, "the admin service listens");
         let (stop, stopped) = watch::channel(false);
-        let shards = ShardsSlot::default();
+        let (shards, delivery) = (Shown::default(), Shown::default());
         let (sender, callers) = mpsc::channel(1);
         let node = transport.self_address().address().clone();
-        let service = Service::new(settings.allow_writes, cluster, transport, stopped.clone(), shards.clone());
+        let service =
+            Service::new(settings.allow_writes, cluster, transport, stopped.clone(), shards.clone(), delivery.clone());
         let service = Generated::new(service).max_decoding_message_size(MAX_REQUEST_BYTES);
         let service = OtherPort::new(service, node);
         let server = Server::builder()
@@ -102,7 +106,7 @@ impl ManagementServer {
                 tracing::error!(%error, "the admin service ended");
             }
         });
-        Ok(Some(Self { address, tls, shards, stop, serving }))
+        Ok(Some(Self { address, tls, shards, delivery, stop, serving }))
     }
 
     /// Reads key, certificate and authorities from their files at once, as happens every
@@ -116,8 +120,13 @@ impl ManagementServer {
     }
 
     /// Where the node's entity types are put, so that the service shows them. Until then it says that there are none.
-    pub fn shards(&self) -> &ShardsSlot {
+    pub fn shards(&self) -> &Shown<dyn Shards> {
         &self.shards
+    }
+
+    /// Where the node's delivery is put, so that the service shows it. Until then it says that there is none.
+    pub fn delivery(&self) -> &Shown<dyn Delivery> {
+        &self.delivery
     }
 
     /// Where it listens.

@@ -13,7 +13,9 @@ use tonic::{Request, Response, Status};
 use super::server::until_stopped;
 use crate::admission::Admission;
 use crate::condition::Condition;
-use crate::shards::{Shards, ShardsError, ShardsSlot};
+use crate::delivery::Delivery;
+use crate::shards::{Shards, ShardsError};
+use crate::shown::Shown;
 use crate::v1::management_server::Management;
 use crate::{v1, wire};
 
@@ -27,7 +29,8 @@ pub(super) struct Service {
     transport: Arc<GrpcTransport>,
     stop: watch::Receiver<bool>,
     admission: Admission,
-    shards: ShardsSlot,
+    shards: Shown<dyn Shards>,
+    delivery: Shown<dyn Delivery>,
 }
 
 impl Service {
@@ -36,9 +39,10 @@ impl Service {
         cluster: Cluster,
         transport: Arc<GrpcTransport>,
         stop: watch::Receiver<bool>,
-        shards: ShardsSlot,
+        shards: Shown<dyn Shards>,
+        delivery: Shown<dyn Delivery>,
     ) -> Self {
-        Self { allow_writes, cluster, transport, stop, admission: Admission::default(), shards }
+        Self { allow_writes, cluster, transport, stop, admission: Admission::default(), shards, delivery }
     }
 
     /// Every call that changes something goes through here first.
@@ -56,7 +60,7 @@ impl Service {
     /// What the node's entity types are asked.
     fn shards(&self) -> Result<&Arc<dyn Shards>, Status> {
         let node = self.cluster.self_address().address();
-        self.shards.shown().ok_or_else(|| Status::failed_precondition(format!("{node} runs no entities")))
+        self.shards.get().ok_or_else(|| Status::failed_precondition(format!("{node} runs no entities")))
     }
 
     async fn members_reply(&self) -> v1::MembersReply {
@@ -153,6 +157,15 @@ impl Management for Service {
     ) -> Result<Response<v1::EntityLocationReply>, Status> {
         let _call = self.admission.admit().await?;
         told(self.shards()?.location(request.into_inner()).await)
+    }
+
+    async fn delivery(&self, _: Request<v1::DeliveryRequest>) -> Result<Response<v1::DeliveryReply>, Status> {
+        let _call = self.admission.admit().await?;
+        let node = self.cluster.self_address().address();
+        let delivery = self.delivery.get();
+        let delivery =
+            delivery.ok_or_else(|| Status::failed_precondition(format!("{node} has no reliable delivery")))?;
+        Ok(Response::new(delivery.report()))
     }
 
     async fn join(&self, request: Request<v1::JoinRequest>) -> Result<Response<v1::JoinReply>, Status> {

@@ -357,6 +357,83 @@ pub struct EntityLocationReply {
     #[prost(string, tag = "2")]
     pub region: ::prost::alloc::string::String,
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeliveryRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeliveryReply {
+    /// Sorted by id, then by where they send to.
+    #[prost(message, repeated, tag = "1")]
+    pub producers: ::prost::alloc::vec::Vec<DeliveryProducer>,
+    /// Sorted by name.
+    #[prost(message, repeated, tag = "2")]
+    pub consumers: ::prost::alloc::vec::Vec<DeliveryConsumers>,
+}
+/// One producer controller. What it counts is since its start.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeliveryProducer {
+    #[prost(string, tag = "1")]
+    pub producer_id: ::prost::alloc::string::String,
+    /// `sharding`, `point-to-point` or `work-pulling`.
+    #[prost(string, tag = "2")]
+    pub kind: ::prost::alloc::string::String,
+    /// The entity type, the key of the workers, or the consumer controller; empty if no consumer is registered.
+    #[prost(string, tag = "3")]
+    pub to: ::prost::alloc::string::String,
+    /// It keeps its messages in a queue that outlives it.
+    #[prost(bool, tag = "4")]
+    pub durable: bool,
+    /// Why it does not work as it should; empty if it does.
+    #[prost(string, tag = "5")]
+    pub trouble: ::prost::alloc::string::String,
+    /// Links: entities or workers that it has sent to.
+    #[prost(uint64, tag = "6")]
+    pub links: u64,
+    /// Links that would take a message at once.
+    #[prost(uint64, tag = "7")]
+    pub links_with_demand: u64,
+    /// Senders that wait for room.
+    #[prost(uint64, tag = "8")]
+    pub waiting: u64,
+    /// Messages that were accepted and wait for demand.
+    #[prost(uint64, tag = "9")]
+    pub buffered: u64,
+    /// Messages that were accepted and are not confirmed.
+    #[prost(uint64, tag = "10")]
+    pub unconfirmed: u64,
+    /// How long the oldest of these has been; absent if there is none.
+    #[prost(uint64, optional, tag = "11")]
+    pub oldest_unconfirmed_ms: ::core::option::Option<u64>,
+    #[prost(uint64, tag = "12")]
+    pub sent: u64,
+    /// Frames that were transmitted again.
+    #[prost(uint64, tag = "13")]
+    pub resent: u64,
+    #[prost(uint64, tag = "14")]
+    pub confirmed: u64,
+}
+/// The consumers of one entity type, or of one key of workers, on this node together.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeliveryConsumers {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Attempts handed out.
+    #[prost(uint64, tag = "2")]
+    pub delivered: u64,
+    #[prost(uint64, tag = "3")]
+    pub confirmed: u64,
+    /// Messages that had been processed before, and were confirmed unseen.
+    #[prost(uint64, tag = "4")]
+    pub suppressed: u64,
+    /// Attempts that were given up.
+    #[prost(uint64, tag = "5")]
+    pub abandoned: u64,
+    /// Messages whose attempts are used up.
+    #[prost(uint64, tag = "6")]
+    pub poisoned: u64,
+    /// Messages that could not be read.
+    #[prost(uint64, tag = "7")]
+    pub undecodable: u64,
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Status {
@@ -710,6 +787,28 @@ pub mod management_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        /// The producers of this node, and what the entities and workers of this node have counted of their deliveries.
+        pub async fn delivery(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DeliveryRequest>,
+        ) -> std::result::Result<tonic::Response<super::DeliveryReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/greylag.management.v1.Management/Delivery",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("greylag.management.v1.Management", "Delivery"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Tells a node that is no member yet to join through the members at these addresses.
         pub async fn join(
             &mut self,
@@ -881,6 +980,11 @@ pub mod management_server {
             tonic::Response<super::EntityLocationReply>,
             tonic::Status,
         >;
+        /// The producers of this node, and what the entities and workers of this node have counted of their deliveries.
+        async fn delivery(
+            &self,
+            request: tonic::Request<super::DeliveryRequest>,
+        ) -> std::result::Result<tonic::Response<super::DeliveryReply>, tonic::Status>;
         /// Tells a node that is no member yet to join through the members at these addresses.
         async fn join(
             &self,
@@ -1370,6 +1474,51 @@ pub mod management_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = EntityLocationSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/greylag.management.v1.Management/Delivery" => {
+                    #[allow(non_camel_case_types)]
+                    struct DeliverySvc<T: Management>(pub Arc<T>);
+                    impl<
+                        T: Management,
+                    > tonic::server::UnaryService<super::DeliveryRequest>
+                    for DeliverySvc<T> {
+                        type Response = super::DeliveryReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DeliveryRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Management>::delivery(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DeliverySvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

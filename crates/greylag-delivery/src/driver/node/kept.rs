@@ -4,11 +4,13 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures::future::BoxFuture;
 use greylag_core::Codec;
 use greylag_sharding::{EntityKey, Extensions, Sharding};
 
 use super::super::consumer::ConsumerDelivery;
 use super::super::region::Downstream;
+use super::report::{ConsumersReport, DeliveryReport, ProducerReport, Reporting};
 use crate::counters::DeliveryCounters;
 use crate::settings::DeliverySettings;
 use crate::with_delivery::WithDelivery;
@@ -17,6 +19,7 @@ use crate::with_delivery::WithDelivery;
 pub(crate) struct Kept {
     settings: DeliverySettings,
     types: Mutex<BTreeMap<String, Type>>,
+    producers: Mutex<Vec<Box<dyn Reporting>>>,
 }
 
 /// An entity type under delivery.
@@ -51,7 +54,7 @@ impl Kept {
     }
 
     pub(crate) fn new(settings: DeliverySettings) -> Self {
-        Self { settings, types: Mutex::default() }
+        Self { settings, types: Mutex::default(), producers: Mutex::default() }
     }
 
     pub(crate) fn settings(&self) -> &DeliverySettings {
@@ -59,6 +62,7 @@ impl Kept {
     }
 
     /// How entities of a type take deliveries here: by the settings of the node.
+    #[cfg(feature = "persistence")]
     pub(crate) fn consumers(&self, name: &str) -> ConsumerDelivery {
         self.of_type(&mut self.lock(), name).consumers.clone()
     }
@@ -90,6 +94,31 @@ impl Kept {
     pub(crate) fn producing<T: 'static>(&self, name: &str) -> Option<Arc<Producing<T>>> {
         let known = self.lock().get(name)?.producing.clone()?;
         known.downcast().ok()
+    }
+
+    /// Reports of a producer that was started here.
+    pub(crate) fn watch(&self, producer: Box<dyn Reporting>) {
+        let mut producers = self.producers.lock().unwrap_or_else(PoisonError::into_inner);
+        producers.retain(|known| known.report().is_some());
+        producers.push(producer);
+    }
+
+    /// Ends the producers that were started here.
+    pub(crate) fn end_producers(&self) -> Vec<BoxFuture<'static, ()>> {
+        let producers = std::mem::take(&mut *self.producers.lock().unwrap_or_else(PoisonError::into_inner));
+        producers.iter().map(|producer| producer.end()).collect()
+    }
+
+    /// What there is to say of delivery here.
+    pub(crate) fn report(&self) -> DeliveryReport {
+        let watched = self.producers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut producers: Vec<ProducerReport> = watched.iter().filter_map(|producer| producer.report()).collect();
+        drop(watched);
+        producers.sort_by(|a, b| (&a.producer_id, &a.to).cmp(&(&b.producer_id, &b.to)));
+        let types = self.lock();
+        let consumers = types.iter().map(|(name, known)| (name.clone(), known.consumers.counters().snapshot()));
+        let consumers = consumers.map(|(name, counts)| ConsumersReport { name, counts }).collect();
+        DeliveryReport { producers, consumers }
     }
 
     fn of_type<'a>(&self, types: &'a mut BTreeMap<String, Type>, name: &str) -> &'a mut Type {

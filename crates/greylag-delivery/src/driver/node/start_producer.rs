@@ -5,9 +5,13 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use greylag_core::{Encoded, UniqueAddress};
-use greylag_sharding::EntityKey;
+#[cfg(feature = "persistence")]
+use greylag_persistence::PersistenceId;
+use greylag_sharding::{EntityKey, Sharding};
 
 use super::NodeDelivery;
+#[cfg(feature = "persistence")]
+use crate::driver::EventSourcedProducerQueue;
 use crate::driver::{DurableProducerQueue, Keeping, ShardingProducer};
 use crate::error::StartError;
 use crate::ids::{InvalidProducerId, ProducerId, ProducerIdentity};
@@ -56,6 +60,10 @@ impl ProducerName {
     }
 }
 
+/// The type under which queues of producers are kept in a journal, beside the ids of the producers.
+#[cfg(feature = "persistence")]
+const QUEUES: &str = "delivery-producer";
+
 /// A producer that is not started yet. See [`NodeDelivery::producer`].
 #[must_use = "a producer does nothing until it is started"]
 pub struct StartProducer<T> {
@@ -63,14 +71,21 @@ pub struct StartProducer<T> {
     entity_type: String,
     name: ProducerName,
     settings: DeliverySettings,
-    queue: Option<Box<dyn DurableProducerQueue<Encoded>>>,
+    durability: Durability,
     message: PhantomData<fn(T)>,
 }
 
 impl<T: Send + Sync + 'static> StartProducer<T> {
     pub(super) fn new(node: NodeDelivery, key: &EntityKey<T>, name: ProducerName) -> Self {
         let settings = node.settings().clone();
-        Self { node, entity_type: key.name().to_owned(), name, settings, queue: None, message: PhantomData }
+        Self {
+            node,
+            entity_type: key.name().to_owned(),
+            name,
+            settings,
+            durability: Durability::None,
+            message: PhantomData,
+        }
     }
 
     /// Changes settings for this producer alone; `change` is given those of the node.
@@ -79,8 +94,16 @@ impl<T: Send + Sync + 'static> StartProducer<T> {
         self
     }
 
-    /// Stores every message in `queue` before it is sent, so that it is delivered although the producer's process dies. The
-    /// messages that the queue has are sent again, before new ones. Source: delivery §4.
+    /// Stores every message in the node's journal before it is sent, so that it is delivered although the producer's process
+    /// dies: in an [`EventSourcedProducerQueue`] of the producer's id, by the settings
+    /// [`event_sourced_queue`](DeliverySettings::event_sourced_queue). What was stored and not confirmed is sent again when a
+    /// producer of this id starts, before anything new. Source: delivery §4.
+    #[cfg(feature = "persistence")]
+    pub fn durable(self) -> Self {
+        Self { durability: Durability::Journal, ..self }
+    }
+
+    /// The same in a queue of the program's choice.
     ///
     /// ```no_run
     /// # use greylag_delivery::{InMemoryQueues, NodeDelivery, ProducerId};
@@ -88,17 +111,16 @@ impl<T: Send + Sync + 'static> StartProducer<T> {
     /// # struct Pay { cents: u64 }
     /// # const PAYMENT: EntityKey<Pay> = EntityKey::new("Payment");
     /// # async fn pay(delivery: &NodeDelivery) -> Result<(), Box<dyn std::error::Error>> {
-    /// // In a program: `EventSourcedProducerQueue::open(…)`, or a `KvProducerQueue` over a store on disk.
+    /// // In a program a `KvProducerQueue` over a store on disk, say; this one is for tests.
     /// let queue = InMemoryQueues::new().open("orders");
-    /// let payments = delivery.producer(PAYMENT, ProducerId::per_node("orders")).durable(queue).start().await?;
+    /// let payments = delivery.producer(PAYMENT, ProducerId::per_node("orders")).durable_in(queue).start().await?;
     /// let mut sent = payments.send("order-4711", Pay { cents: 990 }).await?; // it is stored
     /// println!("message {}", sent.seq_nr().await?);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn durable(mut self, queue: impl DurableProducerQueue<Encoded> + 'static) -> Self {
-        self.queue = Some(Box::new(queue));
-        self
+    pub fn durable_in(self, queue: impl DurableProducerQueue<Encoded> + 'static) -> Self {
+        Self { durability: Durability::In(Box::new(queue)), ..self }
     }
 
     /// Starts it.
@@ -106,18 +128,47 @@ impl<T: Send + Sync + 'static> StartProducer<T> {
     /// # Errors
     /// [`StartError`]; nothing was started.
     pub async fn start(self) -> Result<ShardingProducer<T>, StartError> {
-        let Self { node, entity_type, name, settings, queue, .. } = self;
+        let Self { node, entity_type, name, settings, durability, .. } = self;
         let not_set_up = || StartError::NotSetUp { entity_type: entity_type.clone(), message: type_name::<T>() };
         let producing = node.kept.producing::<T>(&entity_type).ok_or_else(not_set_up)?;
         let region = producing.region(&node.sharding).ok_or_else(not_set_up)?;
-        let codec = producing.codec.clone().ok_or(StartError::NoCodec { entity_type })?;
+        let codec = producing.codec.clone().ok_or(StartError::NoCodec { entity_type: entity_type.clone() })?;
         let remoting = node.sharding.remoting().clone();
         let id = name.on(remoting.self_address())?;
-        let keeping = match queue {
-            None => Keeping::InMemory(ProducerIdentity::in_memory(id)),
-            Some(queue) => Keeping::Durable(id, queue),
-        };
-        ShardingProducer::open(remoting, keeping, region, codec, &settings)
+        let keeping = durability.keeping(&node.sharding, id.clone(), &settings)?;
+        let producer = ShardingProducer::open(remoting, keeping, region, codec, &settings)?;
+        node.kept.watch(Box::new(producer.watched(id, entity_type, settings.producer.drain_on_drop)));
+        Ok(producer)
+    }
+}
+
+/// Where a producer keeps its messages.
+enum Durability {
+    /// In memory alone.
+    None,
+    /// In the node's journal.
+    #[cfg(feature = "persistence")]
+    Journal,
+    /// In a queue of the program.
+    In(Box<dyn DurableProducerQueue<Encoded>>),
+}
+
+impl Durability {
+    #[cfg_attr(not(feature = "persistence"), allow(unused_variables, clippy::unnecessary_wraps))]
+    fn keeping(self, sharding: &Sharding, id: ProducerId, settings: &DeliverySettings) -> Result<Keeping, StartError> {
+        match self {
+            Self::None => Ok(Keeping::InMemory(ProducerIdentity::in_memory(id))),
+            Self::In(queue) => Ok(Keeping::Durable(id, queue)),
+            #[cfg(feature = "persistence")]
+            Self::Journal => {
+                let stores = sharding.stores().ok_or(StartError::NoStores)?.clone();
+                let history = PersistenceId::of(QUEUES, id.as_str())?;
+                let permits = sharding.recovery_permits().clone();
+                let queue =
+                    EventSourcedProducerQueue::open(history, stores, permits, settings.event_sourced_queue.clone())?;
+                Ok(Keeping::Durable(id, Box::new(queue)))
+            }
+        }
     }
 }
 

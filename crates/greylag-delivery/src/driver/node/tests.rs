@@ -11,7 +11,7 @@ use greylag_sharding::{EntityType, InitError, ShardingSettings};
 use greylag_transport::memory::MemoryNetwork;
 
 use super::*;
-use crate::{DeliveryCommand, DeliveryEffects, ProducerId, StartError};
+use crate::{Delivery, DeliveryCommand, DeliveryEffects, ProducerId, StartError};
 
 const SUM: EntityKey<u64> = EntityKey::new("Sum");
 const ASKED: EntityKey<ReplyTo<u64>> = EntityKey::new("Sum");
@@ -107,4 +107,88 @@ fn a_producer_per_node_is_the_same_after_a_restart_of_its_node() {
     assert_eq!(on("shop:17355#1"), on("shop:17355#2"), "another incarnation");
     assert_ne!(on("shop:17355#1"), on("shop:17356#1"));
     assert!(ProducerId::per_node("").on(&"shop:17355#1".parse().unwrap()).is_err());
+}
+
+/// A durable producer of this name goes on where the one before it ended; what it stored is in the node's own journal.
+#[tokio::test]
+async fn a_durable_producer_goes_on_in_the_nodes_journal() {
+    let stores = Stores::in_memory();
+    let node = |uid: u32| {
+        let remoting = MemoryNetwork::new().node(format!("a:1#{uid}").parse().unwrap(), Arc::new(Registry::new()));
+        Sharding::alone(remoting, Some(stores.clone()), ShardingSettings::test())
+    };
+    let name = || ProducerId::per_node("numbers");
+    for (uid, first) in [(1, 1), (2, 3)] {
+        let sharding = node(uid).await.unwrap();
+        let delivery = NodeDelivery::of(&sharding, DeliverySettings::test()).unwrap();
+        sharding.init(sums().with_delivery_and(json("sum.get"))).unwrap();
+        let producer = delivery.producer(SUM, name()).durable().start().await.unwrap();
+        for number in [first, first + 1] {
+            let mut sent = producer.send("a", number).await.unwrap();
+            assert_eq!(sent.seq_nr().await.unwrap().get(), number, "numbers go on");
+            sent.confirmed().await.unwrap();
+        }
+        let report = delivery.report().producers.remove(0);
+        assert_eq!(
+            (report.producer_id.as_str(), report.kind, &*report.to),
+            ("numbers@a:1", ProducerKind::Sharding, "Sum")
+        );
+        assert!(report.is_durable);
+        producer.close().await;
+        assert_eq!(delivery.report().producers, [], "it has ended");
+    }
+    let sharding = node(3).await.unwrap();
+    sharding.init(sums().with_delivery_and(json("sum.get"))).unwrap();
+    let sum = sharding.entity_ref(ASKED, "a").ask(|reply_to| reply_to).timeout(Duration::from_secs(60)).await;
+    assert_eq!(sum, Ok(10));
+    let delivery = NodeDelivery::of(&sharding, DeliverySettings::test()).unwrap();
+    let id = ProducerId::new("a|b").unwrap();
+    let unnamed = delivery.producer(SUM, id).durable().start().await.unwrap_err();
+    assert!(matches!(unnamed, StartError::NoHistory(_)), "{unnamed}");
+}
+
+/// What is not confirmed is shown with its age, and whose demand it waits for.
+#[tokio::test]
+async fn what_waits_is_reported() {
+    const STUCK: EntityKey<u64> = EntityKey::new("Stuck");
+
+    struct Stuck(Arc<std::sync::Mutex<Vec<Delivery<u64>>>>);
+
+    impl EventSourced for Stuck {
+        type Command = Delivery<u64>;
+        type Event = ();
+        type State = ();
+
+        fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, (): &(), delivery: Self::Command) -> Effect<Self> {
+            self.0.lock().unwrap().push(delivery);
+            Effect::none()
+        }
+
+        fn apply((): &mut (), (): &()) {}
+    }
+
+    let held = Arc::<std::sync::Mutex<Vec<Delivery<u64>>>>::default();
+    let sharding = node().await;
+    let mut settings = DeliverySettings::test();
+    settings.consumer.flow_control_window = 2;
+    let delivery = NodeDelivery::of(&sharding, settings).unwrap();
+    let kept = held.clone();
+    let stuck = EntityType::event_sourced(STUCK, move |_| Ok(Stuck(kept.clone()))).commands(json("stuck"));
+    sharding.init(stuck.events(json("stuck.never")).with_delivery()).unwrap();
+    let producer = delivery.producer(STUCK, ProducerId::per_node("p")).start().await.unwrap();
+    for number in 0..5 {
+        producer.send("a", number).await.unwrap();
+    }
+    let (begun, patience) = (std::time::Instant::now(), Duration::from_secs(60));
+    loop {
+        let counts = delivery.report().producers[0].counts;
+        let waits = (counts.links, counts.links_with_demand, counts.unconfirmed, counts.buffered) == (1, 0, 5, 3);
+        if waits && counts.oldest_unconfirmed.is_some_and(|age| age >= Duration::from_millis(20)) {
+            break;
+        }
+        assert!(begun.elapsed() < patience, "{counts:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(held.lock().unwrap().len(), 1);
+    producer.close().await;
 }

@@ -127,6 +127,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
             seen: seen.into(),
             wants_demand: false.into(),
             end: None.into(),
+            is_running: true.into(),
         });
         let task = Task::new(machine, shared.clone(), remoting, path, served, settings.producer.drain_on_drop);
         tokio::spawn(task.run(inbox, from_consumers, store));

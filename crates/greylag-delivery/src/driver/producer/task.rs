@@ -134,6 +134,7 @@ impl<T: Send + Sync + 'static> Task<T> {
             }
         }
         self.remoting.unregister(&self.path);
+        self.shared.is_running.store(false, Ordering::Relaxed);
         // The answer comes last, so that the task that closed the producer finds everything settled.
         commands.close();
         while let Ok(command) = commands.try_recv() {

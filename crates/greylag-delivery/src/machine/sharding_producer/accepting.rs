@@ -123,7 +123,7 @@ impl<P: Clone> ShardingProducer<P> {
         state.last_total = total;
         state.used_at = now;
         self.tally.stats.sent += 1;
-        self.tally.accepted(now);
+        self.tally.accepted(now, total);
         if state.buffered.is_empty() && state.link.demand() > 0 {
             self.admission.leave_buffer(false);
             let input = producer_link::Input::Accept { total, frames: message.frames, ack };

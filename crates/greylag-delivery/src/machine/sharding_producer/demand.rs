@@ -13,6 +13,7 @@ const BUCKETS: usize = 256;
 #[derive(Debug, Clone)]
 pub struct DemandSets {
     buckets: Arc<[Arc<Bucket>]>,
+    with_demand: usize,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -24,7 +25,7 @@ struct Bucket {
 impl Default for DemandSets {
     fn default() -> Self {
         let empty = Arc::new(Bucket::default());
-        Self { buckets: (0..BUCKETS).map(|_| empty.clone()).collect() }
+        Self { buckets: (0..BUCKETS).map(|_| empty.clone()).collect(), with_demand: 0 }
     }
 }
 
@@ -44,6 +45,11 @@ impl DemandSets {
         self.buckets.iter().flat_map(|bucket| bucket.with.iter().cloned()).collect()
     }
 
+    /// How many entities with demand the producer knows.
+    pub fn with_demand(&self) -> usize {
+        self.with_demand
+    }
+
     /// Every other entity with a link, with the number of messages that wait for it.
     pub fn buffered_for_entities_without_demand(&self) -> BTreeMap<Arc<str>, usize> {
         self.buckets.iter().flat_map(|bucket| bucket.without.iter().map(|(id, count)| (id.clone(), *count))).collect()
@@ -51,22 +57,25 @@ impl DemandSets {
 
     pub(super) fn set(&mut self, entity: &Arc<str>, buffered_without_demand: Option<usize>) {
         let bucket = self.bucket_mut(entity);
-        match buffered_without_demand {
+        let had_demand = match buffered_without_demand {
             Some(count) => {
-                bucket.with.remove(entity);
                 bucket.without.insert(entity.clone(), count);
+                bucket.with.remove(entity)
             }
             None => {
                 bucket.without.remove(entity);
-                bucket.with.insert(entity.clone());
+                !bucket.with.insert(entity.clone())
             }
-        }
+        };
+        let has_demand = buffered_without_demand.is_none();
+        self.with_demand = self.with_demand + usize::from(has_demand) - usize::from(had_demand);
     }
 
     pub(super) fn forget(&mut self, entity: &Arc<str>) {
         let bucket = self.bucket_mut(entity);
-        bucket.with.remove(entity);
         bucket.without.remove(entity);
+        let had_demand = bucket.with.remove(entity);
+        self.with_demand -= usize::from(had_demand);
     }
 
     fn bucket_mut(&mut self, entity: &str) -> &mut Bucket {
@@ -96,9 +105,12 @@ mod tests {
         assert_eq!(taken.entities_with_demand(), [a.clone()].into());
         assert!(!demand.has_demand("a"));
         assert_eq!(demand.entities_with_demand(), [b.clone()].into());
+        demand.set(&b, None);
+        assert_eq!((taken.with_demand(), demand.with_demand()), (1, 1));
         assert_eq!(demand.buffered_for_entities_without_demand(), [(a.clone(), 3)].into());
         demand.forget(&a);
         demand.forget(&b);
+        assert_eq!(demand.with_demand(), 0);
         assert!(demand.entities_with_demand().is_empty() && demand.buffered_for_entities_without_demand().is_empty());
     }
 }

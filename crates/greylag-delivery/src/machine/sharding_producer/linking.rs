@@ -161,8 +161,8 @@ impl<P: Clone> ShardingProducer<P> {
             state.bytes -= done.bytes;
             state.used_at = now;
             self.admission.give_back(done.bytes, done.ticket.is_none());
-            self.tally.confirmed(now, done.accepted_at);
             self.contiguous.insert(done.total.get());
+            self.tally.confirmed(now, done.accepted_at, self.contiguous.last());
             self.highest_confirmed = self.highest_confirmed.max(done.total);
             out.push(Effect::Confirmed { ticket: done.ticket.unwrap_or_default(), total: done.total });
         }

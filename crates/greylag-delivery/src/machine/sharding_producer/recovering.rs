@@ -61,7 +61,7 @@ impl<P: Clone> ShardingProducer<P> {
         state.unconfirmed.push_back(Accepted { total, ticket: None, bytes, accepted_at: now });
         state.buffered.push_back(Buffered { total, frames, ack, is_recovered: true });
         self.admission.take(bytes, true);
-        self.tally.accepted(now);
+        self.tally.accepted(now, total);
         self.hold(now, instance, out);
     }
 

@@ -236,5 +236,47 @@ pub(super) fn keys() -> Vec<Key> {
             "How long a stream beyond that number is remembered.",
             |draft| &mut draft.settings.delivery.dedupe_retention,
         ),
+        Key::new(
+            "delivery.event_sourced_queue.snapshot_every",
+            "delivery §4.2",
+            "Events of a producer's queue between two snapshots.",
+            |draft| &mut draft.settings.delivery.event_sourced_queue.snapshot_every,
+        ),
+        Key::new(
+            "delivery.event_sourced_queue.keep_n_snapshots",
+            "delivery §4.2",
+            "Snapshots of a queue that are kept.",
+            |draft| &mut draft.settings.delivery.event_sourced_queue.keep_n_snapshots,
+        ),
+        Key::new(
+            "delivery.event_sourced_queue.delete_events",
+            "delivery §4.2",
+            "Whether events of a queue are deleted that no snapshot needs; without, its history grows for ever.",
+            |draft| &mut draft.settings.delivery.event_sourced_queue.delete_events,
+        ),
+        Key::bytes(
+            "delivery.event_sourced_queue.snapshot_max_bytes",
+            "delivery §4.2",
+            "A larger snapshot leaves the messages out, and recovery reads them from their events.",
+            |draft| &mut draft.settings.delivery.event_sourced_queue.snapshot_max_bytes,
+        ),
+        Key::new(
+            "delivery.event_sourced_queue.cleanup_unused_after",
+            "delivery §4.2",
+            "How long the last confirmation of an entity is remembered when nothing for it is unconfirmed.",
+            |draft| &mut draft.settings.delivery.event_sourced_queue.cleanup_unused_after,
+        ),
+        Key::new(
+            "delivery.event_sourced_queue.restart_min_backoff",
+            "delivery D7",
+            "First wait before a queue whose store failed is opened again.",
+            |draft| &mut draft.settings.delivery.event_sourced_queue.restart_min_backoff,
+        ),
+        Key::new(
+            "delivery.event_sourced_queue.restart_max_backoff",
+            "delivery D7",
+            "Longest such wait; waits double up to it.",
+            |draft| &mut draft.settings.delivery.event_sourced_queue.restart_max_backoff,
+        ),
     ]
 }

@@ -1,0 +1,93 @@
+//! Since when the oldest unconfirmed message of a stream has been unconfirmed.
+//!
+//! Messages are accepted in the order of their numbers, so times need not be kept for each: a few of them, with the number that
+//! each began at, tell the age of any message well enough.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Messages that were accepted within so long count as one, unless messages wait for long.
+const GRAIN: Duration = Duration::from_millis(100);
+/// Times that are kept at most; beyond it every other one is forgotten, and the grain doubles.
+const MOST: usize = 1024;
+
+/// See the module's description.
+#[derive(Debug, Clone)]
+pub(crate) struct Ages {
+    /// Numbers of messages, and when they were accepted; both rise.
+    accepted: VecDeque<(u64, Instant)>,
+    grain: Duration,
+}
+
+impl Default for Ages {
+    fn default() -> Self {
+        Self { accepted: VecDeque::new(), grain: GRAIN }
+    }
+}
+
+impl Ages {
+    /// A message was accepted under a number above all earlier ones.
+    pub(crate) fn accept(&mut self, number: u64, now: Instant) {
+        let is_near = |at: Instant| now.saturating_duration_since(at) < self.grain;
+        if self.accepted.back().is_some_and(|(_, at)| is_near(*at)) {
+            return;
+        }
+        if self.accepted.len() >= MOST {
+            self.grain = self.grain.saturating_mul(2);
+            let mut is_kept = false;
+            self.accepted.retain(|_| {
+                is_kept = !is_kept;
+                is_kept
+            });
+        }
+        self.accepted.push_back((number, now));
+    }
+
+    /// All messages below this number are confirmed, or were never sent.
+    pub(crate) fn confirm_below(&mut self, number: u64) {
+        while self.accepted.get(1).is_some_and(|(next, _)| *next <= number) {
+            self.accepted.pop_front();
+        }
+        if self.accepted.len() <= 1 {
+            self.grain = GRAIN;
+        }
+    }
+
+    /// When the oldest message that is not confirmed was accepted, or a little before; for a stream with such messages.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        self.accepted.front().map(|(_, at)| *at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_unconfirmed_message_has_its_time_to_a_grain() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut ages = Ages::default();
+        for (number, ms) in [(1, 0), (2, 50), (5, 300), (6, 1_000)] {
+            ages.accept(number, at(ms));
+        }
+        for (confirmed_below, oldest) in [(1, 0), (2, 0), (4, 0), (5, 300), (6, 1_000), (9, 1_000)] {
+            ages.confirm_below(confirmed_below);
+            assert_eq!(ages.oldest(), Some(at(oldest)), "below {confirmed_below}");
+        }
+    }
+
+    #[test]
+    fn times_are_few_however_long_a_message_waits() {
+        let start = Instant::now();
+        let mut ages = Ages::default();
+        for number in 1..=100_000_u32 {
+            ages.accept(number.into(), start + GRAIN * number);
+        }
+        assert!(ages.accepted.len() <= MOST);
+        assert_eq!(ages.oldest(), Some(start + GRAIN), "the oldest keeps its time");
+        ages.confirm_below(90_000);
+        let oldest = ages.oldest().unwrap().saturating_duration_since(start);
+        assert!(oldest <= GRAIN * 90_000 && oldest > GRAIN * 89_000, "{oldest:?}");
+    }
+}
