@@ -86,7 +86,7 @@ impl<P: Clone> ShardingProducer<P> {
         state.unconfirmed.push_back(Accepted { total, ticket: None, bytes, accepted_at: now });
         self.admission.take(bytes, true);
         self.tally.stats.sent += 1;
-        self.tally.accepted(now);
+        self.tally.accepted(now, total);
         if state.buffered.is_empty() && state.link.demand() > 0 {
             self.admission.leave_buffer(true);
             self.tell(now, instance, producer_link::Input::Accept { total, frames, ack }, out);
