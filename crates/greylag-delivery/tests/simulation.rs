@@ -4,12 +4,13 @@
 //! Source: delivery §11, "Fuzz": invariants I1 to I5, I7, I11.
 
 mod simulation {
+    pub(crate) mod durable;
     pub(crate) mod point_to_point;
     pub(crate) mod sharding;
     pub(crate) mod world;
 }
 
-use simulation::{point_to_point, sharding};
+use simulation::{durable, point_to_point, sharding};
 
 fn seeds() -> Vec<u64> {
     let number = |name| std::env::var(name).ok().and_then(|text: String| text.parse().ok());
@@ -26,6 +27,18 @@ fn sharding_applies_every_message_exactly_once() {
         if let Err(violation) = sharding::run(seed, sharding::Sabotage::None) {
             panic!(
                 "seed {seed}: {violation}\nreplay: GREYLAG_SEED={seed} cargo test -p greylag-delivery --test simulation sharding_applies"
+            );
+        }
+    }
+}
+
+/// What a durable producer accepted is applied exactly once and in order, whatever dies and whatever its queue does.
+#[test]
+fn durable_producers_deliver_what_they_accepted_exactly_once() {
+    for seed in seeds() {
+        if let Err(violation) = durable::run(seed) {
+            panic!(
+                "seed {seed}: {violation}\nreplay: GREYLAG_SEED={seed} cargo test -p greylag-delivery --test simulation durable"
             );
         }
     }

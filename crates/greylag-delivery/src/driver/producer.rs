@@ -5,9 +5,9 @@
 //! path of the producer's own, straight from the transport.
 
 mod batches;
-mod receiver;
 mod sink;
 mod start;
+mod stored;
 mod task;
 mod watched;
 

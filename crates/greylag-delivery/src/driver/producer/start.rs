@@ -1,19 +1,18 @@
 //! How a sharding producer is started: what it keeps of its messages, and the task.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use greylag_core::{Codec, DeadLetterReason, Encoded};
+use greylag_core::{Codec, Encoded};
 use greylag_sharding::{Region, Sharding};
 use greylag_transport::{LaneKind, Remoting};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
-use super::receiver::Upstream;
 use super::task::Task;
 use super::{Limits, Seen, ShardingProducer, SharedState};
 use crate::driver::entrance::Entrance;
 use crate::driver::queue::DurableProducerQueue;
 use crate::driver::region::Downstream;
+use crate::driver::sending::{PATHS, now, upstream, wall_clock_ms};
 use crate::driver::storing::Store;
 use crate::error::StartError;
 use crate::ids::{ControllerRef, Epoch, ProducerId, ProducerIdentity, SeqNr, StreamId};
@@ -21,10 +20,6 @@ use crate::machine::sharding_producer::{DemandSets, ProducerStats, ShardingProdu
 use crate::settings::{DeliverySettings, LANE_MARGIN};
 use crate::with_delivery::WithDelivery;
 
-/// What the paths of producers begin with.
-const PATHS: &str = "delivery/";
-/// Upstream messages that wait for the task; beyond it they are dropped, and repeated by consumers.
-const UPSTREAM_INBOX: usize = 16 * 1024;
 /// The instance of a controller itself; those of its links begin above it.
 const CONTROLLER: u64 = 0;
 
@@ -103,7 +98,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
             }
             Keeping::Durable(id, queue) => {
                 let (machine, storing) = (settings.sharding_producer(), settings.storing());
-                let clock = (Instant::now(), wall_ms());
+                let clock = (now(), wall_clock_ms());
                 let mut machine = Machine::durable(machine, storing, id, node, path.clone(), clock);
                 if let Some(interval) = queue.poll_interval() {
                     machine = machine.polling(interval);
@@ -111,10 +106,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
                 (machine, Some(Store::open(queue, controller)))
             }
         };
-        let (upstream, from_consumers) = mpsc::channel(UPSTREAM_INBOX);
-        // Consumers repeat messages that find the inbox full, and messages after the end do not matter any more.
-        remoting.declare_repeated(PATHS, None, &[DeadLetterReason::NoSuchRecipient, DeadLetterReason::MailboxFull]);
-        remoting.register(&path, Arc::new(Upstream { inbox: upstream, remoting: remoting.clone() }));
+        let (_, from_consumers) = upstream(&remoting, &path);
         let (entrance, inbox, served) = Entrance::new();
         let seen =
             Seen { stats: ProducerStats::default(), store: machine.storing_state(), demand: DemandSets::default() };
@@ -150,9 +142,4 @@ impl Limits {
             buffer_size_per_entity: settings.sharding.buffer_size_per_entity,
         }
     }
-}
-
-fn wall_ms() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::StreamExt;
 use greylag_core::{DeadLetterReason, Encoded};
@@ -15,15 +15,15 @@ use super::{Command, Letter, SharedState, Submission, lock};
 use crate::driver::permits::Granted;
 use crate::driver::region::{Homes, NotTaken, RouteNews};
 use crate::driver::replies::Replies;
+use crate::driver::sending::now;
 use crate::driver::storing::Store;
 use crate::error::{ProducerError, SentError};
 use crate::ids::SeqNr;
 use crate::machine::producer_link::Frames;
-use crate::machine::sharding_producer::{Effect, Input, Parcel, ShardingProducer as Machine};
-use crate::machine::storing::{Answer, Call, End, StoringState};
+use crate::machine::sharding_producer::{Effect, Input, ShardingProducer as Machine};
+use crate::machine::storing::{Answer, Call, End};
 use crate::message::UpstreamMessage;
 use crate::payload::Payload;
-use crate::queue::{MessageSent, QueueError, QueueState};
 use crate::wire;
 
 /// Inputs between two rounds of effects.
@@ -31,8 +31,8 @@ const RUN: usize = 256;
 
 /// See the module's documentation.
 pub(super) struct Task<T> {
-    machine: Machine<Payload<T>>,
-    shared: Arc<SharedState<T>>,
+    pub(super) machine: Machine<Payload<T>>,
+    pub(super) shared: Arc<SharedState<T>>,
     remoting: Arc<dyn Remoting>,
     path: Arc<str>,
     replies: Replies<T>,
@@ -43,7 +43,7 @@ pub(super) struct Task<T> {
     homes: Homes,
     effects: Vec<Effect<Payload<T>>>,
     /// Calls of the queue that the machine asked for.
-    calls: Vec<(u64, Call<Encoded>)>,
+    pub(super) calls: Vec<(u64, Call<Encoded>)>,
     drain_on_drop: Duration,
     closers: Vec<oneshot::Sender<()>>,
     is_closed: bool,
@@ -82,7 +82,7 @@ impl<T: Send + Sync + 'static> Task<T> {
         mut store: Option<Store>,
     ) {
         let mut news = self.shared.downstream.news();
-        let mut timer = std::pin::pin!(tokio::time::sleep_until(Instant::now().into()));
+        let mut timer = std::pin::pin!(tokio::time::sleep_until(now().into()));
         let mut gives_up_at = None;
         let mut has_handles = true;
         self.tell(Input::Start);
@@ -96,7 +96,7 @@ impl<T: Send + Sync + 'static> Task<T> {
             if self.is_closed {
                 break;
             }
-            if gives_up_at.is_some_and(|at| at <= Instant::now() || self.is_drained()) {
+            if gives_up_at.is_some_and(|at| at <= now() || self.is_drained()) {
                 gives_up_at = None;
                 self.tell(Input::Close);
                 continue;
@@ -121,7 +121,7 @@ impl<T: Send + Sync + 'static> Task<T> {
                 command = commands.recv(), if has_handles => match command {
                     None => {
                         has_handles = false;
-                        gives_up_at = Some(Instant::now() + self.drain_on_drop);
+                        gives_up_at = Some(now() + self.drain_on_drop);
                     }
                     Some(command) => {
                         self.on_command(command);
@@ -143,8 +143,8 @@ impl<T: Send + Sync + 'static> Task<T> {
         }
     }
 
-    fn tell(&mut self, input: Input<Payload<T>>) {
-        self.machine.handle(Instant::now(), input, &mut self.effects);
+    pub(super) fn tell(&mut self, input: Input<Payload<T>>) {
+        self.machine.handle(now(), input, &mut self.effects);
     }
 
     /// Whether everything that was sent is settled, also what the queue had.
@@ -256,66 +256,6 @@ impl<T: Send + Sync + 'static> Task<T> {
         }
     }
 
-    // ---- what the queue says --------------------------------------------------------------------
-
-    fn on_answer(&mut self, call: u64, answer: Answer<Encoded>) {
-        let before = self.machine.storing_state();
-        let answer = match answer {
-            Answer::Loaded(loaded) => Answer::Loaded(loaded.and_then(|state| self.loaded(state))),
-            Answer::Stored(stored) => Answer::Stored(stored),
-            Answer::Confirmed(stored) => Answer::Confirmed(stored),
-            Answer::Polled(polled) => Answer::Polled(polled.and_then(|messages| self.parcels(messages))),
-        };
-        if let Answer::Loaded(Err(error))
-        | Answer::Stored(Err(error))
-        | Answer::Confirmed(Err(error))
-        | Answer::Polled(Err(error)) = &answer
-        {
-            tracing::warn!(%error, "a producer's queue did not do what it was asked");
-        }
-        self.tell(Input::Queue { call, answer });
-        if before == StoringState::Degraded && self.machine.storing_state() == StoringState::Open {
-            tracing::info!("a producer's queue is open again");
-        }
-    }
-
-    /// The messages of a loaded queue as they are sent.
-    fn loaded(&self, mut state: QueueState<Encoded>) -> Result<QueueState<Parcel<Payload<T>>>, QueueError> {
-        let mut parcels = self.parcels(std::mem::take(&mut state.unconfirmed))?;
-        let mut loaded = state.map(|sent| sent.map(|_| unreachable!("no message is left in it")));
-        loaded.unconfirmed.append(&mut parcels);
-        Ok(loaded)
-    }
-
-    /// Messages of the queue as they are sent: decoded, cut into chunks, with the shards of their entities.
-    fn parcels(&self, messages: Vec<MessageSent<Encoded>>) -> Result<Vec<MessageSent<Parcel<Payload<T>>>>, QueueError> {
-        let parcel = |sent: MessageSent<Encoded>| {
-            let shard = self.shared.downstream.shard_of(&sent.qualifier);
-            let shard = shard.map_err(|reason| {
-                QueueError::Closed(format!("no entity can have the id {}: {reason}", sent.qualifier))
-            })?;
-            Ok(sent.map(|encoded| {
-                let payload = Payload::decode(encoded, &*self.shared.codec);
-                let bytes = payload.size();
-                Parcel { shard, bytes, frames: payload.frames(self.shared.limits.chunk_bytes) }
-            }))
-        };
-        messages.into_iter().map(parcel).collect()
-    }
-
-    fn call_store(&mut self, id: u64, call: Call<Parcel<Payload<T>>>) {
-        let call = match call {
-            Call::Load => Call::Load,
-            Call::Confirm(confirmations) => Call::Confirm(confirmations),
-            Call::Poll(max_messages) => Call::Poll(max_messages),
-            Call::Store(batch) => {
-                let encoded = |sent: MessageSent<Parcel<Payload<T>>>| sent.map(|parcel| parcel.frames.encoded());
-                Call::Store(batch.into_iter().map(encoded).collect())
-            }
-        };
-        self.calls.push((id, call));
-    }
-
     // ---- effects --------------------------------------------------------------------------------
 
     fn carry_out(&mut self) {
@@ -424,7 +364,7 @@ impl<T: Send + Sync + 'static> Task<T> {
     fn publish(&mut self) {
         {
             let mut seen = lock(&self.shared.seen);
-            seen.stats = self.machine.stats(Instant::now());
+            seen.stats = self.machine.stats(now());
             seen.store = self.machine.storing_state();
             if self.shared.wants_demand.load(Ordering::Relaxed) {
                 seen.demand = self.machine.demand().clone();
