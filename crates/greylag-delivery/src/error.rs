@@ -63,6 +63,7 @@ pub enum SendError<T> {
     Unconfirmed(SeqNr),
 }
 
+#[cfg(feature = "sharding")]
 impl<T> SendError<T> {
     /// What became of a message, with the message where it was not sent.
     pub(crate) fn of(error: SentError, message: Option<T>) -> Self {
