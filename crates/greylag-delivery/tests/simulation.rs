@@ -7,10 +7,11 @@ mod simulation {
     pub(crate) mod durable;
     pub(crate) mod point_to_point;
     pub(crate) mod sharding;
+    pub(crate) mod store;
     pub(crate) mod world;
 }
 
-use simulation::{durable, point_to_point, sharding};
+use simulation::{point_to_point, sharding};
 
 fn seeds() -> Vec<u64> {
     let number = |name| std::env::var(name).ok().and_then(|text: String| text.parse().ok());
@@ -32,13 +33,13 @@ fn sharding_applies_every_message_exactly_once() {
     }
 }
 
-/// What a durable producer accepted is applied exactly once and in order, whatever dies and whatever its queue does.
+/// What a durable producer stored is applied exactly once and in order, whatever dies, and however its store fails.
 #[test]
-fn durable_producers_deliver_what_they_accepted_exactly_once() {
+fn a_durable_producer_delivers_what_it_stored_and_nothing_else() {
     for seed in seeds() {
-        if let Err(violation) = durable::run(seed) {
+        if let Err(violation) = sharding::run_durable(seed, sharding::Sabotage::None) {
             panic!(
-                "seed {seed}: {violation}\nreplay: GREYLAG_SEED={seed} cargo test -p greylag-delivery --test simulation durable"
+                "seed {seed}: {violation}\nreplay: GREYLAG_SEED={seed} cargo test -p greylag-delivery --test simulation a_durable"
             );
         }
     }

@@ -4,6 +4,9 @@
 //! identity and runs over the same input again after every kill, under the next epoch. At the end
 //! each entity's journal must hold exactly what was sent to it, in order (I1, I2, I5), soon after
 //! the faults have stopped (I7).
+//!
+//! A durable producer keeps its messages in a queue whose store fails, too, and the next one goes on where it ended: each
+//! entity's journal must hold exactly what was stored for it (I10), and senders were told the truth, once (I8).
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -12,7 +15,8 @@ use std::time::{Duration, Instant};
 use greylag_core::UniqueAddress;
 use greylag_delivery::machine::producer_link::Frames;
 use greylag_delivery::machine::sharding_consumer::{self, DeliveryHandle, ShardingConsumer, ShardingConsumerSettings};
-use greylag_delivery::machine::sharding_producer::{self, ShardingProducer, ShardingProducerSettings};
+use greylag_delivery::machine::sharding_producer::{self, Parcel, ShardingProducer, ShardingProducerSettings};
+use greylag_delivery::machine::storing::{Call, StoringSettings, StoringState};
 use greylag_delivery::{
     ControllerRef, Dedupe, DeliverySettings, Epoch, MessageId, ProducerId, ProducerIdentity, SequencedBatch, StreamId,
     UpstreamMessage,
@@ -20,6 +24,8 @@ use greylag_delivery::{
 use greylag_testkit::deadlines::assert_moved;
 use rand::RngExt;
 
+use super::durable::Durable;
+use super::store::{Fate, Writer};
 use super::world::World;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,23 +35,47 @@ pub(crate) enum Sabotage {
 }
 
 const FAULTS_END: Duration = Duration::from_secs(8);
-const STREAM: StreamId = StreamId(77);
+pub(crate) const STREAM: StreamId = StreamId(77);
 
 #[derive(Debug, Clone)]
 enum Event {
     Submit(usize),
-    Downstream { entity: usize, batch: SequencedBatch<u64> },
+    Downstream {
+        entity: usize,
+        batch: SequencedBatch<u64>,
+    },
     Upstream(UpstreamMessage),
-    ToConsumer { instance: u64, message: greylag_delivery::ProducerStopped },
+    ToConsumer {
+        instance: u64,
+        message: greylag_delivery::ProducerStopped,
+    },
     ProducerTick(u64),
-    ConsumerTick { entity: usize, instance: u64 },
-    Recovered { entity: usize, instance: u64 },
-    Processed { entity: usize, instance: u64, handle: DeliveryHandle, value: u64 },
+    ConsumerTick {
+        entity: usize,
+        instance: u64,
+    },
+    Recovered {
+        entity: usize,
+        instance: u64,
+    },
+    Processed {
+        entity: usize,
+        instance: u64,
+        handle: DeliveryHandle,
+        value: u64,
+    },
     KillProducer,
     KillEntity(usize),
     Rebalance(usize),
     Routed(usize),
     FaultsEnd,
+    /// The queue of a producer carries a call out.
+    Queue {
+        producer: u64,
+        id: u64,
+        call: Call<Parcel<u64>>,
+        fate: Fate,
+    },
 }
 
 /// One incarnation of an entity.
@@ -75,6 +105,9 @@ pub(crate) struct Simulation {
     /// Entity of each message; the value is the index.
     input: Vec<usize>,
     submitted: usize,
+    /// Of a producer that keeps its messages.
+    durable: Option<Durable>,
+    storing_settings: StoringSettings,
     next_instance: u64,
     sabotage: Sabotage,
     faults: bool,
@@ -94,6 +127,12 @@ pub(crate) struct Tally {
 
 pub(crate) fn run(seed: u64, sabotage: Sabotage) -> Result<Tally, String> {
     Simulation::new(seed, sabotage, false).run().map(|(tally, _)| tally)
+}
+
+pub(crate) fn run_durable(seed: u64, sabotage: Sabotage) -> Result<Tally, String> {
+    let mut simulation = Simulation::new(seed, sabotage, false);
+    simulation.durable = Some(Durable::new());
+    simulation.run().map(|(tally, _)| tally)
 }
 
 pub(crate) fn trace(seed: u64) -> String {
@@ -140,6 +179,17 @@ impl Simulation {
             entities: (0..entities).map(|_| Entity { journal: Vec::new(), live: None, unrouted_until: None }).collect(),
             input,
             submitted: 0,
+            durable: None,
+            storing_settings: StoringSettings {
+                request_timeout: Duration::from_millis(300),
+                retry_attempts: 3,
+                max_batch: [1, 4, 512][world.pick(3)],
+                max_batch_bytes: [150, 4 << 20][world.pick(2)],
+                confirm_flush_count: [1, 10][world.pick(2)],
+                confirm_flush_interval: Duration::from_millis(100),
+                restart_min_backoff: Duration::from_millis(50),
+                restart_max_backoff: Duration::from_millis(400),
+            },
             next_instance: 1,
             sabotage,
             faults: true,
@@ -175,6 +225,9 @@ impl Simulation {
 
     fn run(mut self) -> Result<(Tally, String), String> {
         let limit = FAULTS_END + Duration::from_secs(60);
+        if self.durable.is_some() {
+            self.start_durable()?;
+        }
         while let Some(event) = self.world.next() {
             self.tally.events += 1;
             if let Some(trace) = &mut self.trace {
@@ -199,23 +252,32 @@ impl Simulation {
     }
 
     fn is_done(&self) -> bool {
-        self.submitted == self.input.len() && {
-            let stats = self.producer.stats(self.world.now);
-            stats.unconfirmed == 0 && stats.waiting == 0
-        }
+        let stats = self.producer.stats(self.world.now);
+        let is_delivered = stats.unconfirmed == 0 && stats.waiting == 0 && stats.storing == 0;
+        let is_stored = self
+            .durable
+            .as_ref()
+            .is_none_or(|durable| self.producer.storing_state() == StoringState::Open && durable.is_settled());
+        self.submitted == self.input.len() && is_delivered && is_stored && !self.producer.owes_recovered()
     }
 
     fn check(&self) -> Result<(), String> {
         for (index, entity) in self.entities.iter().enumerate() {
-            let sent: Vec<u64> = (0..self.input.len()).filter(|i| self.input[*i] == index).map(|i| i as u64).collect();
+            let sent = match &self.durable {
+                Some(durable) => durable.stored(index),
+                None => (0..self.input.len()).filter(|i| self.input[*i] == index).map(|i| i as u64).collect(),
+            };
             let applied: Vec<u64> = entity.journal.iter().map(|(value, _)| *value).collect();
             if sent != applied {
                 return Err(format!("entity {index} was sent {sent:?} and applied {applied:?}"));
             }
         }
+        self.durable.as_ref().map_or(Ok(()), Durable::check)?;
         let took = self.world.elapsed().saturating_sub(FAULTS_END);
         let whole_backlog = self.processing * self.input.len() as u32 * 2;
-        let bound = Duration::from_secs(3) + whole_backlog + self.world.link.max_delay * 8 * self.input.len() as u32;
+        let of_store = if self.durable.is_some() { Duration::from_secs(5) } else { Duration::ZERO };
+        let of_network = self.world.link.max_delay * 8 * self.input.len() as u32;
+        let bound = Duration::from_secs(3) + whole_backlog + of_network + of_store;
         if took > bound {
             return Err(format!("I7: it took {took:?} to settle, {bound:?} is the most"));
         }
@@ -225,12 +287,12 @@ impl Simulation {
     fn on_event(&mut self, event: Event) -> Result<(), String> {
         let now = self.world.now;
         match event {
-            Event::Submit(index) => self.submit(index),
+            Event::Submit(index) => self.submit(index)?,
             Event::Downstream { entity, batch } => self.arrive(entity, batch)?,
             Event::Upstream(message) => {
                 // What is meant for a dead controller has no recipient.
                 if message.to.path == path(self.producer_number) {
-                    self.tell_producer(sharding_producer::Input::Received(message));
+                    self.tell_producer(sharding_producer::Input::Received(message))?;
                 }
             }
             Event::ToConsumer { instance, message } => {
@@ -241,9 +303,10 @@ impl Simulation {
             }
             Event::ProducerTick(number) if number == self.producer_number => {
                 self.producer_tick = None;
-                self.tell_producer(sharding_producer::Input::Tick);
+                self.tell_producer(sharding_producer::Input::Tick)?;
             }
             Event::ProducerTick(_) => {}
+            Event::Queue { producer, id, call, fate } => self.queue(producer, id, call, fate)?,
             Event::ConsumerTick { entity, instance } => {
                 if let Some(live) = self.entities[entity].live.as_mut().filter(|live| live.instance == instance) {
                     live.tick_at = None;
@@ -257,7 +320,7 @@ impl Simulation {
                 }
             }
             Event::Processed { entity, instance, handle, value } => self.processed(entity, instance, handle, value)?,
-            Event::KillProducer => self.kill_producer(),
+            Event::KillProducer => self.kill_producer()?,
             Event::KillEntity(entity) => {
                 self.tally.deaths += 1;
                 self.entities[entity].live = None;
@@ -269,10 +332,10 @@ impl Simulation {
                 self.entities[entity].unrouted_until = Some(now + away);
                 let shard = shard(entity);
                 if self.world.chance(0.8) {
-                    self.tell_producer(sharding_producer::Input::RouteChanged { shard: shard.clone(), routed: false });
+                    self.tell_producer(sharding_producer::Input::RouteChanged { shard: shard.clone(), routed: false })?;
                 }
                 if self.world.chance(0.7) {
-                    self.tell_producer(sharding_producer::Input::ShardMoved(shard));
+                    self.tell_producer(sharding_producer::Input::ShardMoved(shard))?;
                 }
                 self.world.after(away, Event::Routed(entity));
             }
@@ -281,7 +344,7 @@ impl Simulation {
                 if over {
                     self.entities[entity].unrouted_until = None;
                     let shard = shard(entity);
-                    self.tell_producer(sharding_producer::Input::RouteChanged { shard, routed: true });
+                    self.tell_producer(sharding_producer::Input::RouteChanged { shard, routed: true })?;
                 }
             }
             Event::FaultsEnd => {
@@ -292,13 +355,16 @@ impl Simulation {
         Ok(())
     }
 
-    fn submit(&mut self, index: usize) {
+    fn submit(&mut self, index: usize) -> Result<(), String> {
         if index != self.submitted || index == self.input.len() {
-            return;
+            return Ok(());
         }
         self.submitted += 1;
         let entity = self.input[index];
         let ack = self.world.chance(0.3);
+        if let Some(durable) = &mut self.durable {
+            durable.submit(self.producer_number);
+        }
         self.tell_producer(sharding_producer::Input::Admit {
             ticket: index as u64 + 1,
             entity: name(entity),
@@ -306,19 +372,63 @@ impl Simulation {
             frames: Frames::Whole(index as u64),
             bytes: 100,
             ack,
-        });
+        })?;
         let pause = self.world.upto(Duration::from_millis(60));
         self.world.after(pause, Event::Submit(index + 1));
+        Ok(())
     }
 
-    /// The next run over the same input, as a process that was started again would do it.
-    fn kill_producer(&mut self) {
+    /// The next producer, as a process that was started again would have it: one with a stable identity runs over the same
+    /// input again, a durable one goes on with what its queue has.
+    fn kill_producer(&mut self) -> Result<(), String> {
         self.tally.deaths += 1;
         self.producer_number += 1;
-        self.producer = producer(&self.producer_settings, self.producer_number);
         self.producer_tick = None;
+        if let Some(durable) = &mut self.durable {
+            durable.kill();
+            return self.start_durable();
+        }
+        self.producer = producer(&self.producer_settings, self.producer_number);
         self.submitted = 0;
         self.world.after(Duration::from_millis(1), Event::Submit(0));
+        Ok(())
+    }
+
+    fn start_durable(&mut self) -> Result<(), String> {
+        let number = self.producer_number;
+        let (node, path) = (node(1, number), path(number));
+        let controller = ControllerRef { node: node.clone(), path: path.clone(), instance: 0 };
+        if let Some(durable) = &mut self.durable {
+            durable.writers.insert(number, Writer::new(controller));
+        }
+        let (settings, storing) = (self.producer_settings.clone(), self.storing_settings.clone());
+        let id = ProducerId::new("shop").unwrap();
+        self.producer = ShardingProducer::durable(settings, storing, id, node, path, (self.world.now, 1_000_000));
+        self.tell_producer(sharding_producer::Input::Start)
+    }
+
+    /// Makes a call of the producer's queue.
+    fn call(&mut self, id: u64, call: Call<Parcel<u64>>) {
+        let fate = if self.faults { Fate::drawn(self.world.pick(1 << 20)) } else { Fate::GOOD };
+        let takes = self.world.upto(Duration::from_millis(if self.faults { 60 } else { 10 }));
+        let Some(durable) = &mut self.durable else { return };
+        let at = durable.store.done_at(self.world.now, takes);
+        self.world.at(at, Event::Queue { producer: self.producer_number, id, call, fate });
+    }
+
+    fn queue(&mut self, producer: u64, id: u64, call: Call<Parcel<u64>>, fate: Fate) -> Result<(), String> {
+        let is_alive = producer == self.producer_number;
+        let Some(durable) = &mut self.durable else { return Ok(()) };
+        if !is_alive && matches!(call, Call::Load) {
+            // A dead process takes over from nothing.
+            return Ok(());
+        }
+        let Some(writer) = durable.writers.get_mut(&producer) else { return Ok(()) };
+        let answer = durable.store.call(writer, call, fate);
+        match answer.filter(|_| is_alive) {
+            Some(answer) => self.tell_producer(sharding_producer::Input::Queue { call: id, answer }),
+            None => Ok(()),
+        }
     }
 
     fn arrive(&mut self, entity: usize, batch: SequencedBatch<u64>) -> Result<(), String> {
@@ -374,12 +484,17 @@ impl Simulation {
 
     /// Whether a message below `total` was sent to the entity and is not in its journal.
     fn has_earlier_outstanding(&self, entity: usize, total: u64) -> bool {
-        let applied = &self.entities[entity].journal;
-        (0..total as usize - 1)
-            .any(|index| self.input[index] == entity && !applied.iter().any(|(value, _)| *value == index as u64))
+        let applied = |value: u64| self.entities[entity].journal.iter().any(|(known, _)| *known == value);
+        match &self.durable {
+            Some(durable) => {
+                let mut earlier = durable.store.ever().range(..total).map(|(_, (of, value))| (*of, *value));
+                earlier.any(|(of, value)| of == entity && !applied(value))
+            }
+            None => (0..total as usize - 1).any(|index| self.input[index] == entity && !applied(index as u64)),
+        }
     }
 
-    fn tell_producer(&mut self, input: sharding_producer::Input<u64>) {
+    fn tell_producer(&mut self, input: sharding_producer::Input<u64>) -> Result<(), String> {
         let mut effects = Vec::new();
         let ticks = matches!(input, sharding_producer::Input::Tick);
         self.producer.handle(self.world.now, input, &mut effects);
@@ -391,7 +506,11 @@ impl Simulation {
             if let Some(trace) = &mut self.trace {
                 let _ = writeln!(trace, "  producer {effect:?}");
             }
+            if let Some(durable) = &mut self.durable {
+                durable.see(&effect)?;
+            }
             match effect {
+                sharding_producer::Effect::Queue { id, call } => self.call(id, call),
                 sharding_producer::Effect::Transmit { entity, header, message } => {
                     let entity: usize = entity.parse().unwrap();
                     match batches.last_mut() {
@@ -413,6 +532,7 @@ impl Simulation {
             self.producer_tick = Some(at);
             self.world.at(at, Event::ProducerTick(self.producer_number));
         }
+        Ok(())
     }
 
     fn tell_consumer(&mut self, entity: usize, input: sharding_consumer::Input<u64>) -> Result<(), String> {

@@ -1,0 +1,168 @@
+//! The store of a producer's queue, kept apart from the producers that write it: what is in it happened.
+//!
+//! Calls are carried out one by one, in the order in which they were made. A call may be carried out although nothing hears of it,
+//! fail, or get no answer at all. Source: delivery §4.1, D4 to D7.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use greylag_delivery::machine::producer_link::Frames;
+use greylag_delivery::machine::sharding_producer::Parcel;
+use greylag_delivery::machine::storing::{Answer, Call};
+use greylag_delivery::queue::{MessageSent, QueueError, Started, StoredQueue};
+use greylag_delivery::{ControllerRef, Epoch, SeqNr};
+
+use super::sharding::STREAM;
+
+/// What becomes of a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fate {
+    is_done: bool,
+    heard: Heard,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Heard {
+    /// The answer comes.
+    Answer,
+    /// An error comes: that nothing is stored, if that is so, and that it is unknown otherwise.
+    Failure,
+    /// Nothing comes.
+    Nothing,
+}
+
+impl Fate {
+    pub(crate) const GOOD: Self = Self { is_done: true, heard: Heard::Answer };
+
+    /// One in six calls has trouble.
+    pub(crate) fn drawn(pick: usize) -> Self {
+        let (is_done, heard) = match pick % 24 {
+            0 => (false, Heard::Failure),
+            1 => (true, Heard::Failure),
+            2 => (false, Heard::Nothing),
+            3 => (true, Heard::Nothing),
+            _ => return Self::GOOD,
+        };
+        Self { is_done, heard }
+    }
+}
+
+/// One producer's way to the store.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    controller: ControllerRef,
+    epoch: Option<Epoch>,
+    /// The last number that it gave, or found.
+    known: SeqNr,
+}
+
+impl Writer {
+    pub(crate) fn new(controller: ControllerRef) -> Self {
+        Self { controller, epoch: None, known: SeqNr::NONE }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Store {
+    rows: StoredQueue<Parcel<u64>>,
+    /// Entity and value of every message that was ever stored, by total.
+    ever: BTreeMap<u64, (usize, u64)>,
+    busy_until: Option<Instant>,
+}
+
+impl Store {
+    /// When a call that is made now, and takes so long, is done.
+    pub(crate) fn done_at(&mut self, now: Instant, takes: Duration) -> Instant {
+        let at = self.busy_until.map_or(now, |busy| busy.max(now)) + takes;
+        self.busy_until = Some(at);
+        at
+    }
+
+    pub(crate) fn ever(&self) -> &BTreeMap<u64, (usize, u64)> {
+        &self.ever
+    }
+
+    pub(crate) fn is_settled(&self) -> bool {
+        self.rows.unconfirmed().next().is_none()
+    }
+
+    /// Carries a call out, or not, and says what the producer hears of it.
+    pub(crate) fn call(
+        &mut self,
+        writer: &mut Writer,
+        call: Call<Parcel<u64>>,
+        fate: Fate,
+    ) -> Option<Answer<Parcel<u64>>> {
+        let refused = self.refuses(writer, &call);
+        let failure = if fate.is_done { QueueError::OutcomeUnknown } else { QueueError::NotStored("drawn".to_owned()) };
+        let error = refused.or(matches!(fate.heard, Heard::Failure).then_some(failure));
+        let is_lost = matches!(fate.heard, Heard::Nothing);
+        if matches!(fate.heard, Heard::Failure) {
+            writer.epoch = None;
+        }
+        let answer = match call {
+            Call::Load => {
+                let done = if fate.is_done { Some(self.load(writer)) } else { None };
+                if error.is_some() {
+                    writer.epoch = None;
+                }
+                Answer::Loaded(match (error, done) {
+                    (Some(error), _) => Err(error),
+                    (None, Some(state)) => Ok(state),
+                    (None, None) => Err(QueueError::OutcomeUnknown),
+                })
+            }
+            Call::Store(batch) => {
+                let last = batch.last().map_or(SeqNr::NONE, |sent| sent.seq_nr);
+                let stored =
+                    if fate.is_done && !matches!(error, Some(QueueError::Fenced { .. } | QueueError::NotLoaded)) {
+                        self.store(writer, batch)
+                    } else {
+                        Ok(())
+                    };
+                Answer::Stored(error.map_or(stored.map(|()| last), Err))
+            }
+            Call::Confirm(confirmations) => {
+                if fate.is_done && error.is_none() {
+                    let news = self.rows.judge_confirmations(confirmations);
+                    news.iter().flatten().for_each(|confirmation| self.rows.confirm(confirmation));
+                    Answer::Confirmed(news.map(drop))
+                } else {
+                    Answer::Confirmed(error.map_or(Ok(()), Err))
+                }
+            }
+            Call::Poll(_) => unreachable!("this queue finds no messages by itself"),
+        };
+        (!is_lost).then_some(answer)
+    }
+
+    /// Why a write is refused whatever the store's state.
+    fn refuses(&self, writer: &Writer, call: &Call<Parcel<u64>>) -> Option<QueueError> {
+        if matches!(call, Call::Load) {
+            return None;
+        }
+        let Some(epoch) = writer.epoch else { return Some(QueueError::NotLoaded) };
+        let by = self.rows.started().filter(|started| started.epoch != epoch)?;
+        Some(QueueError::Fenced { by: Some(by.controller.clone()) })
+    }
+
+    fn load(&mut self, writer: &mut Writer) -> greylag_delivery::queue::QueueState<Parcel<u64>> {
+        let epoch = Epoch(self.rows.started().map_or(0, |started| started.epoch.0) + 1);
+        self.rows.start(Started { stream_id: STREAM, epoch, controller: writer.controller.clone() });
+        writer.epoch = Some(epoch);
+        writer.known = SeqNr(self.rows.current().get() - 1).max(writer.known);
+        let copy = |parcel: &Parcel<u64>| Ok::<_, std::convert::Infallible>(parcel.clone());
+        self.rows.loaded(copy).ok().flatten().expect("it was started")
+    }
+
+    fn store(&mut self, writer: &mut Writer, batch: Vec<MessageSent<Parcel<u64>>>) -> Result<(), QueueError> {
+        let last = batch.last().map_or(SeqNr::NONE, |sent| sent.seq_nr);
+        writer.known = writer.known.max(last);
+        for sent in self.rows.judge_batch(batch, writer.known)? {
+            let Frames::Whole(value) = sent.message.frames else { unreachable!("messages are whole") };
+            self.ever.insert(sent.seq_nr.get(), (sent.qualifier.parse().expect("entities are numbered"), value));
+            self.rows.add(sent);
+        }
+        Ok(())
+    }
+}
