@@ -275,7 +275,9 @@ impl Simulation {
         self.durable.as_ref().map_or(Ok(()), Durable::check)?;
         let took = self.world.elapsed().saturating_sub(FAULTS_END);
         let whole_backlog = self.processing * self.input.len() as u32 * 2;
-        let of_store = if self.durable.is_some() { Duration::from_secs(5) } else { Duration::ZERO };
+        // A load that gets no answer is waited for as long as sixteen full rounds of attempts.
+        let load = self.storing_settings.request_timeout * self.storing_settings.retry_attempts * 16;
+        let of_store = if self.durable.is_some() { load + Duration::from_secs(5) } else { Duration::ZERO };
         let of_network = self.world.link.max_delay * 8 * self.input.len() as u32;
         let bound = Duration::from_secs(3) + whole_backlog + of_network + of_store;
         if took > bound {
