@@ -8,10 +8,11 @@ mod simulation {
     pub(crate) mod point_to_point;
     pub(crate) mod sharding;
     pub(crate) mod store;
+    pub(crate) mod work_pulling;
     pub(crate) mod world;
 }
 
-use simulation::{point_to_point, sharding};
+use simulation::{point_to_point, sharding, work_pulling};
 
 fn seeds() -> Vec<u64> {
     let number = |name| std::env::var(name).ok().and_then(|text: String| text.parse().ok());
@@ -52,6 +53,18 @@ fn point_to_point_delivers_every_message_in_order() {
         if let Err(violation) = point_to_point::run(seed) {
             panic!(
                 "seed {seed}: {violation}\nreplay: GREYLAG_SEED={seed} cargo test -p greylag-delivery --test simulation point_to_point"
+            );
+        }
+    }
+}
+
+/// Every message is processed by some worker, whatever dies, and each ask is answered once.
+#[test]
+fn work_pulling_has_every_message_processed() {
+    for seed in seeds() {
+        if let Err(violation) = work_pulling::run(seed) {
+            panic!(
+                "seed {seed}: {violation}\nreplay: GREYLAG_SEED={seed} cargo test -p greylag-delivery --test simulation work_pulling"
             );
         }
     }
