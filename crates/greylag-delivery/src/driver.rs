@@ -46,7 +46,7 @@ pub use node::EventSourcedDelivery;
 #[cfg(feature = "sharding")]
 pub use node::{
     ConsumersReport, DeliveryReport, NodeDelivery, ProducerCounts, ProducerKind, ProducerName, ProducerReport,
-    ProxyDelivery, StartProducer,
+    ProxyDelivery, StartProducer, StartWorkProducer, StartWorker, WorkKey,
 };
 #[cfg(feature = "sharding")]
 pub use permits::ShardingRequestNext;
@@ -73,6 +73,6 @@ pub use sent::Sent;
 pub use work_pulling::DdataWorkerDirectory;
 #[cfg(feature = "sharding")]
 pub use work_pulling::{
-    InvalidServiceKey, LocalWorkerDirectory, RegisteredWorker, ServiceKey, StaticWorkerDirectory, WorkPullingBuilder,
-    WorkPullingProducer, WorkerBuilder, WorkerDirectory, WorkerHandle,
+    LocalWorkerDirectory, RegisteredWorker, StaticWorkerDirectory, WorkPullingBuilder, WorkPullingProducer,
+    WorkerBuilder, WorkerDirectory, WorkerHandle,
 };

@@ -4,7 +4,7 @@ use std::fmt;
 
 use greylag_core::EncodeError;
 
-use crate::ids::{ControllerRef, Epoch, InvalidProducerId, SeqNr};
+use crate::ids::{ControllerRef, Epoch, InvalidProducerId, InvalidServiceKey, SeqNr};
 use crate::machine::controller::Failure;
 use crate::settings::SettingsError;
 
@@ -208,6 +208,15 @@ pub enum StartError {
     NoCodec {
         /// The type's name.
         entity_type: String,
+    },
+    /// The name of a kind of work cannot be one.
+    #[error(transparent)]
+    InvalidServiceKey(#[from] InvalidServiceKey),
+    /// The node cannot find workers.
+    #[error("the directory of workers cannot be used: {why}")]
+    NoWorkerDirectory {
+        /// Why not.
+        why: String,
     },
     /// The producer is to be durable, and the node has no journal.
     #[error(

@@ -195,11 +195,14 @@ pub use driver::{
 pub use driver::{DeliveryEffects, EventSourcedDelivery, EventSourcedProducerQueue, event_sourced_with_delivery};
 #[cfg(feature = "sharding")]
 pub use driver::{
-    InvalidServiceKey, LocalWorkerDirectory, RegisteredWorker, ServiceKey, StaticWorkerDirectory, WorkPullingBuilder,
-    WorkPullingProducer, WorkerBuilder, WorkerDirectory, WorkerHandle,
+    LocalWorkerDirectory, RegisteredWorker, StartWorkProducer, StartWorker, StaticWorkerDirectory, WorkKey,
+    WorkPullingBuilder, WorkPullingProducer, WorkerBuilder, WorkerDirectory, WorkerHandle,
 };
 pub use error::{ProducerError, SendError, SentError, StartError, TrySendError, Undelivered};
-pub use ids::{ControllerRef, Epoch, InvalidProducerId, MessageId, ProducerId, ProducerIdentity, SeqNr, StreamId};
+pub use ids::{
+    ControllerRef, Epoch, InvalidProducerId, InvalidServiceKey, MessageId, ProducerId, ProducerIdentity, SeqNr,
+    ServiceKey, StreamId,
+};
 pub use machine::controller::ControllerStats;
 pub use machine::sharding_producer::{DemandSets, ProducerStats};
 pub use machine::storing::StoringState;

@@ -1,7 +1,7 @@
 //! Random faults against the real machines, with a virtual clock and a printed seed.
 //!
 //! `GREYLAG_SEEDS=10000` runs that many seeds per profile in place of 200, `GREYLAG_SEED=7` runs one.
-//! Source: delivery §11, "Fuzz": invariants I1 to I5, I7, I11.
+//! Source: delivery §11, "Fuzz": invariants I1 to I5, I7 to I11.
 
 mod simulation {
     pub(crate) mod durable;

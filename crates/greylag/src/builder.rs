@@ -244,6 +244,10 @@ impl NodeBuilder {
             #[cfg(feature = "delivery")]
             let delivery = greylag_delivery::NodeDelivery::of(&sharding, settings.delivery.clone())
                 .expect("the settings of the node were checked");
+            #[cfg(feature = "ddata")]
+            let replicator = crate::replicated::NodeReplicator::default();
+            #[cfg(all(feature = "delivery", feature = "ddata"))]
+            crate::replicated::find_workers(&delivery, &replicator, &settings, &transport, &cluster);
             #[cfg(feature = "delivery")]
             {
                 let delivery = delivery.clone();
@@ -281,7 +285,7 @@ impl NodeBuilder {
                 #[cfg(feature = "delivery")]
                 delivery,
                 #[cfg(feature = "ddata")]
-                replicator: crate::replicated::NodeReplicator::default(),
+                replicator,
             })
         };
         let outcome = match self.start_timeout {

@@ -197,14 +197,7 @@ impl Node {
         settings: greylag_ddata::ReplicatorSettings,
         types: greylag_ddata::TypeTable,
     ) -> Result<greylag_ddata::Replicator, greylag_ddata::StartError> {
-        let membership = greylag_ddata::Membership::from_cluster(&self.cluster);
-        #[cfg(feature = "ddata-sled")]
-        if settings.durable.is_used() {
-            let store = ddata_store(&self.settings, self.cluster.self_address().address(), &settings.name);
-            let transport = self.transport.clone();
-            return greylag_ddata::Replicator::start_durable(settings, types, transport, membership, store);
-        }
-        greylag_ddata::Replicator::start(settings, types, self.transport.clone(), membership)
+        crate::replicated::start(&self.settings, &self.transport, &self.cluster, settings, types)
     }
 
     /// Leaves the cluster in order: shards are handed off, singletons handed over, the others see a

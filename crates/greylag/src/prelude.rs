@@ -13,7 +13,7 @@ pub use greylag_crdt::{
 #[cfg(feature = "ddata")]
 pub use greylag_ddata::Replicated;
 #[cfg(feature = "delivery")]
-pub use greylag_delivery::{Delivery, DeliveryEntity, ProducerId, ProxyDelivery};
+pub use greylag_delivery::{Delivery, DeliveryEntity, ProducerId, ProxyDelivery, WorkKey};
 #[cfg(all(feature = "delivery", feature = "persistence"))]
 pub use greylag_delivery::{DeliveryCommand, DeliveryEffects, EventSourcedDelivery};
 #[cfg(feature = "persistence")]

@@ -4,10 +4,15 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use greylag_cluster::Cluster;
 use greylag_crdt::ReplicatedData;
-use greylag_ddata::{KeyId, Lifecycle, Replicated, Replicator, RequestError, StartError, TypeTable};
+use greylag_ddata::{
+    KeyId, Lifecycle, Membership, Replicated, Replicator, ReplicatorSettings, RequestError, StartError, TypeTable,
+};
+use greylag_transport::GrpcTransport;
 
 use crate::node::Node;
+use crate::settings::NodeSettings;
 
 /// The node's replicator, once something has asked for it. Clones are the same one.
 #[derive(Clone, Default)]
@@ -57,15 +62,67 @@ impl Node {
     /// [`StartError`]: this node lacks a role of `ddata.roles`, or one of that name was started by
     /// [`Node::replicator_with`].
     pub fn replicator(&self, types: TypeTable) -> Result<Replicator, StartError> {
-        let mut own = self.replicator.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.replicator.get(&self.settings, &self.transport, &self.cluster, types)
+    }
+}
+
+impl NodeReplicator {
+    /// The node's replicator, started if it does not run.
+    pub(crate) fn get(
+        &self,
+        settings: &NodeSettings,
+        transport: &Arc<GrpcTransport>,
+        cluster: &Cluster,
+        types: TypeTable,
+    ) -> Result<Replicator, StartError> {
+        let mut own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = own.as_ref().filter(|known| !matches!(*known.lifecycle().borrow(), Lifecycle::Stopped(_)))
         {
             // One that is so busy that it takes nothing more learns the types as they are used.
             known.add_types(types).ok();
             return Ok(known.clone());
         }
-        let started = self.replicator_with(self.settings.ddata.clone(), types)?;
+        let started = start(settings, transport, cluster, settings.ddata.clone(), types)?;
         *own = Some(started.clone());
         Ok(started)
     }
+}
+
+/// Starts a replicator that is fed by a node's cluster.
+pub(crate) fn start(
+    node: &NodeSettings,
+    transport: &Arc<GrpcTransport>,
+    cluster: &Cluster,
+    settings: ReplicatorSettings,
+    types: TypeTable,
+) -> Result<Replicator, StartError> {
+    let membership = Membership::from_cluster(cluster);
+    #[cfg(feature = "ddata-sled")]
+    if settings.durable.is_used() {
+        let store = crate::node::ddata_store(node, cluster.self_address().address(), &settings.name);
+        return Replicator::start_durable(settings, types, transport.clone(), membership, store);
+    }
+    #[cfg(not(feature = "ddata-sled"))]
+    let _ = node;
+    Replicator::start(settings, types, transport.clone(), membership)
+}
+
+/// Workers of this node, and the producers of their work, find each other across the cluster by the node's replicator, which
+/// the first of them starts.
+#[cfg(feature = "delivery")]
+pub(crate) fn find_workers(
+    delivery: &greylag_delivery::NodeDelivery,
+    replicator: &NodeReplicator,
+    settings: &Arc<NodeSettings>,
+    transport: &Arc<GrpcTransport>,
+    cluster: &Cluster,
+) {
+    let (replicator, settings, transport, cluster) =
+        (replicator.clone(), settings.clone(), transport.clone(), cluster.clone());
+    delivery.find_workers_by(move || {
+        let own = cluster.self_address().clone();
+        let replicator = replicator.get(&settings, &transport, &cluster, TypeTable::new());
+        let replicator = replicator.map_err(|error| error.to_string())?;
+        Ok(Arc::new(greylag_delivery::DdataWorkerDirectory::new(replicator, own)))
+    });
 }

@@ -456,6 +456,62 @@ mod payments {
     }
 }
 
+/// Page 6: work for many hands.
+mod work {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct Thumbnail {
+        path: String,
+    }
+
+    async fn works_on(count: usize) {
+        let stores = Stores::in_memory_shared();
+        let nodes = cluster(count, |_, builder| builder.stores(stores.clone())).await;
+        let thumbnails = WorkKey::new("thumbnails", json("thumbnail"));
+        let jobs = nodes[0].delivery().work_producer(&thumbnails, ProducerId::per_node("uploads")).durable();
+        let jobs = jobs.start().await.expect("it starts");
+        let rendered: Arc<Mutex<BTreeMap<String, u32>>> = Arc::default();
+        for node in &nodes {
+            let rendered = rendered.clone();
+            let render = move |job: Delivery<Thumbnail>| {
+                let rendered = rendered.clone();
+                async move {
+                    *rendered.lock().expect("nothing panics").entry(job.path.clone()).or_default() += 1;
+                    job.confirm();
+                    Ok::<_, std::io::Error>(())
+                }
+            };
+            node.delivery().worker(&thumbnails, render).parallel(4).start().await.expect("it starts");
+        }
+        let all_are_there = async {
+            while jobs.stats().selectable < count as u64 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, all_are_there).await.expect("workers of every node are found");
+        for number in 0..40 {
+            jobs.send(Thumbnail { path: format!("{number}.png") }).await.expect("it is stored");
+        }
+        jobs.drain(PATIENCE).await.expect("all of them are done");
+        let rendered = rendered.lock().expect("nothing panics").clone();
+        assert_eq!(rendered.len(), 40);
+        end(nodes).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn page_6_work_on_one_node() {
+        works_on(1).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn page_6_work_on_three_nodes() {
+        works_on(3).await;
+    }
+}
+
 /// Page 7: one live instance, and data everywhere.
 mod once_and_everywhere {
     use super::*;

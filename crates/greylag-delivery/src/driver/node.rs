@@ -6,6 +6,7 @@ mod kept;
 mod layer;
 mod report;
 mod start_producer;
+mod work;
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ pub use layer::ProxyDelivery;
 pub(crate) use report::Reporting;
 pub use report::{ConsumersReport, DeliveryReport, ProducerCounts, ProducerKind, ProducerReport};
 pub use start_producer::{ProducerName, StartProducer};
+pub use work::{StartWorkProducer, StartWorker, WorkKey};
 
 /// Delivery on one node: `node.delivery()`. Clones are the same.
 ///

@@ -15,8 +15,8 @@ mod permit;
 mod sink;
 mod task;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use greylag_core::{Codec, Encoded};
@@ -121,6 +121,7 @@ pub(crate) struct Shared {
     stats: Mutex<ControllerStats>,
     workers: Mutex<WorkerStats>,
     failure: Mutex<Option<Failure>>,
+    has_ended: AtomicBool,
 }
 
 /// Room for messages that do not wait.
@@ -142,6 +143,7 @@ impl Shared {
             stats: Mutex::default(),
             workers: Mutex::default(),
             failure: Mutex::default(),
+            has_ended: AtomicBool::new(false),
         })
     }
 
@@ -151,6 +153,11 @@ impl Shared {
 
     pub(crate) fn stats(&self) -> ControllerStats {
         *lock(&self.stats)
+    }
+
+    /// Whether the producer's task runs.
+    pub(crate) fn is_running(&self) -> bool {
+        !self.has_ended.load(Ordering::Relaxed)
     }
 
     pub(crate) fn workers(&self) -> WorkerStats {
@@ -204,6 +211,22 @@ impl<T> Clone for Sending<T> {
     }
 }
 
+/// The way to a producer that does not keep it.
+pub(crate) struct WeakSending<T> {
+    commands: mpsc::WeakUnboundedSender<Command<T>>,
+    encoding: Arc<Encoding<T>>,
+    shared: Weak<Shared>,
+    session: u64,
+}
+
+impl<T> WeakSending<T> {
+    /// The producer, if it still has a handle.
+    pub(crate) fn upgrade(&self) -> Option<Sending<T>> {
+        let (commands, shared) = (self.commands.upgrade()?, self.shared.upgrade()?);
+        Some(Sending { commands, encoding: self.encoding.clone(), shared, session: self.session })
+    }
+}
+
 /// Tells the task that a sender gave up while it waited.
 struct Withdrawal<'a, T> {
     commands: &'a mpsc::UnboundedSender<Command<T>>,
@@ -228,6 +251,19 @@ impl<T: Send + Sync + 'static> Sending<T> {
         let session = shared.sessions.fetch_add(1, Ordering::Relaxed) + 1;
         commands.send(Command::Start { session }).ok();
         Self { commands: commands.clone(), encoding: encoding.clone(), shared: shared.clone(), session }
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakSending<T> {
+        WeakSending {
+            commands: self.commands.downgrade(),
+            encoding: self.encoding.clone(),
+            shared: Arc::downgrade(&self.shared),
+            session: self.session,
+        }
+    }
+
+    pub(crate) fn is_durable(&self) -> bool {
+        self.encoding.is_durable
     }
 
     fn ticket(&self) -> u64 {

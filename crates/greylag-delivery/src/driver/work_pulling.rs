@@ -7,11 +7,13 @@ mod ddata;
 mod directory;
 mod local;
 mod producer;
+mod watched;
 mod worker;
 
 #[cfg(feature = "ddata")]
 pub use ddata::DdataWorkerDirectory;
-pub use directory::{InvalidServiceKey, RegisteredWorker, ServiceKey, WorkerDirectory};
+pub use directory::{RegisteredWorker, WorkerDirectory};
 pub use local::{LocalWorkerDirectory, StaticWorkerDirectory};
 pub use producer::{WorkPullingBuilder, WorkPullingProducer};
+pub(crate) use watched::Watched;
 pub use worker::{WorkerBuilder, WorkerHandle};

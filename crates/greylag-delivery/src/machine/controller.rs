@@ -218,6 +218,8 @@ pub struct ControllerStats {
     pub waiting: u64,
     /// Permits that are not used yet.
     pub permits: u64,
+    /// Consumers that would take a message at once.
+    pub links_with_demand: u64,
     /// Confirmations of frames that were never sent, and messages to other incarnations.
     pub ignored: u64,
 }

@@ -360,6 +360,7 @@ impl<P: Clone> Controller<P> for PointToPoint<P> {
                 + self.in_store.messages.len() as u64,
             waiting: self.admission.waiting(),
             permits: self.admission.permits(),
+            links_with_demand: u64::from(self.link.as_ref().is_some_and(|link| link.demand() > 0)),
             ignored: self.stats.ignored + self.link.as_ref().map_or(0, ProducerLink::violations),
             ..self.stats
         }

@@ -384,6 +384,7 @@ impl<P: Clone> Controller<P> for WorkPulling<P> {
             unconfirmed: (self.jobs.len() + self.in_store.len()) as u64,
             waiting: self.admission.waiting(),
             permits: self.admission.permits(),
+            links_with_demand: self.workers.asking() as u64,
             ..self.stats
         }
     }

@@ -82,6 +82,8 @@ struct Simulation {
     workers: BTreeMap<u64, Worker>,
     listed: BTreeSet<u64>,
     next_worker: u64,
+    /// The content of each number that was stored or accepted.
+    contents: BTreeMap<u64, u64>,
     /// By content, which is the ticket.
     accepted: BTreeMap<u64, SeqNr>,
     processed: BTreeSet<u64>,
@@ -136,6 +138,7 @@ impl Simulation {
             workers: BTreeMap::new(),
             listed: BTreeSet::new(),
             next_worker: 1,
+            contents: BTreeMap::new(),
             accepted: BTreeMap::new(),
             processed: BTreeSet::new(),
             confirmed: BTreeSet::new(),
@@ -170,6 +173,8 @@ impl Simulation {
             self.on_event(event)?;
             let stats = self.producer.stats();
             let is_quiet = stats.unconfirmed == 0 && stats.waiting == 0 && self.queue.messages.is_empty();
+            // A producer that was started just now loads its queue.
+            let is_quiet = is_quiet && self.producer.room() > 0;
             if !self.faults && self.sent == self.messages && is_quiet {
                 return self.check();
             }
@@ -313,9 +318,7 @@ impl Simulation {
     }
 
     fn content(&self, total: SeqNr) -> Result<u64, String> {
-        let of_this_number = self.accepted.iter().find(|(_, accepted)| **accepted == total);
-        let stored = self.queue.messages.get(&total.get()).map(|sent| content_of(&sent.message));
-        of_this_number.map(|(content, _)| *content).or(stored).ok_or_else(|| format!("{total} was never accepted"))
+        self.contents.get(&total.get()).copied().ok_or_else(|| format!("{total} was never accepted"))
     }
 
     fn tell_producer(&mut self, input: Input<u64>) -> Result<(), String> {
@@ -330,6 +333,9 @@ impl Simulation {
                 Effect::Accepted { ticket, total } => {
                     if self.durable && !self.queue.messages.contains_key(&total.get()) {
                         return Err(format!("I10: {total} was accepted and is not stored"));
+                    }
+                    if self.contents.insert(total.get(), ticket).is_some_and(|content| content != ticket) {
+                        return Err(format!("{total} is the number of two messages"));
                     }
                     if self.accepted.insert(ticket, total).is_some() {
                         return Err(format!("I8: {ticket} was accepted twice"));
@@ -383,6 +389,7 @@ impl Simulation {
             Call::Store(batch) => {
                 for sent in batch {
                     queue.current = sent.seq_nr.get() + 1;
+                    self.contents.insert(sent.seq_nr.get(), content_of(&sent.message));
                     queue.messages.insert(sent.seq_nr.get(), sent);
                 }
                 Answer::Stored(Ok(SeqNr(queue.current - 1)))

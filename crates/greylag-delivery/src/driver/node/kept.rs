@@ -10,8 +10,10 @@ use greylag_sharding::{EntityKey, Extensions, Sharding};
 
 use super::super::consumer::ConsumerDelivery;
 use super::super::region::Downstream;
+use super::super::work_pulling::{LocalWorkerDirectory, WorkerDirectory};
 use super::report::{ConsumersReport, DeliveryReport, ProducerReport, Reporting};
 use crate::counters::DeliveryCounters;
+use crate::error::StartError;
 use crate::settings::DeliverySettings;
 use crate::with_delivery::WithDelivery;
 
@@ -20,7 +22,19 @@ pub(crate) struct Kept {
     settings: DeliverySettings,
     types: Mutex<BTreeMap<String, Type>>,
     producers: Mutex<Vec<Box<dyn Reporting>>>,
+    workers: Mutex<Workers>,
 }
+
+/// The directory of workers.
+enum Workers {
+    Unopened(Box<OpenWorkers>),
+    Open(Arc<dyn WorkerDirectory>),
+    Failed(String),
+}
+
+pub(crate) type OpenWorkers = dyn FnOnce() -> Result<Arc<dyn WorkerDirectory>, String> + Send;
+
+const BEING_OPENED: &str = "it is being opened";
 
 /// An entity type under delivery.
 #[derive(Clone)]
@@ -54,7 +68,8 @@ impl Kept {
     }
 
     pub(crate) fn new(settings: DeliverySettings) -> Self {
-        Self { settings, types: Mutex::default(), producers: Mutex::default() }
+        let workers = Mutex::new(Workers::Open(Arc::new(LocalWorkerDirectory::new())));
+        Self { settings, types: Mutex::default(), producers: Mutex::default(), workers }
     }
 
     pub(crate) fn settings(&self) -> &DeliverySettings {
@@ -94,6 +109,38 @@ impl Kept {
     pub(crate) fn producing<T: 'static>(&self, name: &str) -> Option<Arc<Producing<T>>> {
         let known = self.lock().get(name)?.producing.clone()?;
         known.downcast().ok()
+    }
+
+    /// By which directory producers and workers of this node find each other.
+    pub(crate) fn find_workers_by(&self, open: Box<OpenWorkers>) {
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let former = std::mem::replace(&mut *workers, Workers::Unopened(open));
+        drop(workers);
+        drop(former);
+    }
+
+    /// That directory, opened when it is asked for the first time. One that does not open is tried once.
+    pub(crate) fn workers(&self) -> Result<Arc<dyn WorkerDirectory>, StartError> {
+        let known = |workers: &Workers| match workers {
+            Workers::Open(directory) => Some(Ok(directory.clone())),
+            Workers::Failed(why) => Some(Err(StartError::NoWorkerDirectory { why: why.clone() })),
+            Workers::Unopened(_) => None,
+        };
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known(&workers) {
+            return known;
+        }
+        let Workers::Unopened(open) = std::mem::replace(&mut *workers, Workers::Failed(BEING_OPENED.to_owned())) else {
+            return Err(StartError::NoWorkerDirectory { why: BEING_OPENED.to_owned() });
+        };
+        drop(workers);
+        let opened = open();
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        *workers = match opened {
+            Ok(directory) => Workers::Open(directory),
+            Err(why) => Workers::Failed(why),
+        };
+        known(&workers).unwrap_or(Err(StartError::NoWorkerDirectory { why: BEING_OPENED.to_owned() }))
     }
 
     /// Reports of a producer that was started here.

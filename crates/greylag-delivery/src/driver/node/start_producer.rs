@@ -143,7 +143,7 @@ impl<T: Send + Sync + 'static> StartProducer<T> {
 }
 
 /// Where a producer keeps its messages.
-enum Durability {
+pub(super) enum Durability {
     /// In memory alone.
     None,
     /// In the node's journal.
@@ -155,7 +155,12 @@ enum Durability {
 
 impl Durability {
     #[cfg_attr(not(feature = "persistence"), allow(unused_variables, clippy::unnecessary_wraps))]
-    fn keeping(self, sharding: &Sharding, id: ProducerId, settings: &DeliverySettings) -> Result<Keeping, StartError> {
+    pub(super) fn keeping(
+        self,
+        sharding: &Sharding,
+        id: ProducerId,
+        settings: &DeliverySettings,
+    ) -> Result<Keeping, StartError> {
         match self {
             Self::None => Ok(Keeping::InMemory(ProducerIdentity::in_memory(id))),
             Self::In(queue) => Ok(Keeping::Durable(id, queue)),

@@ -2,6 +2,7 @@
 //! send any more.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
@@ -308,6 +309,7 @@ where
             self.on_command(command);
             self.carry_out();
         }
+        self.parts.shared.has_ended.store(true, Ordering::Relaxed);
         self.closers.clear();
     }
 }

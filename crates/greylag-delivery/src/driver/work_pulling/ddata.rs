@@ -14,8 +14,8 @@ use greylag_crdt::OrSet;
 use greylag_ddata::{Changed, Replicas, Replicated, Replicator, RequestError, Subscription};
 use tokio::sync::watch;
 
-use super::directory::{RegisteredWorker, ServiceKey, WorkerDirectory};
-use crate::ids::ControllerRef;
+use super::directory::{RegisteredWorker, WorkerDirectory};
+use crate::ids::{ControllerRef, ServiceKey};
 use crate::machine::work_pulling::ListedWorker;
 
 /// See the module's documentation. Clones are the same directory.

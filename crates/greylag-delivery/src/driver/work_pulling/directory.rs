@@ -1,54 +1,11 @@
 //! Where producers find their workers.
 
 use std::fmt;
-use std::sync::Arc;
 
 use futures::stream::BoxStream;
 
-use crate::ids::ControllerRef;
+use crate::ids::{ControllerRef, ServiceKey};
 use crate::machine::work_pulling::ListedWorker;
-
-/// Names one kind of work: 1 to 200 bytes of UTF-8.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ServiceKey(Arc<str>);
-
-impl ServiceKey {
-    /// The longest key in bytes.
-    pub const MAX_BYTES: usize = 200;
-
-    /// Checks a key.
-    ///
-    /// # Errors
-    /// [`InvalidServiceKey`] if it is empty or too long.
-    pub fn new(key: impl Into<Arc<str>>) -> Result<Self, InvalidServiceKey> {
-        let key = key.into();
-        match key.len() {
-            1..=Self::MAX_BYTES => Ok(Self(key)),
-            length => Err(InvalidServiceKey { length }),
-        }
-    }
-
-    /// The key itself.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for ServiceKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// A service key that is empty or longer than [`ServiceKey::MAX_BYTES`].
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a service key has 1 to 200 bytes, this one has {length}")]
-pub struct InvalidServiceKey {
-    /// Its length in bytes.
-    pub length: usize,
-}
-
-greylag_core::debug_is_sentence!(InvalidServiceKey);
 
 /// Lists the workers of each kind of work.
 ///

@@ -7,8 +7,8 @@ use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use tokio::sync::watch;
 
-use super::directory::{RegisteredWorker, ServiceKey, WorkerDirectory};
-use crate::ids::ControllerRef;
+use super::directory::{RegisteredWorker, WorkerDirectory};
+use crate::ids::{ControllerRef, ServiceKey};
 use crate::machine::work_pulling::ListedWorker;
 
 type Listings = BTreeMap<ServiceKey, watch::Sender<BTreeSet<ControllerRef>>>;

@@ -8,13 +8,13 @@ use greylag_core::{Codec, Encoded};
 use greylag_transport::{LaneKind, Remoting};
 use tokio::sync::{mpsc, watch};
 
-use super::directory::{ServiceKey, WorkerDirectory};
+use super::directory::WorkerDirectory;
 use crate::driver::queue::DurableProducerQueue;
 use crate::driver::sending::{self, Encoding, PATHS, Parts, ProducerSink, RequestNext, Sending, Shared, Task};
 use crate::driver::sent::Sent;
 use crate::driver::storing::Store;
 use crate::error::{ProducerError, SendError, StartError, TrySendError, Undelivered};
-use crate::ids::{ControllerRef, ProducerId, ProducerIdentity, SeqNr};
+use crate::ids::{ControllerRef, ProducerId, ProducerIdentity, SeqNr, ServiceKey};
 use crate::machine::controller::ControllerStats;
 use crate::machine::storing::Storing;
 use crate::machine::work_pulling::{WorkPulling, WorkPullingSettings, WorkerStats};
@@ -87,6 +87,10 @@ impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
     ) -> WorkPullingBuilder<T> {
         let (codec, settings) = (Arc::new(codec), DeliverySettings::default());
         WorkPullingBuilder { producer_id, identity: None, codec, key, directory, settings, queue: None }
+    }
+
+    pub(super) fn sending(&self) -> &Sending<T> {
+        &self.sending
     }
 
     /// Sends a message: waits until there is room for it, and until it is stored if the producer is durable. Whether there is

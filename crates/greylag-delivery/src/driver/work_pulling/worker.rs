@@ -10,11 +10,12 @@ use greylag_transport::Remoting;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::directory::{ServiceKey, WorkerDirectory};
+use super::directory::WorkerDirectory;
 use crate::dedupe::Dedupe;
 use crate::delivery::Delivery;
 use crate::driver::point_to_point::{ConsumerBuilder, ConsumerController, Deliveries};
 use crate::error::StartError;
+use crate::ids::ServiceKey;
 use crate::settings::DeliverySettings;
 
 /// A worker that runs on this node until it is stopped; dropping this does not stop it.

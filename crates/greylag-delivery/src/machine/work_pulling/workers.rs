@@ -121,6 +121,10 @@ impl<P: Clone> Workers<P> {
         equals.get(chosen as usize).copied()
     }
 
+    pub(super) fn asking(&self) -> usize {
+        self.links.values().filter(|worker| worker.asks()).count()
+    }
+
     fn anybody_asks(&self) -> bool {
         self.links.values().any(|worker| worker.asks())
     }

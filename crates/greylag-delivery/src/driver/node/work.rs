@@ -1,0 +1,202 @@
+//! Work of a node: producers of jobs and workers, from their key to their handle.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use greylag_core::{Codec, Encoded};
+
+use super::NodeDelivery;
+use super::start_producer::{Durability, ProducerName};
+use crate::delivery::Delivery;
+use crate::driver::work_pulling::{Watched, WorkPullingProducer, WorkerDirectory, WorkerHandle};
+use crate::driver::{DurableProducerQueue, Keeping};
+use crate::error::StartError;
+use crate::ids::ServiceKey;
+use crate::settings::DeliverySettings;
+
+/// Names one kind of work, with the codec of its jobs. Clones are the same key.
+///
+/// ```no_run
+/// use greylag_codec::json;
+/// use greylag_delivery::{Delivery, NodeDelivery, ProducerId, WorkKey};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Thumbnail { path: String }
+///
+/// async fn render(thumbnail: &Thumbnail) -> std::io::Result<()> {
+///     println!("rendering {}", thumbnail.path);
+///     Ok(())
+/// }
+///
+/// # async fn work(delivery: &NodeDelivery) -> Result<(), Box<dyn std::error::Error>> {
+/// let thumbnails = WorkKey::new("thumbnails", json("thumbnail"));
+///
+/// let jobs = delivery.work_producer(&thumbnails, ProducerId::per_node("uploads")).durable().start().await?;
+/// jobs.send(Thumbnail { path: "goose.png".into() }).await?;
+///
+/// let render = async |job: Delivery<Thumbnail>| render(&job).await.map(|()| job.confirm());
+/// delivery.worker(&thumbnails, render).parallel(4).start().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct WorkKey<T> {
+    name: Arc<str>,
+    codec: Arc<dyn Codec<T>>,
+}
+
+impl<T: 'static> WorkKey<T> {
+    /// A kind of work under a name of 1 to 200 bytes, whose jobs `codec` writes and reads.
+    pub fn new(name: impl Into<Arc<str>>, codec: impl Codec<T>) -> Self {
+        Self { name: name.into(), codec: Arc::new(codec) }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl<T> Clone for WorkKey<T> {
+    fn clone(&self) -> Self {
+        Self { name: self.name.clone(), codec: self.codec.clone() }
+    }
+}
+
+impl<T> fmt::Debug for WorkKey<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WorkKey").field(&self.name).finish()
+    }
+}
+
+impl NodeDelivery {
+    /// A producer of work: its jobs go to whichever worker of this kind has time, on any node. See [`WorkKey`].
+    pub fn work_producer<T: Send + Sync + 'static>(
+        &self,
+        key: &WorkKey<T>,
+        name: impl Into<ProducerName>,
+    ) -> StartWorkProducer<T> {
+        let (name, settings, durability) = (name.into(), self.settings().clone(), Durability::None);
+        StartWorkProducer { node: self.clone(), key: key.clone(), name, settings, durability }
+    }
+
+    /// A worker on this node: `handler` is called for each job, and confirms it when it is done. See [`WorkKey`].
+    pub fn worker<T, F, Fut, E>(&self, key: &WorkKey<T>, handler: F) -> StartWorker<T, F>
+    where
+        T: Send + Sync + 'static,
+        F: Fn(Delivery<T>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: fmt::Display + Send + 'static,
+    {
+        StartWorker { node: self.clone(), key: key.clone(), settings: self.settings().clone(), parallel: 1, handler }
+    }
+
+    /// Says by which directory producers and workers of this node find each other; `open` is called when the first of them
+    /// starts. Without, they find those of this node alone.
+    pub fn find_workers_by(&self, open: impl FnOnce() -> Result<Arc<dyn WorkerDirectory>, String> + Send + 'static) {
+        self.kept.find_workers_by(Box::new(open));
+    }
+}
+
+/// A producer of work that is not started yet. See [`NodeDelivery::work_producer`].
+#[must_use = "a producer does nothing until it is started"]
+pub struct StartWorkProducer<T> {
+    node: NodeDelivery,
+    key: WorkKey<T>,
+    name: ProducerName,
+    settings: DeliverySettings,
+    durability: Durability,
+}
+
+impl<T: Send + Sync + 'static> StartWorkProducer<T> {
+    /// Changes settings for this producer alone; `change` is given those of the node.
+    pub fn settings(mut self, change: impl FnOnce(&mut DeliverySettings)) -> Self {
+        change(&mut self.settings);
+        self
+    }
+
+    /// Stores every message in the node's journal before a worker is chosen for it.
+    #[cfg(feature = "persistence")]
+    pub fn durable(self) -> Self {
+        Self { durability: Durability::Journal, ..self }
+    }
+
+    /// The same in a queue of the program's choice.
+    pub fn durable_in(self, queue: impl DurableProducerQueue<Encoded> + 'static) -> Self {
+        Self { durability: Durability::In(Box::new(queue)), ..self }
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing was started.
+    pub async fn start(self) -> Result<WorkPullingProducer<T>, StartError> {
+        let Self { node, key, name, settings, durability } = self;
+        let remoting = node.sharding.remoting().clone();
+        let id = name.on(remoting.self_address())?;
+        let (service, directory) = (ServiceKey::new(key.name)?, node.kept.workers()?);
+        let keeping = durability.keeping(&node.sharding, id.clone(), &settings)?;
+        let drain_on_drop = settings.producer.drain_on_drop;
+        let builder =
+            WorkPullingProducer::builder(id.clone(), key.codec, service.clone(), directory).settings(settings);
+        let producer = match keeping {
+            Keeping::InMemory(identity) => builder.identity(identity).spawn(&remoting)?,
+            Keeping::Durable(_, queue) => builder.durable(queue).spawn(&remoting)?,
+        };
+        node.kept.watch(Box::new(Watched::new(&producer, id, service, drain_on_drop)));
+        Ok(producer)
+    }
+}
+
+impl<T> fmt::Debug for StartWorkProducer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StartWorkProducer").field("key", &self.key).field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// A worker that is not started yet. See [`NodeDelivery::worker`].
+#[must_use = "a worker does nothing until it is started"]
+pub struct StartWorker<T, F> {
+    node: NodeDelivery,
+    key: WorkKey<T>,
+    settings: DeliverySettings,
+    parallel: u32,
+    handler: F,
+}
+
+impl<T, F, Fut, E> StartWorker<T, F>
+where
+    T: Send + Sync + 'static,
+    F: Fn(Delivery<T>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<(), E>> + Send + 'static,
+    E: fmt::Display + Send + 'static,
+{
+    /// Jobs at the same time; at least 1. Default 1.
+    pub fn parallel(self, jobs: u32) -> Self {
+        Self { parallel: jobs, ..self }
+    }
+
+    /// Changes settings for this worker alone; `change` is given those of the node.
+    pub fn settings(mut self, change: impl FnOnce(&mut DeliverySettings)) -> Self {
+        change(&mut self.settings);
+        self
+    }
+
+    /// Starts it. It works on when the handle is dropped.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing was started.
+    pub async fn start(self) -> Result<WorkerHandle, StartError> {
+        let Self { node, key, settings, parallel, handler } = self;
+        let (service, directory) = (ServiceKey::new(key.name)?, node.kept.workers()?);
+        let builder = WorkerHandle::builder(key.codec, service, directory, handler);
+        builder.settings(settings).parallel(parallel).spawn(node.sharding.remoting())
+    }
+}
+
+impl<T, F> fmt::Debug for StartWorker<T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StartWorker").field("key", &self.key).finish_non_exhaustive()
+    }
+}
