@@ -6,6 +6,8 @@ pub(crate) mod consumer;
 mod dedupe_store;
 #[cfg(feature = "sharding")]
 pub(crate) mod entity;
+#[cfg(feature = "persistence")]
+mod entity_outbox;
 #[cfg(feature = "sharding")]
 mod entrance;
 #[cfg(feature = "persistence")]
@@ -39,6 +41,8 @@ pub use consumer::{ConsumerDelivery, OnUndecodable};
 pub use dedupe_store::{DedupeStore, RecordError};
 #[cfg(feature = "sharding")]
 pub use entity::{DeliveryEntity, DeliveryType};
+#[cfg(feature = "persistence")]
+pub use entity_outbox::{EntityOutbox, EntityOutboxQueue, OutboxRequest, WithOutbox};
 #[cfg(feature = "persistence")]
 pub use event_sourced::{DeliveryEffects, event_sourced_with_delivery};
 #[cfg(feature = "persistence")]

@@ -153,6 +153,8 @@ pub mod fuzzing;
 mod ids;
 pub mod machine;
 mod message;
+#[cfg(feature = "persistence")]
+mod outbox;
 #[cfg(feature = "sharding")]
 mod payload;
 pub mod queue;
@@ -193,6 +195,8 @@ pub use driver::{
 };
 #[cfg(feature = "persistence")]
 pub use driver::{DeliveryEffects, EventSourcedDelivery, EventSourcedProducerQueue, event_sourced_with_delivery};
+#[cfg(feature = "persistence")]
+pub use driver::{EntityOutbox, EntityOutboxQueue, OutboxRequest, WithOutbox};
 #[cfg(feature = "sharding")]
 pub use driver::{
     LocalWorkerDirectory, RegisteredWorker, StartWorkProducer, StartWorker, StaticWorkerDirectory, WorkKey,
@@ -210,6 +214,8 @@ pub use machine::work_pulling::{ListedWorker, WorkerSelection, WorkerStats};
 pub use message::{
     BatchHeader, Content, Frame, ProducerStopped, SequencedBatch, SequencedMessage, Upstream, UpstreamMessage,
 };
+#[cfg(feature = "persistence")]
+pub use outbox::{DeliveryOutbox, OutboxEvent};
 #[cfg(feature = "sharding")]
 pub use payload::{Payload, UnreadableError};
 pub use settings::{

@@ -9,6 +9,8 @@ mod memory;
 mod outbox;
 mod store;
 
+#[cfg(feature = "persistence")]
+pub(super) use durable::encoded;
 pub use durable::{DurableProducerQueue, TypedQueue};
 #[cfg(feature = "persistence")]
 pub use event_sourced::EventSourcedProducerQueue;
@@ -24,12 +26,12 @@ use crate::ids::StreamId;
 use crate::queue::TimestampMillis;
 
 /// The time of this machine's clock.
-fn now_ms() -> TimestampMillis {
+pub(super) fn now_ms() -> TimestampMillis {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A numbering space that no queue has.
-fn fresh_stream() -> StreamId {
+pub(super) fn fresh_stream() -> StreamId {
     StreamId(uuid::Uuid::new_v4().as_u128())
 }

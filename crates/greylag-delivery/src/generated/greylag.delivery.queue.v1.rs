@@ -107,3 +107,23 @@ pub struct Head {
     #[prost(uint64, tag = "3")]
     pub highest_confirmed_seq_nr: u64,
 }
+/// What happened to the outbox of an entity, within an event of the entity's own.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct OutboxEvent {
+    #[prost(oneof = "outbox_event::Event", tags = "1, 2, 3, 4")]
+    pub event: ::core::option::Option<outbox_event::Event>,
+}
+/// Nested message and enum types in `OutboxEvent`.
+pub mod outbox_event {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Event {
+        #[prost(message, tag = "1")]
+        Started(super::Started),
+        #[prost(message, tag = "2")]
+        Sent(super::Sent),
+        #[prost(message, tag = "3")]
+        Confirmed(super::Confirmed),
+        #[prost(message, tag = "4")]
+        Cleanup(super::Cleanup),
+    }
+}

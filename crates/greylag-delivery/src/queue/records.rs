@@ -98,7 +98,7 @@ pub(super) fn read_started(manifest: &str, started: generated::Started) -> Resul
 const HEAD_ROW: &str = "the head row of a queue";
 const CONFIRMED_ROW: &str = "a confirmed row of a queue";
 
-fn encoded(message: &impl prost::Message) -> Bytes {
+pub(super) fn encoded(message: &impl prost::Message) -> Bytes {
     message.encode_to_vec().into()
 }
 

@@ -86,6 +86,12 @@ impl<M> StoredQueue<M> {
         self.unconfirmed.values()
     }
 
+    /// What is not confirmed of the messages from a number on, by rising numbers.
+    #[cfg(feature = "persistence")]
+    pub(crate) fn unconfirmed_from(&self, first: SeqNr) -> impl Iterator<Item = &MessageSent<M>> {
+        self.unconfirmed.range(first..).map(|(_, message)| message)
+    }
+
     /// What is kept of a message that is not confirmed.
     #[cfg(feature = "persistence")]
     pub(crate) fn message_mut(&mut self, seq_nr: SeqNr) -> Option<&mut M> {

@@ -4,12 +4,12 @@
 //! ignored. A record that cannot be read is an error; nothing is guessed.
 
 use bytes::{Bytes, BytesMut};
-use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest};
+use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Encoded, Manifest};
 use greylag_persistence::SeqNr as EventNr;
 
 use super::kept::{Kept, KeptQueue, QueueEvent, fits};
 use super::records::{
-    SENT, generated, put, read, read_payload, read_sent, read_started, write_sent, write_started, write_up_to,
+    SENT, encoded, generated, put, read, read_payload, read_sent, read_started, write_sent, write_started, write_up_to,
 };
 use super::{Confirmation, MessageSent, Qualifier, StoredQueue};
 use crate::ids::SeqNr;
@@ -18,6 +18,8 @@ const STARTED: &str = "gl.delivery.queue.started";
 const CONFIRMED: &str = "gl.delivery.queue.confirmed";
 const CLEANUP: &str = "gl.delivery.queue.cleanup";
 const SNAPSHOT: &str = "gl.delivery.queue.snapshot";
+const OUTBOX_EVENT: &str = "an event of an outbox";
+const OUTBOX: &str = "an outbox";
 
 /// The codec of events.
 #[derive(Debug, Clone, Copy)]
@@ -117,6 +119,59 @@ impl Codec<KeptQueue> for SnapshotCodec {
             unconfirmed,
         ))
     }
+}
+
+/// An event as one record, for entities that keep it within events of their own.
+pub(crate) fn event_to_bytes(event: &QueueEvent) -> Bytes {
+    use generated::outbox_event::Event;
+    let event = match event {
+        QueueEvent::Started(started) => Event::Started(write_started(started)),
+        QueueEvent::Sent(sent) => Event::Sent(write_sent(sent, Some(&sent.message), 0)),
+        QueueEvent::Confirmed(confirmations) => Event::Confirmed(write_confirmed(confirmations)),
+        QueueEvent::Cleanup(qualifiers) => {
+            Event::Cleanup(generated::Cleanup { qualifiers: qualifiers.iter().map(ToString::to_string).collect() })
+        }
+    };
+    encoded(&generated::OutboxEvent { event: Some(event) })
+}
+
+pub(crate) fn event_from_bytes(bytes: Bytes) -> Result<QueueEvent, DecodeError> {
+    use generated::outbox_event::Event;
+    let event: generated::OutboxEvent = read(OUTBOX_EVENT, bytes)?;
+    match event.event.ok_or_else(|| DecodeError::malformed(OUTBOX_EVENT, "it says nothing"))? {
+        Event::Started(started) => read_started(OUTBOX_EVENT, started).map(QueueEvent::Started),
+        Event::Sent(sent) => read_sent(sent).map(QueueEvent::Sent),
+        Event::Confirmed(confirmed) => Ok(QueueEvent::Confirmed(read_confirmed(confirmed))),
+        Event::Cleanup(generated::Cleanup { qualifiers }) => {
+            Ok(QueueEvent::Cleanup(qualifiers.into_iter().map(Qualifier::from).collect()))
+        }
+    }
+}
+
+/// A whole queue as one record, for entities that keep it within their own state.
+pub(crate) fn queue_to_bytes(queue: &StoredQueue<Encoded>) -> Bytes {
+    let confirmed = queue.confirmed().iter();
+    encoded(&generated::Snapshot {
+        started: queue.started().map(write_started),
+        current_seq_nr: queue.current().get(),
+        highest_confirmed_seq_nr: queue.highest_confirmed().get(),
+        confirmed: confirmed.map(|(qualifier, (seq_nr, at))| write_up_to(qualifier, *seq_nr, *at)).collect(),
+        unconfirmed: queue.unconfirmed().map(|sent| write_sent(sent, Some(&sent.message), 0)).collect(),
+    })
+}
+
+pub(crate) fn queue_from_bytes(bytes: Bytes) -> Result<StoredQueue<Encoded>, DecodeError> {
+    let snapshot: generated::Snapshot = read(OUTBOX, bytes)?;
+    let started = snapshot.started.map(|started| read_started(OUTBOX, started)).transpose()?;
+    let unconfirmed: Vec<_> = snapshot.unconfirmed.into_iter().map(read_sent).collect::<Result<_, _>>()?;
+    let current = SeqNr(snapshot.current_seq_nr);
+    if current == SeqNr::NONE || unconfirmed.iter().any(|sent| sent.seq_nr == SeqNr::NONE || sent.seq_nr >= current) {
+        return Err(DecodeError::malformed(OUTBOX, "a message beyond its end"));
+    }
+    let up_to = |up_to: generated::UpTo| (up_to.qualifier.into(), (SeqNr(up_to.seq_nr), up_to.timestamp_ms));
+    let confirmed = snapshot.confirmed.into_iter().map(up_to).collect();
+    let highest_confirmed = SeqNr(snapshot.highest_confirmed_seq_nr);
+    Ok(StoredQueue::restored(started, current, highest_confirmed, confirmed, unconfirmed))
 }
 
 fn write_kept(sent: &MessageSent<Kept>, whole: bool) -> generated::Sent {

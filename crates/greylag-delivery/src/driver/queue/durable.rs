@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::BytesMut;
-use greylag_core::{Codec, DecodeError, Encoded};
+use greylag_core::{Codec, DecodeError, EncodeError, Encoded};
 
 use crate::ids::{ControllerRef, SeqNr};
 use crate::queue::{Confirmation, MessageSent, QueueError, QueueState};
@@ -116,13 +116,16 @@ impl<T, Q> TypedQueue<T, Q> {
     }
 }
 
+/// A value as its codec writes it.
+pub(in crate::driver) fn encoded<T: 'static>(codec: &dyn Codec<T>, value: &T) -> Result<Encoded, EncodeError> {
+    let mut buffer = BytesMut::new();
+    codec.encode(value, &mut buffer)?;
+    Ok(Encoded { codec: codec.id(), manifest: codec.manifest(value), payload: buffer.freeze() })
+}
+
 impl<T: 'static, Q> TypedQueue<T, Q> {
     fn encode(&self, seq_nr: SeqNr, message: &T) -> Result<Encoded, QueueError> {
-        let mut buffer = BytesMut::new();
-        let encoded = self.codec.encode(message, &mut buffer);
-        encoded.map_err(|cause| QueueError::Unencodable { seq_nr, cause })?;
-        let (codec, manifest) = (self.codec.id(), self.codec.manifest(message));
-        Ok(Encoded { codec, manifest, payload: buffer.freeze() })
+        encoded(&*self.codec, message).map_err(|cause| QueueError::Unencodable { seq_nr, cause })
     }
 
     fn decode(&self, seq_nr: SeqNr, encoded: Encoded) -> Result<T, QueueError> {
