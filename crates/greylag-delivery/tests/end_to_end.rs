@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use greylag_codec::json;
 use greylag_core::{Registry, ReplyTo};
+use greylag_delivery::queue::EventSourcedQueueSettings;
 use greylag_delivery::{
     ConsumerDelivery, Delivery, DeliveryCommand, DeliveryEffects, DeliveryEntity, DeliverySettings, DeliveryType,
-    Epoch, ProducerId, ProducerIdentity, SendError, SeqNr, ShardingProducer, StreamId, WithDelivery,
-    event_sourced_with_delivery,
+    Epoch, EventSourcedProducerQueue, ProducerId, ProducerIdentity, SendError, SeqNr, ShardingProducer, StreamId,
+    WithDelivery, event_sourced_with_delivery,
 };
 use greylag_persistence::{
-    AppendFault, Ctx, Effect, EventCodecs, EventSourced, InMemoryJournal, InMemorySnapshots, PersistenceId, Stores,
+    AppendFault, Ctx, Effect, EventCodecs, EventSourced, InMemoryJournal, InMemorySnapshots, PersistenceId,
+    RecoveryPermits, Stores,
 };
 use greylag_sharding::settings::ShardingSettings;
 use greylag_sharding::{EntityKey, Failure, Region, Sharding};
@@ -85,8 +87,11 @@ struct Shop {
 
 async fn alone(journal: &InMemoryJournal) -> Sharding {
     let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
-    let stores = Stores::new(Arc::new(journal.clone()), Arc::new(InMemorySnapshots::default()));
-    Sharding::alone(remoting, Some(stores), ShardingSettings::test()).await.unwrap()
+    Sharding::alone(remoting, Some(stores(journal)), ShardingSettings::test()).await.unwrap()
+}
+
+fn stores(journal: &InMemoryJournal) -> Stores {
+    Stores::new(Arc::new(journal.clone()), Arc::new(InMemorySnapshots::default()))
 }
 
 impl Shop {
@@ -141,6 +146,41 @@ async fn assert_every_purchase_applied_once(shop: &Shop) {
     for (id, totals) in expected {
         assert_eq!(shop.totals(&id).await, totals, "customer {id}");
     }
+}
+
+/// delivery 44, 58: a producer takes over from one that is in the midst of its work, as after a crash. Every purchase is
+/// applied once: those that were not confirmed come again, before new ones, and are known where they had been processed.
+#[tokio::test]
+async fn a_durable_producer_goes_on_where_another_one_was() {
+    let shop = Shop::open().await;
+    let start = || {
+        let id = PersistenceId::of("Queue", "till").unwrap();
+        let (permits, settings) = (RecoveryPermits::default(), EventSourcedQueueSettings::test());
+        let queue = EventSourcedProducerQueue::open(id, stores(&shop.journal), permits, settings).unwrap();
+        let (region, codec) = (shop.region.clone(), json::<i64>("purchase"));
+        let id = ProducerId::new("till").unwrap();
+        ShardingProducer::start_durable(&shop.sharding, id, region, codec, queue, DeliverySettings::test()).unwrap()
+    };
+    let all: Vec<_> = purchases().collect();
+    let first = start();
+    for (id, cents) in &all[..300] {
+        first.send(id.clone(), *cents).await.unwrap();
+    }
+    let second = start();
+    for (id, cents) in &all[300..] {
+        second.send(id.clone(), *cents).await.unwrap();
+    }
+    second.drain(PATIENCE).await.unwrap();
+    assert_every_purchase_applied_once(&shop).await;
+    let refused = first.send("late", 1).await.unwrap_err();
+    assert!(matches!(refused, SendError::Fenced { message: Some(1), .. }), "{refused}");
+
+    // A third one finds nothing to do, and the numbers where they were.
+    second.close().await;
+    let third = start();
+    let mut sent = third.send("another", 5).await.unwrap();
+    assert_eq!(sent.seq_nr().await.unwrap(), SeqNr(601));
+    assert_eq!((sent.confirmed().await.unwrap(), third.stats().recovered), (SeqNr(601), 0));
 }
 
 #[tokio::test]

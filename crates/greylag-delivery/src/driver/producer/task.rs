@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use greylag_core::{DeadLetterReason, Encoded};
 use greylag_transport::Remoting;
 use tokio::sync::{mpsc, oneshot};
@@ -117,7 +117,17 @@ impl<T: Send + Sync + 'static> Task<T> {
                         self.tell(Input::Received(message));
                     }
                 }
-                Some(event) = news.next() => self.on_news(event),
+                Some(event) = news.next() => {
+                    // After a flood of events one look at the routes serves for all that were missed.
+                    let mut missed = self.on_news(event);
+                    for _ in 0..RUN {
+                        let Some(Some(event)) = news.next().now_or_never() else { break };
+                        missed |= self.on_news(event);
+                    }
+                    if missed {
+                        self.look_at_all();
+                    }
+                }
                 command = commands.recv(), if has_handles => match command {
                     None => {
                         has_handles = false;
@@ -213,7 +223,8 @@ impl<T: Send + Sync + 'static> Task<T> {
 
     // ---- what the region says -------------------------------------------------------------------
 
-    fn on_news(&mut self, news: RouteNews) {
+    /// Whether events were missed, so that every route is to be looked at.
+    fn on_news(&mut self, news: RouteNews) -> bool {
         match news {
             RouteNews::Moved(shard) => {
                 self.homes.note(&shard, self.shared.downstream.home_of(&shard));
@@ -237,8 +248,9 @@ impl<T: Send + Sync + 'static> Task<T> {
                     }
                 }
             }
-            RouteNews::LookAtAll => self.look_at_all(),
+            RouteNews::LookAtAll => return true,
         }
+        false
     }
 
     /// Events were lost: what they would have said is seen from the routes. A shard that is where it was has nothing to

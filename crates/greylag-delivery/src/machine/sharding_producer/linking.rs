@@ -188,7 +188,7 @@ impl<P: Clone> ShardingProducer<P> {
 
     pub(super) fn check_invariants(&self) {
         #[cfg(test)]
-        if self.life == Life::Running {
+        if self.life == Life::Running && self.links.len() < 20 {
             let states = || self.links.instances().into_iter().filter_map(|instance| self.links.get(instance));
             let used = super::admission::Used {
                 slots: states().map(|state| state.buffered.len() + state.being_stored.len()).sum(),
