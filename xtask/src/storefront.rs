@@ -25,7 +25,7 @@ pub(crate) fn runs(Runs { seeds, seed, store_mode }: &Runs) -> Result<(), Failur
     for seed in *seed..last {
         let mut rng = StdRng::seed_from_u64(seed);
         let at = rng.random_range(5..95).to_string();
-        let victim = ["region", "coordinator"][rng.random_range(0..2)];
+        let victim = ["region", "coordinator", "producer"][rng.random_range(0..3)];
         say(&format!("--- seed {seed}: --store-mode {store_mode} --kill {victim} --kill-at {at}"));
         let arguments = ["--store-mode", store_mode, "--kill", victim, "--kill-at", &at, "--plain"];
         let mut command = vec!["run", "--quiet", "--release", "--package", "storefront", "--"];

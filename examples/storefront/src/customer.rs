@@ -1,10 +1,8 @@
 //! The customer: an event-sourced entity that remembers what it bought.
 
-use greylag::delivery::{ConsumerDelivery, DeliveryCodec, DeliveryCommand, DeliveryEffects, WithDelivery};
-use greylag::delivery::{Delivery, event_sourced_with_delivery};
-use greylag::persistence::EventCodecs;
+use greylag::delivery::WithDelivery;
 use greylag::prelude::*;
-use serde::{Deserialize, Serialize};
+use greylag::sharding::Proxy;
 
 use crate::purchases::{PurchaseLine, Totals};
 
@@ -46,20 +44,25 @@ pub(crate) enum Query {
 /// What the region of customers carries.
 pub(crate) type CustomerMessage = WithDelivery<Purchase, Query>;
 
-/// The customers.
-const CUSTOMER: EntityKey<CustomerMessage> = EntityKey::new("Customer");
+/// The customers, by what is delivered to them.
+pub(crate) const CUSTOMER: EntityKey<Purchase> = EntityKey::new("Customer");
+/// The same customers, by what they are asked.
+pub(crate) const ASKED: EntityKey<Query> = EntityKey::new("Customer");
 
-/// The codec of purchases, for the producer and the customers alike.
-pub(crate) fn purchase_codec() -> impl greylag::core::Codec<Purchase> {
-    json("storefront.purchase")
+/// The entity type on a node that hosts customers.
+pub(crate) fn customers() -> EntityType<CustomerMessage> {
+    EntityType::event_sourced(CUSTOMER, |_| Ok(Customer))
+        .role(ROLE)
+        .commands(json("storefront.purchase"))
+        .events(json("storefront.purchased"))
+        .snapshots(json("storefront.totals"))
+        .with_delivery_and(json("storefront.query"))
 }
 
-/// The entity type, the same on every node.
-pub(crate) fn customers(delivery: &ConsumerDelivery) -> EntityType<CustomerMessage> {
-    let codecs = EventCodecs::new(json("storefront.purchased")).snapshots(json("storefront.totals"));
-    event_sourced_with_delivery(CUSTOMER, &codecs, delivery, |_| Ok(Customer))
-        .codec(DeliveryCodec::new(purchase_codec(), json("storefront.query")))
-        .role(ROLE)
+/// The entity type on a node that only sends.
+pub(crate) fn customers_elsewhere() -> EntityType<CustomerMessage, Proxy> {
+    let customers = CUSTOMER.proxy().role(ROLE).commands(json("storefront.purchase"));
+    customers.with_delivery_and(json::<Query>("storefront.query"))
 }
 
 struct Customer;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use greylag::journal_service::{JournalServer, ServerSettings};
 use greylag::journal_sled::{SledJournal, SledJournalSettings};
-use greylag::persistence::{Journal, PersistenceId, Under, WriterEpoch, WriterUuid};
+use greylag::persistence::{Journal, PersistenceId};
 
 use crate::Failure;
 
@@ -36,13 +36,6 @@ impl ServedJournal {
             events += self.disk.head(&id).await?.highest.as_u64();
         }
         Ok(events)
-    }
-
-    /// Claims an id for this process: of all processes that ever did, the last has the greatest
-    /// epoch, and the earlier ones are fenced.
-    pub(crate) async fn claim(&self, id: &PersistenceId, writer: WriterUuid) -> Result<WriterEpoch, Failure> {
-        let seen = self.disk.head(id).await?.epoch;
-        Ok(self.disk.claim(id, writer, Under::Seen(seen)).await?.epoch)
     }
 
     /// Stops serving and closes the files.

@@ -1,7 +1,7 @@
 //! The storefront: real purchases through a cluster that loses a node.
 //!
-//! The program starts three node processes of itself on loopback. It serves the journal to them and
-//! is itself a member that hosts nothing. Every line of the purchases file becomes a message that
+//! The program starts three node processes of itself on loopback, and a fourth that sells. It serves the journal to them
+//! and is itself a member that hosts nothing. Every line of the purchases file becomes a message that
 //! is delivered reliably to one customer, an event-sourced entity somewhere in the cluster. Half-way
 //! one node is killed outright. At the end every customer is asked for its totals, and the answers
 //! are compared with sums made straight from the file, to the cent.
@@ -15,6 +15,7 @@ mod progress;
 mod purchases;
 mod report;
 mod run;
+mod seller;
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -91,6 +92,8 @@ pub(crate) enum Kill {
     Region,
     /// The node of the shard coordinator.
     Coordinator,
+    /// The node that sells.
+    Producer,
     /// No node.
     None,
 }

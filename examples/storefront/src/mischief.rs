@@ -56,14 +56,20 @@ impl Mischief {
                 let took = at.elapsed().as_secs_f64();
                 progress.say(&format!("{address} is removed after {took:.2} s; a new node starts"));
                 self.told.push_str(&format!(", removed after {took:.2} s and replaced"));
-                let command_line = shop.command_line();
+                let command_line = match self.kill {
+                    Kill::Producer => shop.sellers_command_line(),
+                    _ => shop.command_line(),
+                };
                 let starting = tokio::spawn(async move { NodeProcess::start(&command_line).await });
                 self.stage = Stage::Replacing { starting };
             }
             Stage::Replacing { starting } if starting.is_finished() => {
                 let process = starting.await??;
                 progress.say(&format!("node {} runs as process {}", process.address, process.pid()));
-                shop.processes.push(process);
+                match self.kill {
+                    Kill::Producer => shop.take_seller(process),
+                    _ => shop.processes.push(process),
+                }
                 self.stage = Stage::Done;
             }
             _ => {}
@@ -72,11 +78,15 @@ impl Mischief {
     }
 
     async fn kill_one(&mut self, shop: &mut Shop, progress: &Progress) -> Result<(), Failure> {
-        let Some(index) = self.victim(shop) else { return Ok(()) };
-        let victim = shop.processes.remove(index);
+        let victim = match self.kill {
+            Kill::Producer => shop.seller.take(),
+            _ => self.victim(shop).map(|index| shop.processes.remove(index)),
+        };
+        let Some(victim) = victim else { return Ok(()) };
         let address = victim.address.clone();
         let what = match self.kill {
             Kill::Coordinator => "the coordinator's node",
+            Kill::Producer => "the node that sells",
             Kill::Region | Kill::None => "the node with most shards",
         };
         progress.say(&format!("killing {address} (process {}), {what}", victim.pid()));
@@ -107,14 +117,16 @@ impl Mischief {
             return Ok(());
         }
         let begun = Instant::now();
-        while !(matches!(self.stage, Stage::Done) && newest_has_its_share(shop)) {
+        let kill = self.kill;
+        let is_settled = |shop: &Shop| kill == Kill::Producer || newest_has_its_share(shop);
+        while !(matches!(self.stage, Stage::Done) && is_settled(shop)) {
             if begun.elapsed() > SHARE_PATIENCE {
                 return Err(format!("the new node has not got its share within {SHARE_PATIENCE:?}").into());
             }
             self.advance(shop, u64::MAX, progress).await?;
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        if let Some(process) = shop.processes.last() {
+        if let Some(process) = shop.processes.last().filter(|_| self.kill != Kill::Producer) {
             progress.say(&format!("node {} has its share; shards by node: {}", process.address, spread(shop)));
         }
         Ok(())

@@ -3,16 +3,19 @@
 use std::path::PathBuf;
 
 use greylag::cluster::ShutdownReason;
-use greylag::delivery::{ConsumerDelivery, DeliverySettings};
 use greylag::journal_service::{ClientSettings, JournalClient};
 use greylag::management::ManagementSettings;
 use greylag::prelude::*;
 use greylag::transport::{Tls, TlsSettings};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
-use crate::customer::{ROLE, customers};
+use crate::customer::{CUSTOMER, ROLE, customers, customers_elsewhere};
 use crate::processes::{Tell, Told};
+use crate::seller::{self, Sale};
 use crate::{CLUSTER, Failure, StoreMode, sharding_settings};
+
+/// The role of the node that sells.
+const SELLER: &str = "seller";
 
 /// What a node process is started with.
 #[derive(Debug, Clone, clap::Args)]
@@ -30,6 +33,9 @@ pub(crate) struct NodeArguments {
     admin: Admin,
     #[command(flatten)]
     tls: TlsFiles,
+    /// Sells in place of hosting customers.
+    #[command(flatten)]
+    sale: Sale,
 }
 
 /// By which files nodes speak TLS.
@@ -105,42 +111,48 @@ impl NodeArguments {
 /// Runs until the parent says otherwise, or is gone.
 pub(crate) async fn run(arguments: NodeArguments) -> Result<(), Failure> {
     let journal = JournalClient::connect(&arguments.journal, ClientSettings::default()).await?;
-    let node = Node::builder(CLUSTER)
-        .bind("127.0.0.1", 0)
-        .roles([ROLE])
-        .seed_nodes([arguments.seed])
-        .stores(journal.stores())
-        .configure(move |settings| {
-            settings.sharding = sharding_settings(arguments.store_mode);
-            settings.management = arguments.admin.settings();
-            settings.transport.tls = arguments.tls.settings();
-        })
-        .start()
-        .await?;
-    let delivery = ConsumerDelivery::new(&DeliverySettings::default())?;
-    let region = node.sharding().init(customers(&delivery))?;
+    let builder =
+        Node::builder(CLUSTER).bind("127.0.0.1", 0).seed_nodes([&arguments.seed]).stores(journal.stores()).configure(
+            move |settings| {
+                settings.sharding = sharding_settings(arguments.store_mode);
+                settings.management = arguments.admin.settings();
+                settings.transport.tls = arguments.tls.settings();
+            },
+        );
+    let node = match &arguments.sale.sells {
+        None => builder.roles([ROLE]).entity(customers()).start().await?,
+        Some(_) => builder.roles([SELLER]).proxy(customers_elsewhere()).start().await?,
+    };
     tell_parent(&Told::Up {
         address: node.address().to_string(),
         admin: node.management_address().map(|admin| admin.to_string()),
     })
     .await?;
-
+    let selling = seller::sell(node.clone(), arguments.sale);
+    let mut selling = std::pin::pin!(selling);
+    let mut sells = true;
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
     loop {
         let order = tokio::select! {
             line = orders.next_line() => line?,
             reason = node.terminated() => return end(&node, reason).await,
+            sold = &mut selling, if sells => {
+                sold?;
+                sells = false;
+                continue;
+            }
         };
         match order.as_deref().map(serde_json::from_str).transpose()? {
             Some(Tell::Count) => {
-                tell_parent(&Told::Counted { suppressed: delivery.counters().snapshot().suppressed }).await?;
+                let counters = node.delivery().counters(&CUSTOMER);
+                let suppressed = counters.map_or(0, |counters| counters.snapshot().suppressed);
+                tell_parent(&Told::Counted { suppressed }).await?;
             }
             Some(Tell::Leave) => break,
-            // The parent process has gone, and with it the only sender of purchases.
+            // The parent process has gone, and with it the only one who asks.
             None => return Ok(()),
         }
     }
-    drop(region);
     node.shutdown().await?;
     Ok(())
 }
@@ -155,7 +167,8 @@ async fn end(node: &Node, reason: ShutdownReason) -> Result<(), Failure> {
     }
 }
 
-async fn tell_parent(what: &Told) -> Result<(), Failure> {
+/// Says something to the parent.
+pub(crate) async fn tell_parent(what: &Told) -> Result<(), Failure> {
     let mut line = serde_json::to_string(what)?;
     line.push('\n');
     let mut output = tokio::io::stdout();

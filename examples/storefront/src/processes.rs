@@ -4,6 +4,7 @@
 //! closes, so that no child survives its parent, whatever becomes of that.
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -19,11 +20,28 @@ pub(crate) enum Told {
         /// Where its admin service listens, if it offers one.
         admin: Option<String>,
     },
+    /// How far the sale is. Said again and again by the process that sells, and once more at its end.
+    Sold(Sales),
     /// What it counted so far.
     Counted {
         /// Deliveries of purchases that were applied already.
         suppressed: u64,
     },
+}
+
+/// What one life of the process that sells has seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Sales {
+    /// Purchases that are confirmed, those of earlier lives among them.
+    pub(crate) confirmed: u64,
+    /// Frames that were transmitted again.
+    pub(crate) sent_again: u64,
+    /// The longest time in which it waited for confirmations and heard nothing.
+    pub(crate) longest_silence: Duration,
+    /// The longest way of one purchase, from being sent to being confirmed.
+    pub(crate) slowest_purchase: Duration,
+    /// Every purchase of the file is confirmed.
+    pub(crate) is_over: bool,
 }
 
 /// What a parent tells its child.
@@ -115,7 +133,8 @@ impl NodeProcess {
         self.input.write_all(line.as_bytes()).await.map_err(|error| format!("{} is gone: {error}", self.address))
     }
 
-    async fn hear(&mut self) -> Result<Told, String> {
+    /// The next thing that it tells. May be dropped without losing anything.
+    pub(crate) async fn hear(&mut self) -> Result<Told, String> {
         let line = self.output.next_line().await.map_err(|error| format!("{}: {error}", self.address))?;
         let line = line.ok_or_else(|| format!("node process {} ended early", self.pid()))?;
         serde_json::from_str(&line).map_err(|error| format!("a node process said {line:?}: {error}"))

@@ -1,32 +1,26 @@
 //! The main job, from the file to the verdict.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use futures::stream::{FuturesUnordered, StreamExt};
-use greylag::delivery::{
-    ConsumerDelivery, DeliverySettings, Epoch, ProducerId, ProducerIdentity, ShardingProducer, StreamId, WithDelivery,
-};
-use greylag::persistence::WriterUuid;
+use futures::stream::StreamExt;
 use greylag::prelude::*;
 use greylag::sharding::{Event, RegionEvent};
 
-use crate::customer::{CustomerMessage, Purchase, Query, customers, purchase_codec};
+use crate::customer::{ASKED, CustomerMessage, Query, customers_elsewhere};
 use crate::journal::ServedJournal;
 use crate::mischief::Mischief;
 use crate::node::{Admin, NodeArguments, TlsFiles};
-use crate::processes::NodeProcess;
+use crate::processes::{NodeProcess, Sales, Told};
 use crate::progress::{Progress, say};
-use crate::purchases::{PurchaseLine, Purchases, Totals};
+use crate::purchases::{Purchases, Totals};
 use crate::report::{Report, thousands};
+use crate::seller::Sale;
 use crate::{CLUSTER, Failure, RunArguments, StoreMode, sharding_settings};
 
 /// Node processes at the start.
 const NODES: usize = 3;
-/// Purchases that may be on their way at a time.
-const IN_FLIGHT: usize = 1024;
 /// Customers that are asked at a time.
 const ASKED_AT_ONCE: usize = 256;
 /// How long the run waits for anything that must happen, before it gives up.
@@ -39,7 +33,8 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<bool, Failure> {
     let purchases = Purchases::read(&input, arguments.skip_bad_lines)?;
     say(&format!("{}: {} purchases", input.display(), thousands(purchases.lines.len() as u64)));
     let directory = DataDirectory::new(arguments.data_dir.as_deref())?;
-    let mut shop = Shop::open(&directory.path, &arguments).await?;
+    let sale = Sale::of(input, arguments.skip_bad_lines, arguments.pace);
+    let mut shop = Shop::open(&directory.path, &arguments, sale).await?;
     let report = shop.serve(&purchases, &arguments).await;
     if let Ok(report) = &report {
         say(&report.to_string());
@@ -81,12 +76,18 @@ pub(crate) struct Shop {
     /// What operators may do with every node.
     admin: Admin,
     tls: TlsFiles,
-    /// The node processes, the newest last.
+    /// The node processes that host customers, the newest last.
     pub(crate) processes: Vec<NodeProcess>,
+    sale: Sale,
+    /// The process that sells, while there is one.
+    pub(crate) seller: Option<NodeProcess>,
+    /// What it told last, with what its earlier lives had seen.
+    sales: Sales,
+    earlier_sales: Sales,
 }
 
 impl Shop {
-    async fn open(directory: &Path, arguments: &RunArguments) -> Result<Self, Failure> {
+    async fn open(directory: &Path, arguments: &RunArguments, sale: Sale) -> Result<Self, Failure> {
         let (mode, admin, tls) = (arguments.store_mode, arguments.admin, arguments.tls.clone());
         let own_tls = tls.settings();
         let journal = ServedJournal::open(directory).await?;
@@ -100,12 +101,13 @@ impl Shop {
             })
             .start()
             .await?;
-        // This node has not the customers' role, so its region only routes.
-        let region = node.sharding().init(customers(&ConsumerDelivery::new(&DeliverySettings::default())?))?;
+        let region = node.sharding().init_proxy(customers_elsewhere())?;
         if let Some(at) = node.management_address() {
             say(&format!("node {} (this process) can be asked: greylag --address {at} members", node.address()));
         }
-        let mut shop = Self { journal, node, region, mode, admin, tls, processes: Vec::new() };
+        let (processes, seller, sales) = (Vec::new(), None, Sales::default());
+        let earlier_sales = Sales::default();
+        let mut shop = Self { journal, node, region, mode, admin, tls, processes, sale, seller, sales, earlier_sales };
         let command_line = shop.command_line();
         let starting = (0..NODES).map(|_| NodeProcess::start(&command_line));
         shop.processes = futures::future::try_join_all(starting).await?;
@@ -122,23 +124,55 @@ impl Shop {
         NodeArguments::to_command_line(&journal, &seed, self.mode, self.admin, &self.tls)
     }
 
-    /// Sends every purchase, does its mischief on the way, and asks every customer for its totals in the end.
+    /// What the process that sells is started with.
+    pub(crate) fn sellers_command_line(&self) -> Vec<String> {
+        [self.command_line(), self.sale.to_command_line()].concat()
+    }
+
+    /// Another process sells from here on.
+    pub(crate) fn take_seller(&mut self, seller: NodeProcess) {
+        self.earlier_sales = self.sales;
+        self.seller = Some(seller);
+    }
+
+    /// The next thing that the process tells that sells; never, while there is none.
+    async fn hear_seller(&mut self) -> Result<(), Failure> {
+        let Some(seller) = &mut self.seller else { return std::future::pending().await };
+        match seller.hear().await? {
+            Told::Sold(sales) => {
+                let Sales { confirmed, sent_again, longest_silence, slowest_purchase, is_over } = sales;
+                let earlier = &self.earlier_sales;
+                self.sales = Sales {
+                    confirmed: confirmed.max(earlier.confirmed),
+                    sent_again: sent_again + earlier.sent_again,
+                    longest_silence: longest_silence.max(earlier.longest_silence),
+                    slowest_purchase: slowest_purchase.max(earlier.slowest_purchase),
+                    is_over,
+                };
+                Ok(())
+            }
+            other => Err(format!("the process that sells said {other:?}").into()),
+        }
+    }
+
+    /// Sells every purchase, does its mischief on the way, and asks every customer for its totals in the end.
     async fn serve(&mut self, purchases: &Purchases, arguments: &RunArguments) -> Result<Report, Failure> {
         let expected = purchases.totals();
         let ids = || expected.keys().map(|id| PersistenceId::of("Customer", &id.to_string()).expect("a number"));
         let before = self.journal.events(ids()).await?;
         let moves = count_moves(&self.region);
-        let producer = self.producer(purchases).await?;
+        let seller = NodeProcess::start(&self.sellers_command_line()).await?;
+        say(&format!("node {} sells, as process {}", seller.address, seller.pid()));
+        self.take_seller(seller);
         let begun = Instant::now();
         let mut progress = Progress::new(purchases.lines.len() as u64, arguments.plain);
         let mut mischief = Mischief::new(arguments, purchases.lines.len());
-        let mut sending = tokio::spawn(send_all(producer.clone(), purchases.lines.clone(), arguments.pace));
         let mut tick = tokio::time::interval(Duration::from_millis(50));
-        loop {
+        while !self.sales.is_over {
             tokio::select! {
-                sent = &mut sending => break sent??,
+                heard = self.hear_seller() => heard?,
                 _ = tick.tick() => {
-                    let confirmed = producer.stats().confirmed;
+                    let confirmed = self.sales.confirmed;
                     progress.show(confirmed, &self.region.shard_homes());
                     mischief.advance(self, confirmed, &progress).await?;
                 }
@@ -147,46 +181,31 @@ impl Shop {
         let elapsed = begun.elapsed();
         mischief.settle(self, &progress).await?;
         progress.end();
-        let answered = ask_all(&self.region, expected.keys().copied()).await?;
-        let stats = producer.stats();
+        let answered = ask_all(&self.node, expected.keys().copied()).await?;
         let after = self.journal.events(ids()).await?;
         let mut suppressed = 0;
         for process in &mut self.processes {
             suppressed += process.count().await?;
         }
-        producer.close().await;
         Ok(Report {
             answered,
             expected,
             skipped_lines: purchases.skipped,
             newly_applied: after - before,
-            sent_again: stats.resent,
+            sent_again: self.sales.sent_again,
             suppressed,
             shards_moved: moves.end(),
-            longest_silence: stats.longest_silence,
-            slowest_purchase: stats.slowest_confirmation,
+            longest_silence: self.sales.longest_silence,
+            slowest_purchase: self.sales.slowest_purchase,
             elapsed,
             incident: mischief.told(),
         })
     }
 
-    /// The producer's stream is the file: the same file again is the same stream, so what is there
-    /// already is recognised. Its epoch is a claim in the journal, so of two programs that send the
-    /// same file only the later one is heard.
-    async fn producer(&self, purchases: &Purchases) -> Result<ShardingProducer<Purchase>, Failure> {
-        let stream = purchases.stream_id();
-        let id = PersistenceId::of("Storefront", &format!("{stream:032x}"))?;
-        let writer = WriterUuid::from_u128(u128::from(self.node.unique_address().uid().get()));
-        let epoch = self.journal.claim(&id, writer).await?;
-        let identity =
-            ProducerIdentity::stable(ProducerId::new("storefront")?, StreamId(stream), Epoch(epoch.as_u64()));
-        let settings = DeliverySettings::default();
-        Ok(ShardingProducer::start(self.node.sharding(), identity, self.region.clone(), purchase_codec(), settings)?)
-    }
-
     async fn close(self) -> Result<(), Failure> {
-        let Self { journal, node, region, processes, admin, mode: _, tls: _ } = self;
-        let left = futures::future::join_all(processes.into_iter().map(NodeProcess::leave)).await;
+        let Self { journal, node, region, processes, seller, admin, .. } = self;
+        let all = seller.into_iter().chain(processes);
+        let left = futures::future::join_all(all.map(NodeProcess::leave)).await;
         drop(region);
         node.shutdown().await?;
         journal.close().await?;
@@ -200,37 +219,10 @@ impl Shop {
     }
 }
 
-/// Sends the lines in their order, so that a line's place is its number in the stream.
-async fn send_all(
-    producer: ShardingProducer<Purchase>,
-    lines: Vec<PurchaseLine>,
-    pace: Option<NonZeroU32>,
-) -> Result<(), Failure> {
-    let mut on_their_way = FuturesUnordered::new();
-    let mut turns = pace.map(|pace| tokio::time::interval(Duration::from_secs(1) / pace.get()));
-    for line in &lines {
-        if let Some(turns) = &mut turns {
-            turns.tick().await;
-        }
-        let sent = producer.send(line.customer.to_string(), Purchase::from(line)).await?;
-        on_their_way.push(sent.confirmed());
-        if on_their_way.len() >= IN_FLIGHT {
-            on_their_way.next().await.transpose()?;
-        }
-    }
-    while let Some(confirmed) = on_their_way.next().await {
-        confirmed?;
-    }
-    Ok(())
-}
-
 /// Asks every customer what it bought.
-async fn ask_all(
-    region: &Region<CustomerMessage>,
-    customers: impl Iterator<Item = u32>,
-) -> Result<BTreeMap<u32, Totals>, Failure> {
+async fn ask_all(node: &Node, customers: impl Iterator<Item = u32>) -> Result<BTreeMap<u32, Totals>, Failure> {
     futures::stream::iter(customers)
-        .map(|customer| ask(region, customer))
+        .map(|customer| ask(node, customer))
         .buffer_unordered(ASKED_AT_ONCE)
         .collect::<Vec<_>>()
         .await
@@ -239,11 +231,11 @@ async fn ask_all(
 }
 
 /// Asks one customer, and again while it is on the move: a question changes nothing.
-async fn ask(region: &Region<CustomerMessage>, customer: u32) -> Result<(u32, Totals), Failure> {
-    let entity = region.entity_ref(customer.to_string());
+async fn ask(node: &Node, customer: u32) -> Result<(u32, Totals), Failure> {
+    let entity = node.entity_ref(ASKED, customer.to_string());
     let begun = Instant::now();
     loop {
-        let question = |reply_to| WithDelivery::Bypass(Query::Totals { reply_to });
+        let question = |reply_to| Query::Totals { reply_to };
         match entity.ask(question).timeout(Duration::from_secs(5)).await {
             Ok(totals) => return Ok((customer, totals)),
             Err(error) if begun.elapsed() > PATIENCE => {

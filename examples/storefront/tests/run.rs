@@ -50,6 +50,20 @@ fn the_coordinators_node_can_go_too() {
     }
 }
 
+/// The process that sells is killed, and another one goes on where it ended: no purchase is lost, none is made twice.
+#[test]
+fn the_seller_can_go_and_another_one_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let input = part_of_the_file(directory.path(), 2000);
+    for mode in ["ddata", "persistence"] {
+        let output = storefront(&["--input", &input, "--store-mode", mode, "--kill", "producer", "--kill-at", "40"]);
+        let told = text(&output);
+        assert!(output.status.success() && told.contains("\nmatch\n"), "{mode}: {told}");
+        assert!(told.contains("the node that sells, was killed at 40 %"), "{mode}: {told}");
+        assert!(told.contains("newly applied                      2,000"), "{mode}: {told}");
+    }
+}
+
 /// Fewer shards than nodes: no share can be had, and none is waited for.
 #[test]
 fn a_file_of_one_line_ends_well_whoever_is_killed() {
@@ -61,6 +75,7 @@ fn a_file_of_one_line_ends_well_whoever_is_killed() {
         ("ddata", "none", "no node was killed"),
         ("persistence", "region", "was killed at"),
         ("persistence", "coordinator", "was killed at"),
+        ("ddata", "producer", "was killed at"),
     ] {
         let output = storefront(&["--input", &input, "--store-mode", mode, "--kill", kill]);
         let told = text(&output);
@@ -138,7 +153,7 @@ async fn operators_look_on_and_make_a_node_leave() {
     }
     let mut client = connect(&admin).unwrap();
     let members = client.members(v1::MembersRequest {}).await.unwrap().into_inner().members;
-    assert_eq!(members.len(), 1 + nodes.len());
+    assert_eq!(members.len(), 2 + nodes.len(), "those that host customers, the one that sells, and the program itself");
     let mut events = client.watch(v1::WatchRequest {}).await.unwrap().into_inner();
     client.leave(v1::LeaveRequest { address: nodes[0].clone() }).await.unwrap();
     let removed = loop {
