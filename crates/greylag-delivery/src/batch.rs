@@ -62,11 +62,9 @@ impl<T> DeliveryBatch<T> {
         self.confirm_first(self.items.len().min(index.saturating_add(1)));
     }
 
-    /// From the last one on, so that the controller finds all of them confirmed when it comes to the first, and has one
-    /// thing to tell.
+    /// At once, so that the controller has one thing to tell.
     fn confirm_first(&mut self, count: usize) {
-        let confirmed = self.items[..count].iter_mut().rev().filter_map(|item| item.confirm.take());
-        confirmed.for_each(ConfirmHandle::confirm);
+        ConfirmHandle::confirm_all(self.items[..count].iter_mut().filter_map(|item| item.confirm.take()));
     }
 }
 

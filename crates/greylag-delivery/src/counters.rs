@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::machine::consumer_link::ConsumerCounters;
+
 /// Counters of one entity type on this node; clones count together.
 #[derive(Debug, Clone, Default)]
 pub struct DeliveryCounters(Arc<Counts>);
@@ -15,6 +17,21 @@ struct Counts {
     abandoned: AtomicU64,
     poisoned: AtomicU64,
     undecodable: AtomicU64,
+    duplicates: AtomicU64,
+    gaps: AtomicU64,
+    dropped: AtomicU64,
+    late_confirmations: AtomicU64,
+    overdue: AtomicU64,
+    links: AtomicU64,
+}
+
+/// What is counted of the links of one controller: counts since its start, and how it is now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LinkTotals {
+    pub(crate) counters: ConsumerCounters,
+    pub(crate) refused: u64,
+    pub(crate) overdue: u64,
+    pub(crate) links: u64,
 }
 
 /// The counters at one moment.
@@ -32,6 +49,19 @@ pub struct DeliverySnapshot {
     pub poisoned: u64,
     /// Messages that could not be read.
     pub undecodable: u64,
+    /// Frames that arrived more than once.
+    pub duplicates: u64,
+    /// Gaps in what arrived, for which producers were asked.
+    pub gaps: u64,
+    /// Frames that were dropped: beyond the window, of producers that have no business here, with numbers that make no
+    /// sense, or more than there is room for.
+    pub dropped: u64,
+    /// Confirmations that came after their link had ended, or twice.
+    pub late_confirmations: u64,
+    /// Deliveries that entities have in hand for longer than `consumer.confirm_warn_after` now.
+    pub overdue: u64,
+    /// Links to producers now.
+    pub links: u64,
 }
 
 impl DeliveryCounters {
@@ -45,6 +75,12 @@ impl DeliveryCounters {
             abandoned: read(&self.0.abandoned),
             poisoned: read(&self.0.poisoned),
             undecodable: read(&self.0.undecodable),
+            duplicates: read(&self.0.duplicates),
+            gaps: read(&self.0.gaps),
+            dropped: read(&self.0.dropped),
+            late_confirmations: read(&self.0.late_confirmations),
+            overdue: read(&self.0.overdue),
+            links: read(&self.0.links),
         }
     }
 
@@ -52,8 +88,25 @@ impl DeliveryCounters {
         self.0.delivered.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn confirmed(&self) {
-        self.0.confirmed.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn confirmed(&self, count: u64) {
+        self.0.confirmed.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// The links of one controller were as `before` says, and are as `after` says.
+    pub(crate) fn links(&self, before: &LinkTotals, after: &LinkTotals) {
+        // Wrapping, so that a gauge may also fall.
+        let change = |count: &AtomicU64, before: u64, after: u64| {
+            if before != after {
+                count.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+            }
+        };
+        let dropped = |of: &LinkTotals| of.counters.beyond_window + of.counters.unexpected + of.refused;
+        change(&self.0.duplicates, before.counters.duplicates, after.counters.duplicates);
+        change(&self.0.gaps, before.counters.gaps, after.counters.gaps);
+        change(&self.0.dropped, dropped(before), dropped(after));
+        change(&self.0.late_confirmations, before.counters.late_confirmations, after.counters.late_confirmations);
+        change(&self.0.overdue, before.overdue, after.overdue);
+        change(&self.0.links, before.links, after.links);
     }
 
     pub(crate) fn suppressed(&self) {

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::ids::{Epoch, SeqNr, StreamId};
+use crate::ids::{Epoch, ProducerId, SeqNr, StreamId};
 
 /// What a consumer knows when it starts: the highest processed total of each stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,26 +43,43 @@ impl FromIterator<(StreamId, SeqNr)> for Dedupe {
     }
 }
 
+/// What an earlier controller of the same consumer did about a message that is not confirmed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Attempts {
+    /// How often the message was handed out.
+    pub(crate) count: u32,
+    /// When it was to be handed out again.
+    pub(crate) until: Option<Instant>,
+}
+
 /// What is remembered of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Watermark {
     confirmed: SeqNr,
     epoch: Epoch,
     touched_at: Instant,
+    /// A later stream of the same producer took its place: it began again, and remembers nothing of this one.
+    superseded: bool,
 }
 
 /// The streams a consumer remembers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watermarks {
     streams: BTreeMap<StreamId, Watermark>,
+    /// The latest stream of each producer that was heard.
+    latest: BTreeMap<ProducerId, StreamId>,
+    /// Of messages that an earlier controller had taken. Empty but after a failure.
+    attempts: BTreeMap<(StreamId, SeqNr), Attempts>,
     max_streams: usize,
     retention: Duration,
 }
 
 impl Watermarks {
-    /// Remembers nothing yet; keeps every stream for `retention`, and `max_streams` for ever.
+    /// Remembers nothing yet; keeps `max_streams` for ever, and each of the others for `retention` unless its producer has
+    /// begun another one.
     pub fn new(max_streams: usize, retention: Duration) -> Self {
-        Self { streams: BTreeMap::new(), max_streams, retention }
+        let (streams, latest, attempts) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { streams, latest, attempts, max_streams, retention }
     }
 
     /// Takes over the consumer's knowledge of each stream.
@@ -82,31 +99,61 @@ impl Watermarks {
         self.streams.get(&stream).map_or(Epoch(0), |mark| mark.epoch)
     }
 
+    /// Takes over what an earlier controller did about a message.
+    pub(crate) fn remember_attempts(&mut self, stream: StreamId, total: SeqNr, attempts: Attempts) {
+        self.attempts.insert((stream, total), attempts);
+    }
+
+    /// What an earlier controller did about a message; told once.
+    pub(crate) fn take_attempts(&mut self, stream: StreamId, total: SeqNr) -> Option<Attempts> {
+        if self.attempts.is_empty() { None } else { self.attempts.remove(&(stream, total)) }
+    }
+
     pub(crate) fn confirm(&mut self, now: Instant, stream: StreamId, total: SeqNr) {
         let mark = self.entry(now, stream);
         mark.confirmed = mark.confirmed.max(total);
     }
 
-    pub(crate) fn switch(&mut self, now: Instant, stream: StreamId, epoch: Epoch) {
+    pub(crate) fn switch(&mut self, now: Instant, producer: &ProducerId, stream: StreamId, epoch: Epoch) {
         let mark = self.entry(now, stream);
         mark.epoch = mark.epoch.max(epoch);
+        mark.superseded = false;
+        let former = match self.latest.get_mut(producer) {
+            Some(latest) => std::mem::replace(latest, stream),
+            None => *self.latest.entry(producer.clone()).or_insert(stream),
+        };
+        if former != stream
+            && let Some(mark) = self.streams.get_mut(&former)
+        {
+            mark.superseded = true;
+        }
+    }
+
+    /// Streams that are remembered.
+    pub fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Whether no stream is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty()
     }
 
     fn entry(&mut self, now: Instant, stream: StreamId) -> &mut Watermark {
-        let fresh = Watermark { confirmed: SeqNr::NONE, epoch: Epoch(0), touched_at: now };
+        let fresh = Watermark { confirmed: SeqNr::NONE, epoch: Epoch(0), touched_at: now, superseded: false };
         let mark = self.streams.entry(stream).or_insert(fresh);
         mark.touched_at = mark.touched_at.max(now);
         mark
     }
 
-    /// Forgets streams beyond the number kept, oldest first, but none that is `alive` or younger
-    /// than the retention.
+    /// Forgets streams beyond the number kept, oldest first, but none that is `alive`, and none that is younger than the
+    /// retention unless its producer has begun another stream.
     pub(crate) fn prune(&mut self, now: Instant, alive: impl Fn(StreamId) -> bool) {
         let excess = self.streams.len().saturating_sub(self.max_streams);
         if excess == 0 {
             return;
         }
-        let old = |mark: &Watermark| now.saturating_duration_since(mark.touched_at) > self.retention;
+        let old = |mark: &Watermark| mark.superseded || now.saturating_duration_since(mark.touched_at) > self.retention;
         let mut candidates: Vec<(Instant, StreamId)> = (self.streams.iter())
             .filter(|(stream, mark)| old(mark) && !alive(**stream))
             .map(|(stream, mark)| (mark.touched_at, *stream))
@@ -115,6 +162,8 @@ impl Watermarks {
         for (_, stream) in candidates.into_iter().take(excess) {
             self.streams.remove(&stream);
         }
+        let streams = &self.streams;
+        self.latest.retain(|_, stream| streams.contains_key(stream));
     }
 }
 

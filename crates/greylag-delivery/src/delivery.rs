@@ -5,12 +5,13 @@
 //!
 //! Source: delivery §0, C12, C16, §6.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+
+use greylag_core::UniqueAddress;
 
 use crate::dedupe::Dedupe;
 use crate::ids::{MessageId, SeqNr, StreamId};
@@ -20,35 +21,67 @@ use crate::machine::sharding_consumer::DeliveryHandle;
 pub(crate) enum Outcome {
     Confirmed(DeliveryHandle),
     Abandoned(DeliveryHandle, Option<Duration>),
+    /// It came out of its turn: an earlier one is neither persisted nor confirmed.
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
+    Deferred(DeliveryHandle),
     /// The entity has recovered, and this is what its history says.
     #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     Recovered(Dedupe),
     /// The behaviour found the delivery's mark in its history, and did not run.
     #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     Suppressed,
+    /// A node is gone for good, with the producers there.
+    NodeGone(UniqueAddress),
 }
 
 /// The way back: written to by deliveries wherever they are, read by the entity's controller.
 #[derive(Default)]
-pub(crate) struct Outcomes(Mutex<Pending>);
+pub(crate) struct Outcomes {
+    /// A confirmation counts only once it is proved that this entity still owns its history.
+    needs_proof: bool,
+    pending: Mutex<Pending>,
+}
 
 #[derive(Default)]
 struct Pending {
     queue: Vec<Outcome>,
+    /// Confirmed, and not proved.
+    unproved: Vec<DeliveryHandle>,
     /// The controller's task, if it waits for an outcome that is queued outside of a handler.
     waker: Option<Waker>,
-    /// Deliveries handed out and not confirmed.
-    open: BTreeSet<(StreamId, SeqNr)>,
+    /// Deliveries handed out and not confirmed, ascending.
+    open: Vec<(StreamId, SeqNr)>,
+    /// Streams with a link.
+    streams: Vec<StreamId>,
+}
+
+impl Pending {
+    fn close(&mut self, id: &MessageId) {
+        if let Ok(index) = self.open.binary_search(&(id.stream_id, id.seq_nr)) {
+            self.open.remove(index);
+        }
+    }
+
+    fn has_news(&self) -> bool {
+        !self.queue.is_empty() || !self.unproved.is_empty()
+    }
 }
 
 impl Outcomes {
-    fn lock(&self) -> MutexGuard<'_, Pending> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    /// For an entity whose confirmations wait for a proof of ownership (delivery §7).
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
+    pub(crate) fn that_need_proof() -> Self {
+        Self { needs_proof: true, pending: Mutex::default() }
     }
 
-    pub(crate) fn push(&self, outcome: Outcome) {
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Changes what is pending, and wakes the controller for it.
+    fn change(&self, change: impl FnOnce(&mut Pending)) {
         let mut pending = self.lock();
-        pending.queue.push(outcome);
+        change(&mut pending);
         let waker = pending.waker.take();
         drop(pending);
         if let Some(waker) = waker {
@@ -56,50 +89,174 @@ impl Outcomes {
         }
     }
 
-    pub(crate) fn take(&self) -> Vec<Outcome> {
-        std::mem::take(&mut self.lock().queue)
+    pub(crate) fn push(&self, outcome: Outcome) {
+        self.change(|pending| pending.queue.push(outcome));
+    }
+
+    /// The application has processed these.
+    pub(crate) fn confirm(&self, handles: impl IntoIterator<Item = DeliveryHandle>) {
+        if self.needs_proof {
+            self.change(|pending| pending.unproved.extend(handles));
+        } else {
+            self.confirm_proved(handles);
+        }
+    }
+
+    /// The application has processed these, and the entity owned its history when it had.
+    pub(crate) fn confirm_proved(&self, handles: impl IntoIterator<Item = DeliveryHandle>) {
+        self.change(|pending| pending.queue.extend(handles.into_iter().map(Outcome::Confirmed)));
+    }
+
+    /// What was confirmed without proof.
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
+    pub(crate) fn take_unproved(self: &Arc<Self>) -> Option<Unproved> {
+        let handles = std::mem::take(&mut self.lock().unproved);
+        (!handles.is_empty()).then(|| Unproved { handles, outcomes: self.clone() })
+    }
+
+    /// The effect of a delivery was refused, because the delivery came out of its turn. A confirmation that is not proved is
+    /// none, and the attempt counts for nothing: it was no fault of the message.
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
+    pub(crate) fn defer(&self, id: &MessageId) {
+        self.change(|pending| {
+            let of_it: Vec<_> = pending.unproved.extract_if(.., |handle| handle.id == *id).collect();
+            pending.queue.extend(of_it.into_iter().map(Outcome::Deferred));
+            for outcome in &mut pending.queue {
+                if let Outcome::Abandoned(handle, _) = outcome
+                    && handle.id == *id
+                {
+                    *outcome = Outcome::Deferred(handle.clone());
+                }
+            }
+        });
+    }
+
+    /// Whether something was confirmed without proof.
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
+    pub(crate) fn has_unproved(&self) -> bool {
+        !self.lock().unproved.is_empty()
+    }
+
+    /// Takes what is queued into an empty vector. Deliveries that were confirmed are closed.
+    pub(crate) fn take(&self, into: &mut Vec<Outcome>) {
+        let mut pending = self.lock();
+        std::mem::swap(&mut pending.queue, into);
+        for outcome in into {
+            if let Outcome::Confirmed(handle) = outcome {
+                pending.close(&handle.id);
+            }
+        }
     }
 
     pub(crate) fn open(&self, id: &MessageId) {
-        self.lock().open.insert((id.stream_id, id.seq_nr));
+        let mut pending = self.lock();
+        if let Err(index) = pending.open.binary_search(&(id.stream_id, id.seq_nr)) {
+            pending.open.insert(index, (id.stream_id, id.seq_nr));
+        }
     }
 
     pub(crate) fn close(&self, id: &MessageId) {
-        self.lock().open.remove(&(id.stream_id, id.seq_nr));
+        self.lock().close(id);
     }
 
-    pub(crate) fn open_count(&self) -> usize {
-        self.lock().open.len()
+    pub(crate) fn has_open(&self) -> bool {
+        !self.lock().open.is_empty()
     }
 
     /// Whether an earlier delivery of the same stream is neither persisted nor confirmed.
     #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     pub(crate) fn has_earlier(&self, id: &MessageId) -> bool {
-        let from = (id.stream_id, SeqNr::NONE);
-        self.lock().open.range(from..(id.stream_id, id.seq_nr)).next().is_some()
+        let pending = self.lock();
+        let index = pending.open.partition_point(|open| *open < (id.stream_id, id.seq_nr));
+        index > 0 && pending.open[index - 1].0 == id.stream_id
+    }
+
+    /// The streams that have a link, ascending.
+    pub(crate) fn set_streams(&self, streams: impl Iterator<Item = StreamId>) {
+        let mut pending = self.lock();
+        pending.streams.clear();
+        pending.streams.extend(streams);
+    }
+
+    /// Whether a stream has a link.
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
+    pub(crate) fn has_stream(&self, stream: StreamId) -> bool {
+        self.lock().streams.binary_search(&stream).is_ok()
     }
 
     /// Ready when something is queued; otherwise the last waker given is woken then.
     pub(crate) fn poll_changed(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut pending = self.lock();
-        if pending.queue.is_empty() {
-            pending.waker = Some(cx.waker().clone());
-            return Poll::Pending;
+        if pending.has_news() {
+            return Poll::Ready(());
         }
-        Poll::Ready(())
+        pending.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// Confirmations that wait for a proof of ownership. Dropped without one, they are none.
+#[cfg_attr(not(feature = "persistence"), allow(dead_code))]
+pub(crate) struct Unproved {
+    handles: Vec<DeliveryHandle>,
+    outcomes: Arc<Outcomes>,
+}
+
+impl Unproved {
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
+    pub(crate) fn confirm(mut self) {
+        self.outcomes.confirm_proved(self.handles.drain(..));
+    }
+}
+
+impl Drop for Unproved {
+    fn drop(&mut self) {
+        let handles = std::mem::take(&mut self.handles);
+        if !handles.is_empty() {
+            let given_up = handles.into_iter().map(|handle| Outcome::Abandoned(handle, None));
+            self.outcomes.change(|pending| pending.queue.extend(given_up));
+        }
     }
 }
 
 /// A message that waits to be processed and confirmed.
 #[must_use = "a delivery that is dropped unconfirmed is handed out again"]
 pub struct Delivery<T> {
-    message: Arc<T>,
+    /// Nothing in a request for proof, which no application sees.
+    message: Option<Arc<T>>,
     confirm: ConfirmHandle,
 }
 
+/// No application is handed a request for proof.
+const HAS_MESSAGE: &str = "a delivery in the hands of an application has a message";
+
 impl<T> Delivery<T> {
     pub(crate) fn new(message: Arc<T>, handle: DeliveryHandle, outcomes: Arc<Outcomes>) -> Self {
-        Self { message, confirm: ConfirmHandle { handle: Some(handle), outcomes } }
+        Self { message: Some(message), confirm: ConfirmHandle { handle: Some(handle), outcomes: Some(outcomes) } }
+    }
+
+    /// A request for proof, in place of a delivery: what was confirmed without one waits for it.
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
+    pub(crate) fn for_proof() -> Self {
+        Self { message: None, confirm: ConfirmHandle { handle: None, outcomes: None } }
+    }
+
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
+    pub(crate) fn is_for_proof(&self) -> bool {
+        self.message.is_none()
+    }
+
+    /// [`Delivery::confirm`], where the entity is known to own its history.
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
+    pub(crate) fn confirm_proved(mut self) {
+        if let Some((handle, outcomes)) = self.confirm.take() {
+            outcomes.confirm_proved([handle]);
+        }
+    }
+
+    /// The attempt itself, of which nothing is said.
+    pub(crate) fn into_handle(mut self) -> Option<DeliveryHandle> {
+        self.confirm.take().map(|(handle, _)| handle)
     }
 
     /// Confirms that the message is processed, for good. Never fails: a confirmation that comes too late changes
@@ -130,7 +287,7 @@ impl<T> Delivery<T> {
 
     /// The message, and the right to confirm it.
     pub fn split(self) -> (Arc<T>, ConfirmHandle) {
-        (self.message, self.confirm)
+        (self.message.expect(HAS_MESSAGE), self.confirm)
     }
 }
 
@@ -138,13 +295,13 @@ impl<T> Deref for Delivery<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.message
+        self.message.as_ref().expect(HAS_MESSAGE)
     }
 }
 
 impl<T: fmt::Debug> fmt::Debug for Delivery<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Delivery").field("id", self.id()).field("message", &self.message).finish()
+        f.debug_struct("Delivery").field("id", &self.confirm.handle).field("message", &self.message).finish()
     }
 }
 
@@ -153,22 +310,35 @@ impl<T: fmt::Debug> fmt::Debug for Delivery<T> {
 pub struct ConfirmHandle {
     /// Taken by whatever is said first.
     handle: Option<DeliveryHandle>,
-    outcomes: Arc<Outcomes>,
+    outcomes: Option<Arc<Outcomes>>,
 }
 
 impl ConfirmHandle {
     /// See [`Delivery::confirm`].
     pub fn confirm(mut self) {
-        if let Some(handle) = self.handle.take() {
-            self.outcomes.push(Outcome::Confirmed(handle));
+        if let Some((handle, outcomes)) = self.take() {
+            outcomes.confirm([handle]);
+        }
+    }
+
+    /// Confirms deliveries of one consumer at once, so that their producer is told of all of them.
+    pub(crate) fn confirm_all(handles: impl IntoIterator<Item = Self>) {
+        let mut said = handles.into_iter().filter_map(|mut handle| handle.take());
+        if let Some((first, outcomes)) = said.next() {
+            outcomes.confirm(std::iter::once(first).chain(said.map(|(handle, _)| handle)).collect::<Vec<_>>());
         }
     }
 
     /// See [`Delivery::nack`].
     pub fn nack(mut self, after: Duration) {
-        if let Some(handle) = self.handle.take() {
-            self.outcomes.push(Outcome::Abandoned(handle, Some(after)));
+        if let Some((handle, outcomes)) = self.take() {
+            outcomes.push(Outcome::Abandoned(handle, Some(after)));
         }
+    }
+
+    fn take(&mut self) -> Option<(DeliveryHandle, Arc<Outcomes>)> {
+        let outcomes = self.outcomes.take()?;
+        Some((self.handle.take()?, outcomes))
     }
 
     fn handle(&self) -> &DeliveryHandle {
@@ -178,8 +348,8 @@ impl ConfirmHandle {
 
 impl Drop for ConfirmHandle {
     fn drop(&mut self) {
-        if let Some(handle) = self.handle.take() {
-            self.outcomes.push(Outcome::Abandoned(handle, None));
+        if let Some((handle, outcomes)) = self.take() {
+            outcomes.push(Outcome::Abandoned(handle, None));
         }
     }
 }
@@ -201,6 +371,41 @@ mod tests {
         DeliveryHandle { id, link: 1, key: DeliveryKey { number: total, attempt: 1 } }
     }
 
+    fn said(outcomes: &Outcomes) -> Vec<String> {
+        let mut queue = Vec::new();
+        outcomes.take(&mut queue);
+        let of = |outcome| match outcome {
+            Outcome::Confirmed(handle) => format!("confirmed {}", handle.id.seq_nr),
+            Outcome::Abandoned(handle, pause) => format!("abandoned {} {pause:?}", handle.id.seq_nr),
+            Outcome::Deferred(handle) => format!("deferred {}", handle.id.seq_nr),
+            Outcome::Recovered(_) | Outcome::Suppressed | Outcome::NodeGone(_) => "other".to_owned(),
+        };
+        queue.into_iter().map(of).collect()
+    }
+
+    /// delivery 100.
+    #[test]
+    fn a_confirmation_without_proof_is_none() {
+        let outcomes = Arc::new(Outcomes::that_need_proof());
+        let delivery = |total| Delivery::new(Arc::new("message"), handle(total), outcomes.clone());
+        delivery(1).confirm();
+        delivery(2).split().1.confirm();
+        ConfirmHandle::confirm_all([delivery(7).split().1, delivery(8).split().1]);
+        assert!(said(&outcomes).is_empty());
+        outcomes.take_unproved().unwrap().confirm();
+        assert_eq!(said(&outcomes), ["confirmed 1", "confirmed 2", "confirmed 7", "confirmed 8"]);
+        delivery(3).confirm();
+        drop(outcomes.take_unproved());
+        assert_eq!(said(&outcomes), ["abandoned 3 None"], "the proof failed");
+        delivery(4).confirm();
+        delivery(5).confirm();
+        drop(delivery(9));
+        outcomes.defer(&handle(4).id);
+        assert_eq!(said(&outcomes), ["abandoned 9 None", "deferred 4"], "its effect was refused");
+        delivery(6).confirm_proved();
+        assert_eq!(said(&outcomes), ["confirmed 6"]);
+    }
+
     #[test]
     fn a_delivery_says_exactly_one_thing() {
         let outcomes = Arc::new(Outcomes::default());
@@ -210,15 +415,8 @@ mod tests {
         drop(delivery(3));
         delivery(4).split().1.confirm();
         drop(delivery(5).split().1);
-        let said: Vec<String> = (outcomes.take().into_iter())
-            .map(|outcome| match outcome {
-                Outcome::Confirmed(handle) => format!("confirmed {}", handle.id.seq_nr),
-                Outcome::Abandoned(handle, pause) => format!("abandoned {} {pause:?}", handle.id.seq_nr),
-                Outcome::Recovered(_) | Outcome::Suppressed => "other".to_owned(),
-            })
-            .collect();
         assert_eq!(
-            said,
+            said(&outcomes),
             ["confirmed 1", "abandoned 2 Some(1s)", "abandoned 3 None", "confirmed 4", "abandoned 5 None"]
         );
     }
@@ -232,7 +430,7 @@ mod tests {
             std::panic::resume_unwind(Box::new("on purpose"));
         }))
         .unwrap_err();
-        assert!(matches!(outcomes.take()[..], [Outcome::Abandoned(..)]));
+        assert_eq!(said(&outcomes), ["abandoned 1 None"]);
     }
 
     #[test]

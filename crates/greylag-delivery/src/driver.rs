@@ -36,7 +36,7 @@ mod storing;
 mod work_pulling;
 
 #[cfg(feature = "sharding")]
-pub use consumer::{ConsumerDelivery, OnUndecodable};
+pub use consumer::{ConsumerDelivery, DeliveryEvent, DeliveryEvents, DeliveryHealth, Undecodable};
 #[cfg(feature = "sharding")]
 pub use dedupe_store::{DedupeStore, RecordError};
 #[cfg(feature = "sharding")]

@@ -184,9 +184,9 @@ pub use driver::{
 };
 #[cfg(feature = "sharding")]
 pub use driver::{
-    ConsumerDelivery, ConsumersReport, DeliveryEntity, DeliveryReport, DeliveryType, NodeDelivery, OnUndecodable,
-    ProducerCounts, ProducerKind, ProducerName, ProducerReport, ProxyDelivery, Sent, ShardingProducer,
-    ShardingRequestNext, ShardingSink, StartProducer,
+    ConsumerDelivery, ConsumersReport, DeliveryEntity, DeliveryEvent, DeliveryEvents, DeliveryHealth, DeliveryReport,
+    DeliveryType, NodeDelivery, ProducerCounts, ProducerKind, ProducerName, ProducerReport, ProxyDelivery, Sent,
+    ShardingProducer, ShardingRequestNext, ShardingSink, StartProducer, Undecodable,
 };
 #[cfg(feature = "sharding")]
 pub use driver::{
@@ -219,7 +219,8 @@ pub use outbox::{DeliveryOutbox, OutboxEvent};
 #[cfg(feature = "sharding")]
 pub use payload::{Payload, UnreadableError};
 pub use settings::{
-    ConsumerSettings, DeliverySettings, ProducerSettings, SettingsError, ShardingSettings, WorkPullingSettings,
+    ConsumerSettings, DeliverySettings, OnUndecodable, ProducerSettings, SettingsError, ShardingSettings,
+    WorkPullingSettings,
 };
 #[cfg(feature = "sharding")]
 pub use with_delivery::{DeliveryCodec, NoBypass, Protocol, WithDelivery};

@@ -201,6 +201,14 @@ impl<T: 'static> Payload<T> {
         }
     }
 
+    /// The bytes of a message, as far as they are here.
+    pub(crate) fn bytes(frames: &Frames<Self>) -> Encoded {
+        match frames {
+            Frames::Whole(payload) => payload.encoded.clone(),
+            Frames::Chunks(chunks) => concatenated(chunks),
+        }
+    }
+
     fn chunk(&self) -> Option<&Chunk<T>> {
         match &self.body {
             Body::Chunk(chunk) => Some(chunk),

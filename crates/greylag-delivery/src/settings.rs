@@ -104,6 +104,9 @@ impl Default for ProducerSettings {
 pub struct ConsumerSettings {
     /// Frames in flight; at least 1. Default 50.
     pub flow_control_window: u32,
+    /// As far as the window of a point-to-point consumer grows where it holds the producer up, until the link is idle for a
+    /// minute; the window itself for one that never grows. Default 1024. Elsewhere windows do not grow.
+    pub flow_control_window_max: u32,
     /// Deliveries handed out and not confirmed; at most the window. Default 1.
     pub max_outstanding_deliveries: u32,
     /// How long a confirmation may wait for company while more frames are ready. Default 5 ms.
@@ -114,10 +117,14 @@ pub struct ConsumerSettings {
     pub resend_interval_max: Duration,
     /// Pause before an abandoned delivery is tried again; doubles up to 30 s. Default 200 ms.
     pub redelivery_backoff: Duration,
-    /// Attempts before [`ConsumerSettings::on_poisoned`] decides; 0, the default, is unlimited.
+    /// Attempts before [`ConsumerSettings::on_poison`] decides; 0, the default, is unlimited.
     pub max_delivery_attempts: u32,
     /// What becomes of a message whose attempts are used up. Default: dead letter and confirm.
-    pub on_poisoned: PoisonPolicy,
+    pub on_poison: PoisonPolicy,
+    /// What becomes of a message that cannot be read. Default: it waits, and is shown.
+    pub on_undecodable: OnUndecodable,
+    /// A delivery that took so long is warned of, once for each attempt, and counted as overdue. Default 30 s.
+    pub confirm_warn_after: Duration,
     /// A delivery that took so long is treated as abandoned. Default: never.
     pub confirm_timeout: Option<Duration>,
     /// Lost frames stay lost; nothing is sent again. Default false.
@@ -128,13 +135,16 @@ impl Default for ConsumerSettings {
     fn default() -> Self {
         Self {
             flow_control_window: 50,
+            flow_control_window_max: 1024,
             max_outstanding_deliveries: 1,
             ack_max_delay: Duration::from_millis(5),
             resend_interval_min: Duration::from_secs(2),
             resend_interval_max: Duration::from_secs(30),
             redelivery_backoff: Duration::from_millis(200),
             max_delivery_attempts: 0,
-            on_poisoned: PoisonPolicy::DeadLetter,
+            on_poison: PoisonPolicy::DeadLetter,
+            on_undecodable: OnUndecodable::Surface,
+            confirm_warn_after: Duration::from_secs(30),
             confirm_timeout: None,
             only_flow_control: false,
         }
@@ -169,6 +179,18 @@ impl Default for WorkPullingSettings {
     }
 }
 
+/// What becomes of a delivery that cannot be read. Never a crash loop. Source: delivery §9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnUndecodable {
+    /// The link waits, and the message is shown until it is confirmed; a newer version of the entity may read it.
+    #[default]
+    Surface,
+    /// The message is a dead letter, and confirmed.
+    Skip,
+    /// Nothing more is taken from its producer until the entity starts again.
+    Stop,
+}
+
 /// Producer and consumer controllers of sharded entities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardingSettings {
@@ -195,6 +217,8 @@ pub struct ShardingSettings {
     pub consumer_idle_after: Duration,
     /// Producers that may have a link to one entity at a time. Default 1000.
     pub max_producers_per_entity: usize,
+    /// Messages beside the deliveries reach entities whose type has any. Default true.
+    pub allow_bypass: bool,
 }
 
 impl Default for ShardingSettings {
@@ -210,6 +234,7 @@ impl Default for ShardingSettings {
             consumer_buffer_size: 1000,
             consumer_idle_after: Duration::from_secs(240),
             max_producers_per_entity: 1000,
+            allow_bypass: true,
         }
     }
 }
@@ -231,6 +256,7 @@ impl DeliverySettings {
     pub fn test() -> Self {
         let mut settings = Self::default();
         settings.consumer.flow_control_window = 20;
+        settings.consumer.flow_control_window_max = 20;
         settings.consumer.ack_max_delay = Duration::ZERO;
         settings.consumer.resend_interval_min = Duration::from_secs(1);
         settings
@@ -255,6 +281,17 @@ impl DeliverySettings {
                 "producer.chunk_large_messages",
                 "must not cut max_message_bytes into more than 65536 chunks",
             ),
+            (
+                consumer.flow_control_window_max >= consumer.flow_control_window,
+                "consumer.flow_control_window_max",
+                "must be at least the flow control window",
+            ),
+            (
+                consumer.confirm_timeout.is_none_or(|timeout| !timeout.is_zero()),
+                "consumer.confirm_timeout",
+                "must not be zero; leave it out to wait for ever",
+            ),
+            (!consumer.confirm_warn_after.is_zero(), "consumer.confirm_warn_after", "must not be zero"),
             (!consumer.resend_interval_min.is_zero(), "consumer.resend_interval_min", "must not be zero"),
             (
                 consumer.resend_interval_min <= consumer.resend_interval_max,
@@ -368,6 +405,10 @@ impl DeliverySettings {
         let consumer = &self.consumer;
         ConsumerLinkSettings {
             flow_control_window: consumer.flow_control_window,
+            flow_control_window_max: match mode {
+                LinkMode::PointToPoint => consumer.flow_control_window_max,
+                LinkMode::Sharding => consumer.flow_control_window,
+            },
             max_outstanding_deliveries: consumer.max_outstanding_deliveries,
             ack_max_delay: consumer.ack_max_delay,
             resend_interval_min: consumer.resend_interval_min,
@@ -375,7 +416,8 @@ impl DeliverySettings {
             only_flow_control: consumer.only_flow_control,
             redelivery_backoff: consumer.redelivery_backoff,
             max_delivery_attempts: consumer.max_delivery_attempts,
-            on_poisoned: consumer.on_poisoned,
+            on_poison: consumer.on_poison,
+            confirm_warn_after: consumer.confirm_warn_after,
             confirm_timeout: consumer.confirm_timeout,
             max_message_bytes: self.producer.max_message_bytes as u64,
             keeps_asking: mode == LinkMode::PointToPoint,

@@ -8,10 +8,12 @@ use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_codec::json;
 use greylag_core::{Registry, ReplyTo};
 use greylag_delivery::{
-    ConsumerDelivery, Delivery, DeliveryCodec, DeliveryEntity, DeliverySettings, DeliveryType, OnUndecodable,
-    ProducerId, ProducerIdentity, ShardingProducer, StartError, WithDelivery,
+    ConsumerDelivery, Delivery, DeliveryCodec, DeliveryEntity, DeliveryEvent, DeliveryHealth, DeliverySettings,
+    DeliveryType, OnUndecodable, ProducerId, ProducerIdentity, ShardingProducer, StartError, UnreadableError,
+    WithDelivery,
 };
 use greylag_sharding::{Ctx, EntityKey, EntityType, Failure, Region, Sharding, ShardingSettings};
+use greylag_transport::QuarantineReason;
 use greylag_transport::memory::MemoryNetwork;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -50,7 +52,7 @@ fn shelves(delivery: &ConsumerDelivery) -> EntityType<Message> {
 
 /// A node that hosts shelves, and one that does not.
 struct World {
-    _library: Sharding,
+    library: Sharding,
     readers: Sharding,
     delivery: ConsumerDelivery,
     region: Region<Message>,
@@ -81,7 +83,7 @@ impl World {
             cluster.join_seed_nodes(vec!["library:1".parse().unwrap()]).await.unwrap();
             cluster.wait_up().await.unwrap();
         }
-        Self { _library: library, readers, delivery, region }
+        Self { library, readers, delivery, region }
     }
 
     fn producer(&self, settings: DeliverySettings) -> Result<ShardingProducer<String>, StartError> {
@@ -129,6 +131,83 @@ async fn a_message_that_is_too_large_for_its_reader_is_undecodable() {
     let lengths: Vec<u64> = world.shelf("one").await.iter().map(|(len, _)| *len).collect();
     assert_eq!(lengths, [3, 5]);
     assert_eq!(world.delivery.counters().snapshot().undecodable, 1);
+}
+
+/// delivery §9, `surface`: the link waits, the message is shown with its reason and what is known of its bytes, and confirming
+/// it lets the link go on.
+#[tokio::test]
+async fn an_undecodable_message_is_shown_until_it_is_confirmed() {
+    let mut small = DeliverySettings::test();
+    small.producer.max_message_bytes = 1 << 20;
+    let world = World::new(&small, OnUndecodable::Surface).await;
+    let mut events = world.delivery.events();
+    let producer = world.producer(DeliverySettings::test()).unwrap();
+    for len in [3, 2 << 20, 5] {
+        producer.send("one", text(len)).await.unwrap();
+    }
+    let event = tokio::time::timeout(PATIENCE, events.next()).await.unwrap().unwrap();
+    let DeliveryEvent::Undecodable { entity, id, error } = event else { panic!("{event:?}") };
+    assert_eq!((&*entity, id.seq_nr.get()), ("one", 2));
+    assert_eq!(error, UnreadableError::TooLarge { size: (2 << 20) + 2, max: 1 << 20 });
+    assert_eq!(world.delivery.health(), DeliveryHealth::Degraded { undecodable: 1 });
+    let waiting = world.delivery.undecodable();
+    assert_eq!((waiting.len(), waiting[0].entity(), waiting[0].id()), (1, "one", &id));
+    assert_eq!((waiting[0].error(), waiting[0].bytes().payload.len()), (&error, 128 << 10), "the first chunk was kept");
+    assert_eq!(world.shelf("one").await, [(3, "abc".to_owned())], "what is behind it waits");
+    waiting[0].confirm();
+    producer.drain(PATIENCE).await.unwrap();
+    let lengths: Vec<u64> = world.shelf("one").await.iter().map(|(len, _)| *len).collect();
+    assert_eq!(lengths, [3, 5]);
+    assert_eq!(world.delivery.health(), DeliveryHealth::Healthy);
+    // Twice is once.
+    waiting[0].confirm();
+}
+
+/// delivery §9, `stop`: nothing more is taken from that producer, and the entity serves the others.
+#[tokio::test]
+async fn an_undecodable_message_may_end_its_link() {
+    let mut small = DeliverySettings::test();
+    small.producer.max_message_bytes = 1 << 20;
+    let world = World::new(&small, OnUndecodable::Stop).await;
+    let mut eager = DeliverySettings::test();
+    eager.producer.resend_first_interval = Duration::from_millis(20);
+    eager.producer.resend_first_unconfirmed_idle_timeout = Duration::from_millis(20);
+    let producer = world.producer(eager).unwrap();
+    for len in [3, 2 << 20, 5] {
+        producer.send("one", text(len)).await.unwrap();
+    }
+    let other = world.producer(DeliverySettings::test()).unwrap();
+    other.send_confirmed("one", text(7)).await.unwrap();
+    let resent = producer.stats().resent;
+    let repeated = async {
+        while producer.stats().resent < resent + 5 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, repeated).await.expect("its producer goes on repeating it");
+    let lengths: Vec<u64> = world.shelf("one").await.iter().map(|(len, _)| *len).collect();
+    assert_eq!(lengths, [3, 7]);
+    assert_eq!(world.delivery.counters().snapshot().undecodable, 1, "no crash loop");
+}
+
+/// delivery S13: the end of a node reaches the entities that listened to producers there.
+#[tokio::test]
+async fn links_end_with_the_node_of_their_producer() {
+    let world = World::new(&DeliverySettings::test(), OnUndecodable::default()).await;
+    let producer = world.producer(DeliverySettings::test()).unwrap();
+    producer.send_confirmed("one", text(3)).await.unwrap();
+    let links = || world.delivery.counters().snapshot().links;
+    assert_eq!(links(), 1);
+    let (readers, library) = (world.readers.remoting(), world.library.remoting());
+    library.quarantine(readers.self_address(), QuarantineReason::RemovedFromMembership, true);
+    let here = world.library.region(SHELF).unwrap();
+    let ended = async {
+        while links() > 0 {
+            // An idle entity hears of it with its next message.
+            here.entity_ref("one").ask(WithDelivery::Bypass).timeout(PATIENCE).await.unwrap();
+        }
+    };
+    tokio::time::timeout(PATIENCE, ended).await.expect("the link ends");
 }
 
 /// delivery §9: chunks that leave no room for what travels with them are refused before anything is sent.

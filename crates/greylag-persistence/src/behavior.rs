@@ -10,8 +10,9 @@ use crate::effect::Effect;
 use crate::error::{
     AdvanceError, AppendError, ClaimError, DeleteError, ReadError, RejectReason, SnapshotError, StateWriteError,
 };
-use crate::event::{Metadata, SeqNr, Tags};
+use crate::event::{Metadata, SeqNr, Tags, Timestamp};
 use crate::journal::Head;
+use crate::marks::Marks;
 use crate::replay_filter::WritersOverlap;
 use crate::settings::EventSourcedSettings;
 use crate::snapshot::SnapshotCriteria;
@@ -82,6 +83,11 @@ pub trait EventSourced: Sized + Send + 'static {
     fn snapshot_when(&self, _state: &Self::State, _event: &Self::Event, _seq_nr: SeqNr) -> bool {
         false
     }
+
+    /// For layers that wrap a behaviour: drops marks of deliveries that cannot come again. Asked when there is one more
+    /// stream. Source: delivery §7.
+    #[doc(hidden)]
+    fn prune_marks(&self, _marks: &mut Marks, _now: Timestamp) {}
 
     /// The first event that a snapshot of `state` leaves something to, if it leaves anything out: a
     /// state that grows too large for a snapshot can keep its bulk in the events. Recovery then applies

@@ -146,7 +146,7 @@ pub use event::{
     WriterEpoch, WriterUuid,
 };
 pub use journal::{Append, Appended, Caps, Claim, Head, Health, Page, ReadRange, Scope, Under};
-pub use marks::{Applied, MARK_NAME, MalformedMarks, Mark, Marks, StreamId};
+pub use marks::{Applied, MARK_NAME, MalformedMarks, Mark, MarkLimits, Marks, StreamId};
 pub use offset::{
     MAX_PROJECTION_BYTES, Offset, OffsetCaps, OffsetKind, OwnedSlices, OwnerEpoch, Position, Processed, START_PREFIX,
     is_projection_name,

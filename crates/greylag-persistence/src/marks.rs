@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -16,6 +18,8 @@ use crate::event::{Metadata, Timestamp};
 pub const MARK_NAME: &str = "gl.delivery";
 
 const FORMAT: u8 = 1;
+/// Of snapshots that name the producers.
+const FORMAT_WITH_PRODUCERS: u8 = 2;
 
 /// 128 bits that name one stream of deliveries: a producer, and for in-memory producers one start.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,46 +97,94 @@ pub struct Applied {
 
 /// What an entity has applied, for each stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Marks(BTreeMap<StreamId, Applied>);
+pub struct Marks {
+    applied: BTreeMap<StreamId, Applied>,
+    /// The producers of the streams, as far as they are known.
+    producers: BTreeMap<StreamId, Arc<str>>,
+}
+
+/// Which marks are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MarkLimits {
+    /// So many are kept however old they are.
+    pub max_streams: usize,
+    /// How long any beyond that number is kept.
+    pub retention: Duration,
+}
 
 impl Marks {
     /// Whether the delivery `total_seq_nr` of `stream_id` was applied, or one after it.
     pub fn covers(&self, stream_id: StreamId, total_seq_nr: u64) -> bool {
-        self.0.get(&stream_id).is_some_and(|applied| applied.total_seq_nr >= total_seq_nr)
+        self.applied.get(&stream_id).is_some_and(|applied| applied.total_seq_nr >= total_seq_nr)
     }
 
     /// The last delivery of `stream_id` that was applied.
     pub fn of(&self, stream_id: StreamId) -> Option<Applied> {
-        self.0.get(&stream_id).copied()
+        self.applied.get(&stream_id).copied()
     }
 
     /// All of them, by stream.
     pub fn iter(&self) -> impl Iterator<Item = (StreamId, Applied)> + '_ {
-        self.0.iter().map(|(stream_id, applied)| (*stream_id, *applied))
+        self.applied.iter().map(|(stream_id, applied)| (*stream_id, *applied))
     }
 
     /// How many streams there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.applied.len()
     }
 
     /// Whether there is no mark.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.applied.is_empty()
     }
 
     /// Takes in that a delivery was applied; never goes back.
     pub fn advance(&mut self, stream_id: StreamId, total_seq_nr: u64, timestamp: Timestamp) {
-        let applied = self.0.entry(stream_id).or_insert(Applied { total_seq_nr, timestamp });
+        let applied = self.applied.entry(stream_id).or_insert(Applied { total_seq_nr, timestamp });
         if total_seq_nr > applied.total_seq_nr {
             *applied = Applied { total_seq_nr, timestamp };
         }
     }
 
+    /// Takes in a mark that was stored at this time.
+    pub fn advance_by(&mut self, mark: &Mark, timestamp: Timestamp) {
+        self.advance(mark.stream_id, mark.total_seq_nr, timestamp);
+        self.producers.entry(mark.stream_id).or_insert_with(|| mark.producer_id.as_str().into());
+    }
+
     /// Drops the mark of a stream; for callers that know that no message of the stream can come again.
     /// Source: delivery §7 (`dedupe_retention`).
     pub fn forget(&mut self, stream_id: StreamId) {
-        self.0.remove(&stream_id);
+        self.applied.remove(&stream_id);
+        self.producers.remove(&stream_id);
+    }
+
+    /// Drops the oldest marks beyond the number that is kept, but none of a stream that `is_heard`, and none that is younger
+    /// than the retention unless its producer has begun another stream since: that producer began anew, and what it sent
+    /// before does not come again. Source: delivery §7 (`dedupe_streams_max`, `dedupe_retention`), delivery 98.
+    pub fn prune(&mut self, limits: MarkLimits, now: Timestamp, is_heard: impl Fn(StreamId) -> bool) {
+        let excess = self.len().saturating_sub(limits.max_streams);
+        if excess == 0 {
+            return;
+        }
+        let mut newest: BTreeMap<&str, Timestamp> = BTreeMap::new();
+        for (stream_id, producer) in &self.producers {
+            let Some(applied) = self.applied.get(stream_id) else { continue };
+            let latest = newest.entry(producer).or_insert(applied.timestamp);
+            *latest = (*latest).max(applied.timestamp);
+        }
+        let retention = u64::try_from(limits.retention.as_micros()).unwrap_or(u64::MAX);
+        let is_over = |stream_id: &StreamId, applied: &Applied| {
+            let latest = self.producers.get(stream_id).and_then(|producer| newest.get(&**producer));
+            now.as_micros().saturating_sub(applied.timestamp.as_micros()) > retention
+                || latest.is_some_and(|latest| *latest > applied.timestamp)
+        };
+        let mut over: Vec<(Timestamp, StreamId)> = (self.applied.iter())
+            .filter(|(stream_id, applied)| is_over(stream_id, applied) && !is_heard(**stream_id))
+            .map(|(stream_id, applied)| (applied.timestamp, *stream_id))
+            .collect();
+        over.sort();
+        over.into_iter().take(excess).for_each(|(_, stream_id)| self.forget(stream_id));
     }
 
     /// Takes in the mark of a stored event, if it has one.
@@ -141,8 +193,7 @@ impl Marks {
     /// [`MalformedMarks`]; a mark is never skipped, since that would apply a delivery twice.
     pub fn fold(&mut self, metadata: &Metadata, timestamp: Timestamp) -> Result<(), MalformedMarks> {
         if let Some(bytes) = metadata.get(MARK_NAME) {
-            let mark = Mark::decode(bytes.clone())?;
-            self.advance(mark.stream_id, mark.total_seq_nr, timestamp);
+            self.advance_by(&Mark::decode(bytes.clone())?, timestamp);
         }
         Ok(())
     }
@@ -153,40 +204,63 @@ impl Marks {
     /// [`MalformedMarks`].
     pub fn fold_snapshot(&mut self, metadata: &Metadata) -> Result<(), MalformedMarks> {
         if let Some(bytes) = metadata.get(MARK_NAME) {
-            for (stream_id, applied) in Self::decode(bytes.clone())?.iter() {
+            let read = Self::decode(bytes.clone())?;
+            for (stream_id, applied) in read.iter() {
                 self.advance(stream_id, applied.total_seq_nr, applied.timestamp);
             }
+            self.producers.extend(read.producers);
         }
         Ok(())
     }
 
-    /// The bytes under [`MARK_NAME`] of a snapshot: format 1, then for each stream its id u128, its
-    /// number u64 and its timestamp u64, all big-endian.
+    /// The bytes under [`MARK_NAME`] of a snapshot: format 2, then for each stream its id u128, its
+    /// number u64, its timestamp u64, the length u16 of its producer id and that id, all big-endian. A producer that is
+    /// not known has length 0.
     pub fn encode(&self) -> Bytes {
-        let mut bytes = BytesMut::with_capacity(1 + 32 * self.0.len());
-        bytes.put_u8(FORMAT);
+        let mut bytes = BytesMut::with_capacity(1 + 64 * self.len());
+        bytes.put_u8(FORMAT_WITH_PRODUCERS);
         for (stream_id, applied) in self.iter() {
             bytes.put_u128(stream_id.0);
             bytes.put_u64(applied.total_seq_nr);
             bytes.put_u64(applied.timestamp.as_micros());
+            let producer = self.producers.get(&stream_id).map_or("", |producer| producer);
+            let length = u16::try_from(producer.len()).unwrap_or(0);
+            bytes.put_u16(length);
+            bytes.put_slice(&producer.as_bytes()[..usize::from(length)]);
         }
         bytes.freeze()
     }
 
-    /// Reads what [`Marks::encode`] wrote.
+    /// Reads what [`Marks::encode`] wrote, also in format 1, which names no producers.
     ///
     /// # Errors
     /// [`MalformedMarks`].
     pub fn decode(mut bytes: Bytes) -> Result<Self, MalformedMarks> {
-        if bytes.len() % 32 != 1 || bytes.get_u8() != FORMAT {
+        let format = bytes.try_get_u8().map_err(|_| MalformedMarks)?;
+        let mut marks = Self::default();
+        if !matches!(format, FORMAT | FORMAT_WITH_PRODUCERS) {
             return Err(MalformedMarks);
         }
-        let mut marks = Self::default();
         while bytes.has_remaining() {
-            let (stream_id, total_seq_nr) = (StreamId(bytes.get_u128()), bytes.get_u64());
-            marks.advance(stream_id, total_seq_nr, Timestamp::from_micros(bytes.get_u64()));
+            let mark = Self::decode_one(&mut bytes, format == FORMAT_WITH_PRODUCERS);
+            let (mark, timestamp) = mark.ok_or(MalformedMarks)?;
+            if mark.producer_id.is_empty() {
+                marks.advance(mark.stream_id, mark.total_seq_nr, timestamp);
+            } else {
+                marks.advance_by(&mark, timestamp);
+            }
         }
         Ok(marks)
+    }
+
+    fn decode_one(bytes: &mut Bytes, with_producer: bool) -> Option<(Mark, Timestamp)> {
+        let stream_id = StreamId(bytes.try_get_u128().ok()?);
+        let total_seq_nr = bytes.try_get_u64().ok()?;
+        let timestamp = Timestamp::from_micros(bytes.try_get_u64().ok()?);
+        let length = if with_producer { usize::from(bytes.try_get_u16().ok()?) } else { 0 };
+        let producer = (bytes.len() >= length).then(|| bytes.split_to(length))?;
+        let producer_id = String::from_utf8(producer.to_vec()).ok()?;
+        Some((Mark { producer_id, stream_id, total_seq_nr }, timestamp))
     }
 }
 
@@ -221,9 +295,55 @@ mod tests {
         assert_eq!(restored, marks);
     }
 
+    /// Snapshots that were written before the producers were.
+    #[test]
+    fn marks_without_producers_are_read() {
+        let mut bytes = BytesMut::from(&[FORMAT][..]);
+        for (stream, number, micros) in [(1, 7, 20), (2, 1, 40)] {
+            bytes.put_u128(stream);
+            bytes.put_u64(number);
+            bytes.put_u64(micros);
+        }
+        let marks = Marks::decode(bytes.freeze()).unwrap();
+        assert!(marks.covers(StreamId(1), 7) && marks.covers(StreamId(2), 1));
+        assert_eq!(marks.len(), 2);
+        assert_eq!(Marks::decode(marks.encode()), Ok(marks));
+    }
+
+    /// delivery 98: a producer that begins anew again and again leaves a bounded number of marks, also in snapshots.
+    #[test]
+    fn marks_of_producers_that_began_anew_end() {
+        let limits = MarkLimits { max_streams: 10, retention: Duration::from_secs(3600) };
+        let mut marks = Marks::default();
+        let fold = |marks: &mut Marks, producer: &str, stream, at| {
+            let mark = Mark { producer_id: producer.into(), stream_id: StreamId(stream), total_seq_nr: 1 };
+            marks.advance_by(&mark, Timestamp::from_micros(at));
+            marks.prune(limits, Timestamp::from_micros(at), |stream_id| stream_id == StreamId(3));
+        };
+        fold(&mut marks, "other", 1_000_000, 0);
+        for start in 1..=10_000 {
+            fold(&mut marks, "shop", u128::from(start), start);
+        }
+        assert_eq!(marks.len(), 10);
+        assert!(marks.covers(StreamId(10_000), 1), "the latest");
+        assert!(marks.covers(StreamId(3), 1), "one that is still heard");
+        assert!(marks.covers(StreamId(1_000_000), 1), "of another producer, and young");
+        let restored = Marks::decode(marks.encode()).unwrap();
+        assert_eq!(restored, marks);
+        // Of a producer that never began anew: kept while young, and dropped once old and too many.
+        for stream in 0..20 {
+            fold(&mut marks, &format!("p{stream}"), 2_000_000 + stream, 10_001);
+        }
+        assert_eq!(marks.len(), 23, "all but those that began anew: 20, the latest, the heard one, the other one");
+        fold(&mut marks, "late", 3_000_000, 2 * 3_600_000_000);
+        assert_eq!(marks.len(), 10);
+        assert!(marks.covers(StreamId(3), 1) && marks.covers(StreamId(3_000_000), 1));
+    }
+
     #[test]
     fn malformed_bytes_are_refused() {
-        for bytes in [&b""[..], b"\x02", b"\x01abc"] {
+        let cut = [&[FORMAT_WITH_PRODUCERS][..], &[0; 33], &[9, b'x']].concat();
+        for bytes in [&b""[..], b"\x03", b"\x01abc", &cut] {
             assert_eq!(Marks::decode(Bytes::copy_from_slice(bytes)), Err(MalformedMarks));
             assert_eq!(Mark::decode(Bytes::copy_from_slice(bytes)), Err(MalformedMarks));
         }

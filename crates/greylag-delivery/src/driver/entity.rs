@@ -10,9 +10,9 @@ use std::sync::Arc;
 use greylag_sharding::host::{HostedEntity, ShardCx};
 use greylag_sharding::{Ctx, EntityInit, EntityKey, EntityType, Failure, Signal};
 
-use super::consumer::{ConsumerDelivery, Controller, changed};
+use super::consumer::{ConsumerDelivery, Controller, Undecodable, changed};
 use crate::dedupe::Dedupe;
-use crate::delivery::Delivery;
+use crate::delivery::{Delivery, Outcomes};
 use crate::machine::sharding_consumer::Input;
 use crate::with_delivery::{Protocol, ProtocolMessage, WithDelivery};
 
@@ -47,12 +47,27 @@ pub trait DeliveryEntity<T: Send + Sync + 'static>: Send + 'static {
     /// Takes a message that came beside the deliveries.
     ///
     /// # Errors
-    /// As [`Entity::receive`](greylag_sharding::Entity::receive).
+    /// As [`DeliveryEntity::on_delivery`]; the message is not handed out again.
     fn on_bypass(
         &mut self,
         message: Self::Bypass,
         cx: &mut Ctx<'_, WithDelivery<T, Self::Bypass>>,
     ) -> Result<(), Failure>;
+
+    /// Hears of a message that cannot be read; its producer's next ones wait behind it until it is confirmed. Only under
+    /// [`OnUndecodable::Surface`](crate::OnUndecodable); told once by each incarnation. The default leaves it where
+    /// [`ConsumerDelivery::undecodable`] shows it.
+    ///
+    /// # Errors
+    /// As [`DeliveryEntity::on_delivery`].
+    fn on_undecodable(
+        &mut self,
+        undecodable: Undecodable,
+        cx: &mut Ctx<'_, WithDelivery<T, Self::Bypass>>,
+    ) -> Result<(), Failure> {
+        let _ = (undecodable, cx);
+        Ok(())
+    }
 
     /// The shard wants the entity to end; deliveries in hand were confirmed or given up before.
     ///
@@ -94,7 +109,7 @@ impl DeliveryType {
                 entity,
                 factory: factory.clone(),
                 init: init.clone(),
-                controller: Controller::new(delivery.clone()),
+                controller: Controller::new(delivery.clone(), init.id.as_str(), Outcomes::default()),
                 stop: None,
                 waiting: false,
             })
@@ -129,47 +144,61 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Hosted<T, E> {
     /// was confirmed.
     fn settle(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, E::Bypass>>) -> Result<(), Failure> {
         self.controller.collect(cx);
-        if let Some(delivery) = self.controller.next_delivery() {
-            self.hand_out(delivery, cx)?;
-            self.controller.collect(cx);
+        if let Some(undecodable) = self.controller.next_undecodable() {
+            self.run(cx, |entity, cx| entity.on_undecodable(undecodable, cx))?;
+        } else if let Some(delivery) = self.controller.next_delivery() {
+            self.run(cx, |entity, cx| entity.on_delivery(delivery, cx))?;
         }
-        if self.controller.has_delivery() {
+        self.controller.collect(cx);
+        if self.controller.has_next() {
             cx.tell_self(WithDelivery::protocol(ProtocolMessage::Next));
-        } else if self.controller.outcomes.open_count() > 0 && !std::mem::replace(&mut self.waiting, true) {
+        } else if self.controller.outcomes.has_open() && !std::mem::replace(&mut self.waiting, true) {
             let outcomes = self.controller.outcomes.clone();
             cx.spawn(changed(outcomes), |()| WithDelivery::protocol(ProtocolMessage::Wake));
         }
         if self.controller.is_finished()
             && let Some(stop) = self.stop.take()
         {
-            return cx.run(|cx| self.entity.on_stop(stop, cx));
+            cx.run(|cx| self.entity.on_stop(stop, cx))?;
         }
+        self.controller.settle_vetoes(cx);
         Ok(())
     }
 
-    /// A handler that fails costs the entity its state, but not the controller its links.
-    fn hand_out(
+    /// Runs a handler of the entity. One that fails costs the entity its state, but not the controller its links.
+    fn run(
         &mut self,
-        delivery: Delivery<T>,
         cx: &mut ShardCx<'_, WithDelivery<T, E::Bypass>>,
+        handler: impl FnOnce(&mut E, &mut Ctx<'_, WithDelivery<T, E::Bypass>>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let entity = &mut self.entity;
-        let why = match catch_unwind(AssertUnwindSafe(|| cx.run(|cx| entity.on_delivery(delivery, cx)))) {
+        let why = match catch_unwind(AssertUnwindSafe(|| cx.run(|cx| handler(entity, cx)))) {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(failure)) => failure.to_string(),
             Err(_) => "the handler panicked".to_owned(),
         };
-        tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), why, "delivery failed; the entity starts anew");
-        // Deliveries that the entity dropped are given up before its successor starts, so that the successor
-        // does not hold them.
+        tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), why, "a handler failed; the entity starts anew");
+        self.replace(cx)
+    }
+
+    /// A new value takes the place of one that failed. What that one had in hand comes again, once; what it was not given
+    /// yet is handed to the new one as if nothing had happened.
+    fn replace(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, E::Bypass>>) -> Result<(), Failure> {
+        let former = std::mem::replace(&mut self.entity, (self.factory)(&self.init)?);
+        // Deliveries that it kept are given up before its successor starts, or the successor would get them twice.
+        if catch_unwind(AssertUnwindSafe(|| drop(former))).is_err() {
+            tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), "the failed entity panicked as it was dropped");
+        }
         self.controller.collect(cx);
-        self.entity = (self.factory)(&self.init)?;
+        self.controller.take_back(cx);
+        self.controller.forget_entity_veto();
         self.start(cx)
     }
 
     fn start(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, E::Bypass>>) -> Result<(), Failure> {
         let dedupe = cx.run(|cx| self.entity.on_start(cx))?;
         self.controller.handle(Input::Start(dedupe), cx);
+        self.controller.settle_vetoes(cx);
         Ok(())
     }
 }
@@ -184,12 +213,15 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> HostedEntity for Hosted<T, 
     fn receive(&mut self, message: Self::Message, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
         match message {
             WithDelivery::Bypass(message) => {
-                cx.run(|cx| self.entity.on_bypass(message, cx))?;
-                if self.controller.collect(cx) {
+                if self.controller.admits_bypass(cx) {
+                    self.run(cx, |entity, cx| entity.on_bypass(message, cx))?;
+                }
+                if self.controller.collect(cx) || self.controller.has_next() {
                     // The next delivery, or the end, may be due. Not from here: the handler may have
                     // suspended the entity. The task that waits finds nothing left to wake for.
                     cx.tell_self(WithDelivery::protocol(ProtocolMessage::Next));
                 }
+                self.controller.settle_vetoes(cx);
                 return Ok(());
             }
             WithDelivery::Protocol(Protocol(message)) => {
@@ -208,7 +240,7 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> HostedEntity for Hosted<T, 
             WithDelivery::Protocol(_) => None,
         });
         self.stop = Some(stop);
-        self.controller.handle(Input::Finish, cx);
+        self.controller.finish(cx);
         self.settle(cx)
     }
 

@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 use greylag_core::EntityError;
 use greylag_persistence::{
-    Ctx, Effect, EventCodecs, EventMeta, EventSourced, EventSourcedSettings, Mark, Marks, PersistenceId,
-    SeqNr as EventNr, Signal as EventSignal, StreamId as MarkStream, Tags, Tracked,
+    Ctx, Effect, EventCodecs, EventMeta, EventSourced, EventSourcedSettings, Mark, MarkLimits, Marks, PersistenceId,
+    SeqNr as EventNr, Signal as EventSignal, StreamId as MarkStream, Tags, Timestamp, Tracked,
 };
 use greylag_sharding::host::{EventSourcedEntity, HostedEntity, ShardCx};
 use greylag_sharding::{EntityInit, EntityKey, EntityType, Failure, Signal};
@@ -31,7 +31,6 @@ use crate::command::{Carried, Delivered, DeliveryCommand, UnderDelivery};
 use crate::dedupe::Dedupe;
 use crate::delivery::{Delivery, Outcome, Outcomes};
 use crate::ids::{MessageId, SeqNr, StreamId};
-use crate::machine::sharding_consumer::Input;
 use crate::with_delivery::{Protocol, ProtocolMessage, WithDelivery};
 
 /// Effects that end a delivery.
@@ -50,11 +49,11 @@ pub trait DeliveryEffects<B: EventSourced> {
 impl<B: EventSourced> DeliveryEffects<B> for Effect<B> {
     fn persist_delivery<T: Send + Sync + 'static>(delivery: Delivery<T>, events: Vec<B::Event>) -> Effect<B> {
         let mark = mark_of(delivery.id());
-        Effect::persist_all(events).with_mark(mark).when_owned().then_run(move |_| delivery.confirm())
+        Effect::persist_all(events).with_mark(mark).when_owned().then_run(move |_| delivery.confirm_proved())
     }
 
     fn confirm_delivery<T: Send + Sync + 'static>(delivery: Delivery<T>) -> Effect<B> {
-        Effect::none().when_owned().then_run(move |_| delivery.confirm())
+        Effect::none().when_owned().then_run(move |_| delivery.confirm_proved())
     }
 }
 
@@ -100,9 +99,9 @@ where
     B: EventSourced,
     B::Command: UnderDelivery,
 {
-    let forgets = delivery.forgets_marks();
-    let controller = Controller::new(delivery);
-    let marked = Marked { inner: behavior, outcomes: controller.outcomes.clone(), forgets };
+    let (forgets, limits) = (delivery.forgets_marks(), delivery.mark_limits());
+    let controller = Controller::new(delivery, init.id.as_str(), Outcomes::that_need_proof());
+    let marked = Marked { inner: behavior, outcomes: controller.outcomes.clone(), forgets, limits };
     // Deliveries are sent again to the successor; out of their turn they would hide earlier ones.
     let inner = EventSourcedEntity::new(codecs.of(persistence_id, marked), init).hands_on(UnderDelivery::is_bypass);
     Hosted { inner, controller, stop: None, waiting: false }
@@ -114,6 +113,8 @@ pub(crate) struct Marked<B> {
     outcomes: Arc<Outcomes>,
     /// For simulations only.
     forgets: bool,
+    /// How many marks are kept for ever, and each of the others for how long.
+    limits: MarkLimits,
 }
 
 impl<B: EventSourced> Marked<B>
@@ -130,19 +131,41 @@ where
         if !self.forgets && cx.marks().covers(mark.stream_id, mark.total_seq_nr) {
             // Stored by an earlier attempt whose answer was lost. That is proof enough to confirm.
             self.outcomes.push(Outcome::Suppressed);
-            return Effect::none().then_run(move |_| delivery.confirm());
+            return Effect::none().then_run(move |_| delivery.confirm_proved());
         }
-        let overtakes = self.outcomes.has_earlier(delivery.id());
+        let id = delivery.id().clone();
+        let overtakes = self.outcomes.has_earlier(&id);
         let effect = self.inner.on_command(cx, state, B::Command::of_delivery(delivery));
         if effect.event_count() == 0 {
             return effect.wrapped(|command| command);
         }
         if overtakes {
             // Its mark would hide the earlier one, which is not applied yet.
-            return effect.refused(EntityError::NotInOrder).wrapped(|command| command);
+            let refused = effect.refused(EntityError::NotInOrder).wrapped(|command| command);
+            self.outcomes.defer(&id);
+            return refused;
         }
         // Also where the handler did not ask for it: an effect without its mark is applied twice.
         effect.with_mark(mark).wrapped(|command| command)
+    }
+
+    /// What handlers confirmed without proof is proved by an append that they asked for.
+    fn proved_by_append(&self, effect: Effect<Self>) -> Effect<Self> {
+        if effect.event_count() == 0 {
+            return effect;
+        }
+        match self.outcomes.take_unproved() {
+            Some(unproved) => effect.then_run(move |_| unproved.confirm()),
+            None => effect,
+        }
+    }
+
+    /// What was confirmed without proof, by whoever and wherever, waits for a look at the head.
+    fn prove(&self) -> Effect<Self> {
+        match self.outcomes.take_unproved() {
+            Some(unproved) => Effect::none().when_owned().then_run(move |_| unproved.confirm()),
+            None => Effect::none(),
+        }
     }
 }
 
@@ -165,12 +188,14 @@ where
         state: &B::State,
         command: Self::Command,
     ) -> Effect<Self> {
-        match command.into_parts() {
+        let effect = match command.into_parts() {
+            DeliveryCommand::Delivered(delivery) if delivery.is_for_proof() => return self.prove(),
             DeliveryCommand::Delivered(delivery) => self.on_delivery(cx, state, delivery),
             DeliveryCommand::Bypass(message) => {
                 self.inner.on_command(cx, state, B::Command::of_bypass(message)).wrapped(|command| command)
             }
-        }
+        };
+        self.proved_by_append(effect)
     }
 
     fn apply(state: &mut B::State, event: &B::Event) {
@@ -202,6 +227,10 @@ where
 
     fn replay_from(&self, state: &B::State) -> Option<EventNr> {
         self.inner.replay_from(state)
+    }
+
+    fn prune_marks(&self, marks: &mut Marks, now: Timestamp) {
+        marks.prune(self.limits, now, |stream| self.outcomes.has_stream(StreamId(stream.as_u128())));
     }
 
     fn rollback_copy(&self, state: &B::State) -> Option<B::State> {
@@ -252,6 +281,11 @@ where
             self.command(B::Command::of_delivery(delivery), cx)?;
             self.controller.collect(cx);
         }
+        if self.inner.is_running() && self.controller.outcomes.has_unproved() {
+            self.command(B::Command::of_delivery(Delivery::for_proof()), cx)?;
+            self.controller.collect(cx);
+        }
+        self.controller.settle_vetoes(cx);
         if !self.inner.is_running() {
             return Ok(());
         }
@@ -260,8 +294,8 @@ where
         {
             return cx.nested(wrap, |cx| self.inner.on_stop(stop, cx));
         }
-        // The behaviour took a delivery elsewhere, and will confirm it from there.
-        if self.controller.outcomes.open_count() > 0 && !std::mem::replace(&mut self.waiting, true) {
+        // The behaviour took a delivery elsewhere, and will confirm it from there; or a proof is on its way.
+        if self.controller.outcomes.has_open() && !std::mem::replace(&mut self.waiting, true) {
             let outcomes = self.controller.outcomes.clone();
             cx.spawn(changed(outcomes), |()| WithDelivery::protocol(ProtocolMessage::Wake));
         }
@@ -281,7 +315,10 @@ where
 
     fn receive(&mut self, message: Self::Message, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
         match message {
-            WithDelivery::Bypass(message) => self.command(B::Command::of_bypass(message), cx)?,
+            WithDelivery::Bypass(message) if self.controller.admits_bypass(cx) => {
+                self.command(B::Command::of_bypass(message), cx)?;
+            }
+            WithDelivery::Bypass(message) => drop(message),
             WithDelivery::Protocol(Protocol(message)) => {
                 if matches!(message, ProtocolMessage::Wake) {
                     self.waiting = false;
@@ -297,7 +334,7 @@ where
             WithDelivery::Bypass(message) => Some(B::Command::of_bypass(message)),
             WithDelivery::Protocol(_) => None,
         });
-        self.controller.handle(Input::Finish, cx);
+        self.controller.finish(cx);
         if !self.inner.is_running() {
             return cx.nested(wrap, |cx| self.inner.on_stop(stop, cx));
         }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use greylag_sharding::{EntityKey, Sharding};
 
+use super::consumer::ConsumerDelivery;
 use crate::counters::DeliveryCounters;
 use crate::settings::{DeliverySettings, SettingsError};
 
@@ -83,6 +84,12 @@ impl NodeDelivery {
     /// The producers and consumers of this node, for operators: `greylag delivery` shows it.
     pub fn report(&self) -> DeliveryReport {
         self.kept.report()
+    }
+
+    /// How the entities of a type take deliveries on this node: their health, what happens to deliveries, and messages that
+    /// cannot be read. `None` if the type is not set up here with delivery.
+    pub fn consumers<T: 'static>(&self, key: &EntityKey<T>) -> Option<ConsumerDelivery> {
+        self.kept.known_consumers(key.name())
     }
 
     /// What the entities of a type have seen of their deliveries on this node; `None` if it is not set up here with

@@ -42,6 +42,10 @@ pub enum Input<P> {
     Confirm(DeliveryHandle),
     /// The consumer gave up on an attempt; again after the pause, or after the usual backoff.
     Abandon(DeliveryHandle, Option<Duration>),
+    /// The consumer has processed several deliveries at once.
+    ConfirmAll(Vec<DeliveryHandle>),
+    /// The message cannot be read; it waits until it is confirmed.
+    Unreadable(DeliveryHandle),
     /// End in order. Point to point the messages that are here are delivered first; a worker ends with the jobs in hand,
     /// since others can do the rest.
     DeliverThenStop,
@@ -133,7 +137,9 @@ fn for_worker<P>(input: Input<P>) -> Option<sharding_consumer::Input<P>> {
         Input::Start(dedupe) => sharding_consumer::Input::Start(dedupe),
         Input::RegisterTo(_) => return None,
         Input::Confirm(handle) => sharding_consumer::Input::Confirm(handle),
+        Input::ConfirmAll(handles) => sharding_consumer::Input::ConfirmAll(handles),
         Input::Abandon(handle, pause) => sharding_consumer::Input::Abandon(handle, pause),
+        Input::Unreadable(handle) => sharding_consumer::Input::Unreadable(handle),
         Input::DeliverThenStop => sharding_consumer::Input::Finish,
         Input::Stop => sharding_consumer::Input::Stop,
         Input::Tick => sharding_consumer::Input::Tick,
@@ -150,7 +156,11 @@ impl<P: Content> OneLink<P> {
             Input::Start(dedupe) => consumer_link::Input::Start(dedupe),
             Input::RegisterTo(controller) => consumer_link::Input::RegisterTo(controller),
             Input::Confirm(handle) => consumer_link::Input::Confirm(handle.key),
+            Input::ConfirmAll(handles) => {
+                consumer_link::Input::ConfirmAll(handles.into_iter().map(|handle| handle.key).collect())
+            }
             Input::Abandon(handle, pause) => consumer_link::Input::Abandon(handle.key, pause),
+            Input::Unreadable(handle) => consumer_link::Input::Unreadable(handle.key),
             Input::DeliverThenStop => consumer_link::Input::DeliverThenStop,
             Input::Stop => consumer_link::Input::Stop,
             Input::Tick => consumer_link::Input::Tick,
@@ -164,6 +174,12 @@ impl<P: Content> OneLink<P> {
                 consumer_link::Effect::Reply { to, epoch, message } => Effect::Reply { to, epoch, message },
                 consumer_link::Effect::Suppressed(id) => Effect::Suppressed(id),
                 consumer_link::Effect::Poisoned { id, attempts } => Effect::Poisoned { id, attempts },
+                consumer_link::Effect::Held(id) => Effect::Held(id),
+                consumer_link::Effect::Overdue(id) => Effect::Overdue(id),
+                consumer_link::Effect::Replaced { former, by } => {
+                    let Some(producer) = self.link.producer_id().cloned() else { continue };
+                    Effect::Replaced { producer, former, by }
+                }
                 consumer_link::Effect::Stopped => Effect::Stopped,
             });
         }

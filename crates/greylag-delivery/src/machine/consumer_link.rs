@@ -17,15 +17,17 @@ mod chunks;
 mod classify;
 mod deliver;
 mod retry;
+mod window;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::dedupe::{Dedupe, Watermarks};
+use crate::dedupe::{Attempts, Dedupe, Watermarks};
 use crate::ids::{ControllerRef, Epoch, MessageId, ProducerId, SeqNr, StreamId};
 use crate::machine::producer_link::Frames;
 use crate::message::{BatchHeader, Content, SequencedMessage, Upstream};
 use chunks::Assembly;
+use window::Window;
 
 pub(crate) use chunks::MAX_CHUNKS;
 
@@ -46,6 +48,8 @@ pub enum PoisonPolicy {
 pub struct ConsumerLinkSettings {
     /// Frames in flight; at least 1.
     pub flow_control_window: u32,
+    /// As far as the window may grow where it holds the producer up (§7); the window itself for one that never grows.
+    pub flow_control_window_max: u32,
     /// Deliveries handed out and not confirmed; at least 1, at most the window.
     pub max_outstanding_deliveries: u32,
     /// How long an `Ack` may be held back while further frames are ready (C9b).
@@ -61,7 +65,9 @@ pub struct ConsumerLinkSettings {
     /// Attempts before the poison policy decides; 0 is unlimited.
     pub max_delivery_attempts: u32,
     /// What happens then.
-    pub on_poisoned: PoisonPolicy,
+    pub on_poison: PoisonPolicy,
+    /// A delivery that took so long is reported as overdue (C13).
+    pub confirm_warn_after: Duration,
     /// A delivery that took so long is treated as abandoned; `None` waits for ever.
     pub confirm_timeout: Option<Duration>,
     /// A message of more bytes is not put together; it becomes a delivery that cannot be read (K3).
@@ -74,6 +80,8 @@ pub struct ConsumerLinkSettings {
 const MAX_REDELIVERY_BACKOFF: Duration = Duration::from_secs(30);
 /// At most one answer to duplicates per link and this long. Source: delivery C10.
 const DUPLICATE_ACK_INTERVAL: Duration = Duration::from_millis(100);
+/// A moment further away than this is never.
+const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Numbers from here on are nonsense, and nothing below can overflow.
 const NUMBER_LIMIT: u64 = 1 << 62;
 
@@ -99,15 +107,22 @@ pub enum Input<P> {
     },
     /// The application has processed a delivery; any attempt counts.
     Confirm(DeliveryKey),
+    /// The application has processed several deliveries at once.
+    ConfirmAll(Vec<DeliveryKey>),
     /// The application gave up on an attempt; again after the pause, or after the usual backoff.
     Abandon(DeliveryKey, Option<Duration>),
+    /// An attempt that the application never looked at, or could not make yet, comes back: it counts for nothing, and is
+    /// made again after the pause.
+    Return(DeliveryKey, Duration),
+    /// The message cannot be read. It keeps its place until it is confirmed, and nobody has it in hand.
+    Unreadable(DeliveryKey),
     /// A consumer is attached, or another one in its place.
     Start(Dedupe),
     /// Attach to this producer controller.
     RegisterTo(ControllerRef),
     /// Deliver the messages that are here in order, then stop.
     DeliverThenStop,
-    /// Deliver nothing new, wait for outstanding confirmations, then stop.
+    /// Deliver nothing new, wait for the deliveries that the application has in hand, then stop.
     Finish,
     /// Stop now.
     Stop,
@@ -145,6 +160,17 @@ pub enum Effect<P> {
         /// How many attempts there were.
         attempts: u32,
     },
+    /// A message waits for its next attempt without having been handed out here, because an earlier controller had.
+    Held(MessageId),
+    /// The application has had a message in hand for as long as is worth a warning. Once per attempt.
+    Overdue(MessageId),
+    /// Another controller is listened to from now on, in place of one that may still live.
+    Replaced {
+        /// The one before.
+        former: ControllerRef,
+        /// The one now.
+        by: ControllerRef,
+    },
     /// The controller has ended.
     Stopped,
 }
@@ -154,12 +180,25 @@ pub enum Effect<P> {
 pub struct ConsumerCounters {
     /// Frames that were here before (C10).
     pub duplicates: u64,
+    /// Gaps that were asked for (C6).
+    pub gaps: u64,
     /// Frames beyond the window.
     pub beyond_window: u64,
     /// Frames of producers that have no business here (C2f), and nonsense numbers.
     pub unexpected: u64,
     /// Confirmations that came after their controller, or twice (C16).
     pub late_confirmations: u64,
+}
+
+impl ConsumerCounters {
+    /// Adds what a link counted since `before`.
+    pub(crate) fn add_since(&mut self, before: &Self, now: &Self) {
+        self.duplicates += now.duplicates - before.duplicates;
+        self.gaps += now.gaps - before.gaps;
+        self.beyond_window += now.beyond_window - before.beyond_window;
+        self.unexpected += now.unexpected - before.unexpected;
+        self.late_confirmations += now.late_confirmations - before.late_confirmations;
+    }
 }
 
 /// A sender: two epochs of one controller are two senders.
@@ -197,9 +236,19 @@ struct Producer {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DeliveryState {
-    Handed { since: Instant },
-    Waiting { until: Instant },
+    /// The application has it in hand. `overdue` once that was reported.
+    Handed {
+        since: Instant,
+        overdue: bool,
+    },
+    /// Given up, to be handed out again.
+    Waiting {
+        until: Instant,
+    },
+    /// Its attempts are used up, and the policy is to wait.
     Stalled,
+    /// It cannot be read.
+    Unreadable,
     Confirmed,
 }
 
@@ -239,7 +288,7 @@ enum Life {
 #[derive(Debug, Clone)]
 pub struct ConsumerLink<P> {
     settings: ConsumerLinkSettings,
-    window: u64,
+    window: Window,
     started: bool,
     life: Life,
     before_start: VecDeque<(BatchHeader, SequencedMessage<P>)>,
@@ -253,6 +302,8 @@ pub struct ConsumerLink<P> {
     outstanding: VecDeque<Outstanding<P>>,
     /// Of those outstanding, how many the application has not confirmed.
     unconfirmed: u32,
+    /// Of those, how many were reported as overdue.
+    overdue: u32,
     received: u64,
     highest_seen: u64,
     /// Last frame of the last message that was handed out or suppressed.
@@ -281,7 +332,7 @@ impl<P: Content> ConsumerLink<P> {
     /// A link without producer and without consumer.
     pub fn new(settings: ConsumerLinkSettings) -> Self {
         Self {
-            window: u64::from(settings.flow_control_window.max(1)),
+            window: Window::new(settings.flow_control_window, settings.flow_control_window_max),
             retry_interval: settings.resend_interval_min,
             settings,
             started: false,
@@ -295,6 +346,7 @@ impl<P: Content> ConsumerLink<P> {
             assembly: None,
             outstanding: VecDeque::new(),
             unconfirmed: 0,
+            overdue: 0,
             received: 0,
             highest_seen: 0,
             delivered: 0,
@@ -313,20 +365,25 @@ impl<P: Content> ConsumerLink<P> {
     /// Takes one input. `watermarks` belong to the consumer and outlive this link (C8, S14).
     pub fn handle(&mut self, now: Instant, input: Input<P>, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
         if self.life == Life::Stopped {
-            if let Input::Confirm(_) = input {
-                self.counters.late_confirmations += 1;
+            match input {
+                Input::Confirm(_) => self.counters.late_confirmations += 1,
+                Input::ConfirmAll(keys) => self.counters.late_confirmations += keys.len() as u64,
+                _ => {}
             }
             return;
         }
         match input {
             Input::Frames { header, frames } => self.on_frames(now, &header, frames, watermarks, out),
-            Input::Confirm(key) => self.on_confirm(now, key, watermarks, out),
+            Input::Confirm(key) => self.on_confirm_all(now, &[key], watermarks, out),
+            Input::ConfirmAll(keys) => self.on_confirm_all(now, &keys, watermarks, out),
             Input::Abandon(key, pause) => self.on_abandon(now, key, pause, out),
+            Input::Return(key, pause) => self.on_return(now, key, pause),
+            Input::Unreadable(key) => self.on_unreadable(key),
             Input::Start(dedupe) => self.on_start(now, &dedupe, watermarks, out),
             Input::RegisterTo(controller) => self.on_register_to(now, controller, out),
             Input::DeliverThenStop => self.life = Life::Draining,
             Input::Finish => self.life = Life::Finishing,
-            Input::Stop => self.stop(out),
+            Input::Stop => self.stop(false, out),
             Input::Tick => self.on_tick(now, watermarks, out),
         }
         if self.life != Life::Stopped {
@@ -345,9 +402,38 @@ impl<P: Content> ConsumerLink<P> {
         redelivery.chain(others.into_iter().flatten()).min()
     }
 
-    /// Whether anything is handed out or could be: the entity must not be passivated (S15).
+    /// Whether anything of the producer is undelivered or unconfirmed.
     pub fn is_busy(&self) -> bool {
         !self.outstanding.is_empty() || self.is_next_buffered() || !self.before_start.is_empty()
+    }
+
+    /// Whether the application has something in hand, or will have without another message: it must not be passivated
+    /// (S15). Messages that wait for a person do not keep it awake.
+    pub fn keeps_awake(&self) -> bool {
+        let is_at_work = |delivery: &Outstanding<P>| {
+            matches!(delivery.state, DeliveryState::Handed { .. } | DeliveryState::Waiting { .. })
+        };
+        let is_deliverable = self.is_next_buffered() && self.has_room();
+        is_deliverable || !self.before_start.is_empty() || self.outstanding.iter().any(is_at_work)
+    }
+
+    /// Deliveries that the application has had in hand for longer than is worth a warning.
+    pub fn overdue(&self) -> u32 {
+        self.overdue
+    }
+
+    /// Messages that left the buffer and are not confirmed, with their attempts, and when the next one is due.
+    pub(crate) fn attempts(&self) -> impl Iterator<Item = (StreamId, SeqNr, Attempts)> + '_ {
+        self.outstanding
+            .iter()
+            .filter(|delivery| delivery.attempt > 0 && delivery.state != DeliveryState::Confirmed)
+            .map(|delivery| {
+                let until = match delivery.state {
+                    DeliveryState::Waiting { until } => Some(until),
+                    _ => None,
+                };
+                (delivery.stream, delivery.total, Attempts { count: delivery.attempt, until })
+            })
     }
 
     /// Whether it has ended.
@@ -363,6 +449,11 @@ impl<P: Content> ConsumerLink<P> {
     /// The stream of the producer listened to.
     pub fn stream(&self) -> Option<StreamId> {
         self.producer.as_ref().map(|producer| producer.stream)
+    }
+
+    /// The logical producer of the controller listened to.
+    pub(crate) fn producer_id(&self) -> Option<&ProducerId> {
+        self.producer.as_ref().map(|producer| &producer.producer_id)
     }
 
     /// What was counted so far.
@@ -381,7 +472,7 @@ impl<P: Content> ConsumerLink<P> {
         for message in frames {
             if self.started {
                 self.on_frame(now, header, message, watermarks, out);
-            } else if (self.before_start.len() as u64) < self.window {
+            } else if (self.before_start.len() as u64) < self.window.size() {
                 self.before_start.push_back((header.clone(), message));
             }
         }
@@ -397,7 +488,8 @@ impl<P: Content> ConsumerLink<P> {
                 let is_known = delivery.ordered && delivery.total <= watermarks.confirmed(delivery.stream);
                 match delivery.state {
                     DeliveryState::Confirmed => {}
-                    DeliveryState::Waiting { .. } | DeliveryState::Stalled if !is_known => {}
+                    DeliveryState::Waiting { .. } | DeliveryState::Stalled | DeliveryState::Unreadable if !is_known => {
+                    }
                     _ => self.attempt_again(now, index, watermarks, out),
                 }
             }
@@ -417,17 +509,32 @@ impl<P: Content> ConsumerLink<P> {
         let ends = match self.life {
             Life::Running | Life::Stopped => false,
             Life::Draining => self.outstanding.is_empty() && !self.is_next_buffered(),
-            Life::Finishing => self.outstanding.is_empty(),
+            Life::Finishing => !self.has_in_hand(),
         };
         if ends {
-            self.stop(out);
+            self.stop(self.life == Life::Finishing, out);
         }
     }
 
-    /// C15: every stop says how far it got.
-    fn stop(&mut self, out: &mut Vec<Effect<P>>) {
+    /// Whether the application has any delivery in hand.
+    fn has_in_hand(&self) -> bool {
+        self.outstanding.iter().any(|delivery| matches!(delivery.state, DeliveryState::Handed { .. }))
+    }
+
+    /// Whether the application may have one more delivery in hand.
+    fn has_room(&self) -> bool {
+        self.unconfirmed < self.settings.max_outstanding_deliveries.max(1)
+    }
+
+    /// C15: every stop says how far it got. Where another consumer is to take over what is left here, the producer hears
+    /// of that, too, and need not find it out by its idle probe.
+    fn stop(&mut self, hands_over: bool, out: &mut Vec<Effect<P>>) {
         self.life = Life::Stopped;
+        self.overdue = 0;
         self.reply(Upstream::Ack { confirmed: self.confirmed, up_to: self.confirmed + 1 }, out);
+        if hands_over && (self.is_busy() || !self.buffer.is_empty()) {
+            self.reply(Upstream::Resend { from: 0, to: 0 }, out);
+        }
         out.push(Effect::Stopped);
     }
 
@@ -455,6 +562,7 @@ impl<P: Content> ConsumerLink<P> {
     /// Any request restarts the retry timer (C9).
     fn send_request(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         self.reply(self.request(false), out);
+        self.window.granted(self.requested);
         self.held_ack = None;
         self.retry_at = Some(now + self.retry_interval);
     }
@@ -469,9 +577,17 @@ impl<P: Content> ConsumerLink<P> {
         debug_assert!(self.received <= self.highest_seen, "received runs behind what was seen");
         debug_assert!(self.buffer.iter().all(|message| message.frame.seq_nr > self.received));
         debug_assert!(self.buffer.iter().map(|message| message.frame.seq_nr).is_sorted());
-        debug_assert!(self.buffer.len() as u64 <= self.window, "never more than a window is buffered");
+        debug_assert!(self.buffer.len() as u64 <= self.window.largest(), "never more than a window is buffered");
         let open = self.outstanding.iter().filter(|delivery| delivery.state != DeliveryState::Confirmed);
         debug_assert_eq!(open.count(), self.unconfirmed as usize);
         debug_assert!(self.unconfirmed <= self.settings.max_outstanding_deliveries.max(1));
+        let overdue =
+            |delivery: &&Outstanding<P>| matches!(delivery.state, DeliveryState::Handed { overdue: true, .. });
+        debug_assert_eq!(self.overdue as usize, self.outstanding.iter().filter(overdue).count());
     }
+}
+
+/// The moment so long after another, or one that never comes.
+fn later(now: Instant, pause: Duration) -> Instant {
+    now.checked_add(pause.min(NEVER)).unwrap_or(now)
 }

@@ -8,16 +8,22 @@
 //!
 //! Source: delivery §3.2, S11 to S17.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 
-use crate::dedupe::{Dedupe, Watermarks};
-use crate::ids::{ControllerRef, Epoch, MessageId, ProducerId, StreamId};
-use crate::machine::consumer_link::{self, ConsumerLink, ConsumerLinkSettings, DeliveryKey};
+use crate::dedupe::{Attempts, Dedupe, Watermarks};
+use crate::ids::{ControllerRef, Epoch, MessageId, ProducerId, SeqNr, StreamId};
+use crate::machine::consumer_link::{
+    self, ConsumerCounters, ConsumerLink, ConsumerLinkSettings, DeliveryKey, PoisonPolicy,
+};
 use crate::machine::deadlines::{Armed, Deadlines};
 use crate::machine::producer_link::Frames;
 use crate::message::{Content, ProducerStopped, SequencedBatch, Upstream};
+
+/// Two streams of one producer id that are heard within so long may have two living producers.
+const SAME_TIME: Duration = Duration::from_secs(10);
 
 /// What the controller needs to know when it is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,8 +67,17 @@ pub enum Input<P> {
     Start(Dedupe),
     /// The entity has processed a delivery.
     Confirm(DeliveryHandle),
+    /// The entity has processed several deliveries at once; what their producers are told of it is told once.
+    ConfirmAll(Vec<DeliveryHandle>),
     /// The entity gave up on an attempt; again after the pause, or after the usual backoff.
     Abandon(DeliveryHandle, Option<Duration>),
+    /// The entity never looked at an attempt, or could not make it yet: it counts for nothing, and is made again after the
+    /// pause.
+    Return(DeliveryHandle, Duration),
+    /// The message cannot be read; it waits until it is confirmed.
+    Unreadable(DeliveryHandle),
+    /// Nothing more is taken from the producer of this delivery until the entity starts again.
+    GiveUp(DeliveryHandle),
     /// A producer's link has ended.
     ProducerStopped(ProducerStopped),
     /// A node was removed from the cluster.
@@ -105,6 +120,23 @@ pub enum Effect<P> {
         /// How many attempts there were.
         attempts: u32,
     },
+    /// A message waits for its next attempt without having been handed out here, because an earlier controller had.
+    Held(MessageId),
+    /// The entity has had a message in hand for as long as is worth a warning.
+    Overdue(MessageId),
+    /// Another controller of a stream is listened to from now on, in place of one that may still live.
+    Replaced {
+        /// The producer.
+        producer: ProducerId,
+        /// The one before.
+        former: ControllerRef,
+        /// The one now.
+        by: ControllerRef,
+    },
+    /// Two streams of one producer id are heard at the same time, so there may be two producers of that name (S10).
+    SameProducer(ProducerId),
+    /// Frames of another stream were dropped: there are as many producers as may be, and none is idle (S13).
+    Refused(ProducerId),
     /// Whether anything is handed out or could be; passivation is vetoed meanwhile (S15).
     Busy(bool),
     /// Every link has ended after `Finish` or `Stop`.
@@ -119,7 +151,22 @@ struct Stream<P> {
     link: ConsumerLink<P>,
     used_at: Instant,
     busy: bool,
+    awake: bool,
+    overdue: u32,
     armed: Armed,
+}
+
+/// What a controller leaves to the one that takes its place after the entity failed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Legacy {
+    attempts: Vec<(StreamId, SeqNr, Attempts)>,
+    given_up: BTreeSet<(StreamId, ProducerId)>,
+}
+
+impl Legacy {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.attempts.is_empty() && self.given_up.is_empty()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,10 +186,16 @@ pub struct ShardingConsumer<P> {
     waiting_frames: usize,
     /// Sorted by key. Boxed, because most entities have one.
     streams: Vec<Box<Stream<P>>>,
+    /// Links that ended because a message could not be processed ([`PoisonPolicy::StopConsumer`]).
+    given_up: BTreeSet<(StreamId, ProducerId)>,
     watermarks: Watermarks,
     deadlines: Deadlines<(StreamId, ProducerId)>,
     next_number: u64,
-    busy_streams: usize,
+    awake_streams: usize,
+    overdue: u64,
+    counters: ConsumerCounters,
+    /// Changes with each link that begins, ends, or hears another controller.
+    links_version: u64,
     refused: u64,
     stop_reported: bool,
     scratch: Vec<consumer_link::Effect<P>>,
@@ -158,9 +211,13 @@ impl<P: Content> ShardingConsumer<P> {
             before_start: Vec::new(),
             waiting_frames: 0,
             streams: Vec::new(),
+            given_up: BTreeSet::new(),
             deadlines: Deadlines::new(),
             next_number: 1,
-            busy_streams: 0,
+            awake_streams: 0,
+            overdue: 0,
+            counters: ConsumerCounters::default(),
+            links_version: 0,
             refused: 0,
             stop_reported: false,
             scratch: Vec::new(),
@@ -177,9 +234,22 @@ impl<P: Content> ShardingConsumer<P> {
                 let input = consumer_link::Input::Confirm(handle.key);
                 self.tell_delivery(now, &handle, input, out);
             }
+            Input::ConfirmAll(handles) => self.on_confirm_all(now, handles, out),
             Input::Abandon(handle, pause) => {
                 let input = consumer_link::Input::Abandon(handle.key, pause);
                 self.tell_delivery(now, &handle, input, out);
+            }
+            Input::Return(handle, pause) => {
+                let input = consumer_link::Input::Return(handle.key, pause);
+                self.tell_delivery(now, &handle, input, out);
+            }
+            Input::Unreadable(handle) => {
+                let input = consumer_link::Input::Unreadable(handle.key);
+                self.tell_delivery(now, &handle, input, out);
+            }
+            Input::GiveUp(handle) => {
+                self.given_up.insert((handle.id.stream_id, handle.id.producer_id.clone()));
+                self.tell_delivery(now, &handle, consumer_link::Input::Stop, out);
             }
             Input::ProducerStopped(stopped) => {
                 let gone =
@@ -202,9 +272,53 @@ impl<P: Content> ShardingConsumer<P> {
         self.deadlines.next()
     }
 
-    /// Whether anything is handed out, or could be, or waits for the entity's start.
+    /// Whether anything is in the entity's hands, or will be without another message, or waits for its start.
     pub fn is_busy(&self) -> bool {
-        self.busy_streams > 0 || self.waiting_frames > 0
+        self.awake_streams > 0 || self.waiting_frames > 0
+    }
+
+    /// Whether anything of any producer is undelivered or unconfirmed.
+    pub(crate) fn has_unconfirmed(&self) -> bool {
+        self.waiting_frames > 0 || self.streams.iter().any(|stream| stream.busy)
+    }
+
+    /// Deliveries that the entity has had in hand for longer than is worth a warning.
+    pub fn overdue(&self) -> u64 {
+        self.overdue
+    }
+
+    /// What the links counted so far, those that have ended too.
+    pub fn counters(&self) -> ConsumerCounters {
+        self.counters
+    }
+
+    /// Changes with each link that begins, ends, or hears another controller.
+    pub(crate) fn links_version(&self) -> u64 {
+        self.links_version
+    }
+
+    /// The streams that have a link, ascending.
+    pub(crate) fn streams(&self) -> impl Iterator<Item = StreamId> + '_ {
+        self.streams.iter().map(|stream| stream.key.0)
+    }
+
+    /// The nodes of the producers that are listened to.
+    pub(crate) fn producer_nodes(&self) -> impl Iterator<Item = &UniqueAddress> {
+        self.streams.iter().filter_map(|stream| stream.link.producer()).map(|(controller, _)| &controller.node)
+    }
+
+    /// What a controller that takes this one's place is to know.
+    pub(crate) fn legacy(&self) -> Legacy {
+        let attempts = self.streams.iter().flat_map(|stream| stream.link.attempts()).collect();
+        Legacy { attempts, given_up: self.given_up.clone() }
+    }
+
+    /// Takes the place of a controller whose entity failed. Before the start.
+    pub(crate) fn take_over(&mut self, legacy: Legacy) {
+        self.given_up = legacy.given_up;
+        for (stream, total, attempts) in legacy.attempts {
+            self.watermarks.remember_attempts(stream, total, attempts);
+        }
     }
 
     /// How far each stream is processed.
@@ -235,8 +349,13 @@ impl<P: Content> ShardingConsumer<P> {
             }
         }
         let key = (batch.header.stream_id, batch.header.producer_id.clone());
+        if self.given_up.contains(&key) {
+            self.refused += batch.frames.len() as u64;
+            return;
+        }
         let Some(index) = self.stream_index(now, key, out) else {
             self.refused += batch.frames.len() as u64;
+            out.push(Effect::Refused(batch.header.producer_id));
             return;
         };
         self.streams[index].used_at = now;
@@ -249,7 +368,7 @@ impl<P: Content> ShardingConsumer<P> {
         if let Ok(index) = find(&self.streams) {
             return Some(index);
         }
-        if self.streams.len() >= self.settings.max_producers_per_entity {
+        if self.streams.len() + self.given_up.len() >= self.settings.max_producers_per_entity {
             let idle = (0..self.streams.len()).filter(|index| !self.streams[*index].busy);
             let oldest = idle.min_by_key(|index| self.streams[*index].used_at)?;
             self.tell(now, oldest, consumer_link::Input::Stop, out);
@@ -259,7 +378,12 @@ impl<P: Content> ShardingConsumer<P> {
         let number = self.next_number;
         self.next_number += 1;
         let armed = Armed::default();
-        self.streams.insert(index, Box::new(Stream { key, number, link, used_at: now, busy: false, armed }));
+        if self.streams.iter().any(|stream| stream.key.1 == key.1 && now < stream.used_at + SAME_TIME) {
+            out.push(Effect::SameProducer(key.1.clone()));
+        }
+        let (busy, awake, overdue) = (false, false, 0);
+        let stream = Stream { key, number, link, used_at: now, busy, awake, overdue, armed };
+        self.streams.insert(index, Box::new(stream));
         self.tell(now, index, consumer_link::Input::Start(Dedupe::none()), out);
         let streams = &self.streams;
         self.watermarks.prune(now, |stream| streams.iter().any(|alive| alive.key.0 == stream));
@@ -284,6 +408,18 @@ impl<P: Content> ShardingConsumer<P> {
                 }
             }
             Life::Stopped => {}
+        }
+    }
+
+    fn on_confirm_all(&mut self, now: Instant, mut handles: Vec<DeliveryHandle>, out: &mut Vec<Effect<P>>) {
+        while let Some(first) = handles.pop() {
+            let of_link = |handle: &DeliveryHandle| {
+                handle.link == first.link
+                    && (handle.id.stream_id, &handle.id.producer_id) == (first.id.stream_id, &first.id.producer_id)
+            };
+            let mut keys = vec![first.key];
+            keys.extend(handles.extract_if(.., |handle| of_link(handle)).map(|handle| handle.key));
+            self.tell_delivery(now, &first, consumer_link::Input::ConfirmAll(keys), out);
         }
     }
 
@@ -368,7 +504,13 @@ impl<P: Content> ShardingConsumer<P> {
     /// Tells one link, and carries its effects on. The link may be gone afterwards.
     fn tell(&mut self, now: Instant, index: usize, input: consumer_link::Input<P>, out: &mut Vec<Effect<P>>) {
         let stream = &mut self.streams[index];
+        let (counted, node) =
+            (stream.link.counters(), stream.link.producer().map(|(producer, _)| producer.node.clone()));
         stream.link.handle(now, input, &mut self.watermarks, &mut self.scratch);
+        self.counters.add_since(&counted, &stream.link.counters());
+        if stream.link.is_stopped() || stream.link.producer().map(|(producer, _)| &producer.node) != node.as_ref() {
+            self.links_version += 1;
+        }
         for effect in self.scratch.drain(..) {
             match effect {
                 consumer_link::Effect::Deliver { key, id, parts } => {
@@ -377,23 +519,36 @@ impl<P: Content> ShardingConsumer<P> {
                 }
                 consumer_link::Effect::Reply { to, epoch, message } => out.push(Effect::Reply { to, epoch, message }),
                 consumer_link::Effect::Suppressed(id) => out.push(Effect::Suppressed(id)),
-                consumer_link::Effect::Poisoned { id, attempts } => out.push(Effect::Poisoned { id, attempts }),
+                consumer_link::Effect::Poisoned { id, attempts } => {
+                    if self.settings.link.on_poison == PoisonPolicy::StopConsumer {
+                        self.given_up.insert(stream.key.clone());
+                    }
+                    out.push(Effect::Poisoned { id, attempts });
+                }
+                consumer_link::Effect::Held(id) => out.push(Effect::Held(id)),
+                consumer_link::Effect::Overdue(id) => out.push(Effect::Overdue(id)),
+                consumer_link::Effect::Replaced { former, by } => {
+                    out.push(Effect::Replaced { producer: stream.key.1.clone(), former, by });
+                }
                 consumer_link::Effect::Stopped => {}
             }
         }
-        let busy = stream.link.is_busy() && !stream.link.is_stopped();
-        match (stream.busy, busy) {
-            (false, true) => self.busy_streams += 1,
-            (true, false) => self.busy_streams -= 1,
+        let lives = !stream.link.is_stopped();
+        stream.busy = lives && stream.link.is_busy();
+        let awake = lives && stream.link.keeps_awake();
+        match (std::mem::replace(&mut stream.awake, awake), awake) {
+            (false, true) => self.awake_streams += 1,
+            (true, false) => self.awake_streams -= 1,
             _ => {}
         }
-        stream.busy = busy;
+        let overdue = stream.link.overdue();
+        self.overdue = self.overdue + u64::from(overdue) - u64::from(std::mem::replace(&mut stream.overdue, overdue));
         if stream.link.is_stopped() {
             self.streams.remove(index);
             self.report_stopped(out);
             return;
         }
-        let idle_at = (!busy).then(|| stream.used_at + self.settings.consumer_idle_after);
+        let idle_at = (!stream.busy).then(|| stream.used_at + self.settings.consumer_idle_after);
         let deadline = [stream.link.next_deadline(), idle_at].into_iter().flatten().min();
         self.deadlines.arm(stream.key.clone(), &mut stream.armed, deadline);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use greylag_delivery::machine::consumer_link::{ConsumerLink, DeliveryKey, Effect, Input};
+use greylag_delivery::machine::consumer_link::{ConsumerLink, DeliveryKey, Effect, Input, PoisonPolicy};
 use greylag_delivery::machine::producer_link::{Frames, LinkMode};
 use greylag_delivery::{
     BatchHeader, Dedupe, DeliverySettings, Epoch, Frame, ProducerId, SeqNr, SequencedMessage, StreamId, Watermarks,
@@ -29,6 +29,14 @@ impl ConsumerWorld {
         let mut settings = DeliverySettings::test();
         let consumer = &mut settings.consumer;
         consumer.flow_control_window = case.parse("window").unwrap_or(20);
+        consumer.flow_control_window_max = case.parse("window_max").unwrap_or(consumer.flow_control_window);
+        consumer.redelivery_backoff = case.duration("backoff").unwrap_or(consumer.redelivery_backoff);
+        consumer.confirm_warn_after = case.duration("warn").unwrap_or(consumer.confirm_warn_after);
+        consumer.on_poison = match case.arg("poison") {
+            Some("stall") => PoisonPolicy::Stall,
+            Some("stop") => PoisonPolicy::StopConsumer,
+            _ => PoisonPolicy::DeadLetter,
+        };
         consumer.max_outstanding_deliveries = case.parse("outstanding").unwrap_or(1);
         consumer.resend_interval_max = case.duration("max").unwrap_or(consumer.resend_interval_max);
         consumer.max_delivery_attempts = case.parse("attempts").unwrap_or(0);
@@ -61,6 +69,29 @@ impl ConsumerWorld {
             "abandon" => {
                 let key = self.key(case.positional(0).unwrap());
                 self.tell(Input::Abandon(key, case.duration("for")), &mut output);
+            }
+            "confirm-all" => {
+                let keys = (0..).map_while(|index| case.positional(index)).map(|total| self.key(total)).collect();
+                self.tell(Input::ConfirmAll(keys), &mut output);
+            }
+            "return" => {
+                let key = self.key(case.positional(0).unwrap());
+                self.tell(Input::Return(key, case.duration("for").unwrap_or_default()), &mut output);
+            }
+            "unreadable" => {
+                let key = self.key(case.positional(0).unwrap());
+                self.tell(Input::Unreadable(key), &mut output);
+            }
+            "state" => {
+                let link = &self.link;
+                let _ = writeln!(
+                    output,
+                    "busy {} awake {} overdue {} {:?}",
+                    link.is_busy(),
+                    link.keeps_awake(),
+                    link.overdue(),
+                    link.counters()
+                );
             }
             "register" => self.tell(Input::RegisterTo(controller(case.positional(0).unwrap())), &mut output),
             "deliver-then-stop" => self.tell(Input::DeliverThenStop, &mut output),
@@ -120,6 +151,9 @@ impl ConsumerWorld {
                 }
                 Effect::Suppressed(id) => format!("suppressed {}", id.seq_nr),
                 Effect::Poisoned { id, attempts } => format!("poisoned {} after {attempts}", id.seq_nr),
+                Effect::Held(id) => format!("held {}", id.seq_nr),
+                Effect::Overdue(id) => format!("overdue {}", id.seq_nr),
+                Effect::Replaced { former, by } => format!("replaced {} by {}", former.path, by.path),
                 Effect::Stopped => "stopped".to_owned(),
             };
             let _ = writeln!(output, "{at} {text}");

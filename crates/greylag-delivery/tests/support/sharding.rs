@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use greylag_delivery::machine::consumer_link::PoisonPolicy;
 use greylag_delivery::machine::producer_link::Frames;
 use greylag_delivery::machine::sharding_consumer::{self, DeliveryHandle, ShardingConsumer};
 use greylag_delivery::machine::sharding_producer::{self, Parcel, ShardingProducer};
@@ -258,6 +259,15 @@ impl ShardingConsumerWorld {
         settings.consumer_idle_after = case.duration("idle").unwrap_or(settings.consumer_idle_after);
         settings.max_producers_per_entity = case.parse("producers").unwrap_or(settings.max_producers_per_entity);
         settings.buffer_size = case.parse("buffer").unwrap_or(settings.buffer_size);
+        settings.dedupe_streams_max = case.parse("streams").unwrap_or(settings.dedupe_streams_max);
+        settings.dedupe_retention = case.duration("retention").unwrap_or(settings.dedupe_retention);
+        settings.link.max_outstanding_deliveries = case.parse("outstanding").unwrap_or(1);
+        settings.link.max_delivery_attempts = case.parse("attempts").unwrap_or(0);
+        settings.link.on_poison = match case.arg("poison") {
+            Some("stall") => PoisonPolicy::Stall,
+            Some("stop") => PoisonPolicy::StopConsumer,
+            _ => PoisonPolicy::DeadLetter,
+        };
         // Ticks are C11's business, which links are tested for.
         settings.link.resend_interval_min = Duration::from_secs(3600);
         settings.link.resend_interval_max = Duration::from_secs(3600);
@@ -288,6 +298,44 @@ impl ShardingConsumerWorld {
                     self.tell(sharding_consumer::Input::Confirm(handle), &mut output);
                 }
             }
+            "abandon" | "return" | "unreadable" | "give-up" => {
+                let handle = self.handed[case.positional(0).unwrap()].clone();
+                self.tell(
+                    match case.command {
+                        "abandon" => sharding_consumer::Input::Abandon(handle, case.duration("for")),
+                        "return" => sharding_consumer::Input::Return(handle, case.duration("for").unwrap_or_default()),
+                        "unreadable" => sharding_consumer::Input::Unreadable(handle),
+                        _ => sharding_consumer::Input::GiveUp(handle),
+                    },
+                    &mut output,
+                );
+            }
+            "confirm-all" => {
+                let names = (0..).map_while(|index| case.positional(index));
+                let handles = names.map(|name| self.handed[name].clone()).collect();
+                self.tell(sharding_consumer::Input::ConfirmAll(handles), &mut output);
+            }
+            "restarts" => {
+                // 10,000 starts of one in-memory producer, each with a message.
+                for start in 1..=case.parse::<u64>("count").unwrap() {
+                    let stream = StreamId(u128::from(1000 + start));
+                    let from = format!("P{}", 1000 + start);
+                    let header = BatchHeader {
+                        producer_id: ProducerId::new("p").unwrap(),
+                        stream_id: stream,
+                        epoch: Epoch(1),
+                        controller: controller(&from),
+                        ordered: true,
+                        lowest: 0,
+                    };
+                    let mut quiet = String::new();
+                    let batch = SequencedBatch { header, frames: vec![parse_frame("F1(1)")] };
+                    self.tell(sharding_consumer::Input::Batch(batch), &mut quiet);
+                    self.tell(sharding_consumer::Input::Confirm(self.handed["p/1"].clone()), &mut quiet);
+                    let stopped = ProducerStopped { controller: controller(&from), epoch: Epoch(1) };
+                    self.tell(sharding_consumer::Input::ProducerStopped(stopped), &mut quiet);
+                }
+            }
             "stopped" => {
                 let controller = controller(case.positional(0).unwrap());
                 let epoch = Epoch(case.parse("epoch").unwrap_or(1));
@@ -310,7 +358,8 @@ impl ShardingConsumerWorld {
                 self.now = end;
             }
             "links" => {
-                let _ = writeln!(output, "{} refused {}", self.machine.link_count(), self.machine.refused());
+                let (links, refused) = (self.machine.link_count(), self.machine.refused());
+                let _ = writeln!(output, "{links} refused {refused} streams {}", self.machine.watermarks().len());
             }
             "watermark" => {
                 let stream = StreamId(case.parse("stream").unwrap_or(1));
@@ -344,6 +393,13 @@ impl ShardingConsumerWorld {
                 sharding_consumer::Effect::Poisoned { id, attempts } => {
                     format!("poisoned {} after {attempts}", id.seq_nr)
                 }
+                sharding_consumer::Effect::Held(id) => format!("held {}/{}", id.producer_id, id.seq_nr),
+                sharding_consumer::Effect::Overdue(id) => format!("overdue {}/{}", id.producer_id, id.seq_nr),
+                sharding_consumer::Effect::Replaced { producer, former, by } => {
+                    format!("{producer} replaced {} by {}", former.path, by.path)
+                }
+                sharding_consumer::Effect::SameProducer(producer) => format!("two streams of {producer}"),
+                sharding_consumer::Effect::Refused(producer) => format!("refused {producer}"),
                 sharding_consumer::Effect::Busy(busy) => if busy { "busy" } else { "idle" }.to_owned(),
                 sharding_consumer::Effect::Stopped => "stopped".to_owned(),
             };

@@ -198,7 +198,11 @@ impl<B: EventSourced> EntityCore<B> {
         self.seq_nr = last;
         self.restarts.note_stored();
         if let Some(mark) = mark {
-            self.marks.advance(mark.stream_id, mark.total_seq_nr, appended.timestamp);
+            let known = self.marks.len();
+            self.marks.advance_by(&mark, appended.timestamp);
+            if self.marks.len() > known {
+                self.behavior.prune_marks(&mut self.marks, appended.timestamp);
+            }
         }
         if let Err(failure) = self.track(now, TrackerInput::Stored) {
             chain.refuse(EntityError::Failed(failure.to_string()));

@@ -441,6 +441,12 @@ impl<'a, M: 'static> ShardCx<'a, M> {
         self.requests.veto = Some(veto);
     }
 
+    /// Takes back what was last said about passivation in this handler run, by a handler inside of this one too: for a
+    /// wrapper that vetoes for reasons of its own, and combines both.
+    pub fn take_veto(&mut self) -> Option<bool> {
+        self.requests.veto.take()
+    }
+
     /// Queues a message to this entity, behind those queued by now.
     pub fn tell_self(&mut self, message: M) {
         self.requests.to_self.push(message);

@@ -82,6 +82,10 @@ impl Kept {
         self.of_type(&mut self.lock(), name).consumers.clone()
     }
 
+    pub(crate) fn known_consumers(&self, name: &str) -> Option<ConsumerDelivery> {
+        self.lock().get(name).map(|known| known.consumers.clone())
+    }
+
     pub(crate) fn counters(&self, name: &str) -> Option<DeliveryCounters> {
         self.lock().get(name).map(|known| known.consumers.counters().clone())
     }

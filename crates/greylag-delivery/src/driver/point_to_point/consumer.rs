@@ -13,7 +13,6 @@ use super::deliveries::Deliveries;
 use super::downstream::Downstream;
 use crate::counters::DeliveryCounters;
 use crate::dedupe::Dedupe;
-use crate::driver::consumer::OnUndecodable;
 use crate::driver::sending::PATHS;
 use crate::driver::work_pulling::WorkerDirectory;
 use crate::error::StartError;
@@ -21,6 +20,7 @@ use crate::ids::{ControllerRef, ServiceKey};
 use crate::machine::consumer_controller::{ConsumerController as Machine, ConsumerKind};
 use crate::machine::producer_link::LinkMode;
 use crate::settings::DeliverySettings;
+use crate::settings::OnUndecodable;
 
 /// Takes the messages of one producer controller at a time, and hands them out in their order.
 ///

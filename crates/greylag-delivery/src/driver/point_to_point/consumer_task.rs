@@ -10,7 +10,7 @@ use super::downstream::FromProducer;
 use crate::counters::DeliveryCounters;
 use crate::dedupe::Dedupe;
 use crate::delivery::{Delivery, Outcome, Outcomes};
-use crate::driver::consumer::{OnUndecodable, changed};
+use crate::driver::consumer::changed;
 use crate::driver::sending::now;
 use crate::driver::work_pulling::RegisteredWorker;
 use crate::ids::{ControllerRef, Epoch};
@@ -19,6 +19,7 @@ use crate::machine::producer_link::Frames;
 use crate::machine::sharding_consumer::{DeliveryHandle, Effect};
 use crate::message::{Upstream, UpstreamMessage};
 use crate::payload::{Payload, Unreadable, UnreadableError};
+use crate::settings::OnUndecodable;
 use crate::wire;
 
 /// Batches between two looks at everything else.
@@ -149,20 +150,27 @@ impl<T: Send + Sync + 'static> Task<T> {
 
     /// Takes in what the consumer did with its deliveries since.
     fn collect(&mut self) {
-        for outcome in self.outcomes.take() {
+        let (mut news, mut confirmed) = (Vec::new(), Vec::new());
+        self.outcomes.take(&mut news);
+        for outcome in news {
             match outcome {
-                Outcome::Confirmed(handle) => {
-                    self.counters.confirmed();
-                    self.outcomes.close(&handle.id);
-                    self.tell(Input::Confirm(handle));
-                }
+                Outcome::Confirmed(handle) => confirmed.push(handle),
                 Outcome::Abandoned(handle, pause) => {
+                    self.confirm(std::mem::take(&mut confirmed));
                     self.counters.abandoned();
                     self.tell(Input::Abandon(handle, pause));
                 }
-                // Said by event-sourced entities alone.
-                Outcome::Recovered(_) | Outcome::Suppressed => {}
+                // Said by entities alone.
+                Outcome::Recovered(_) | Outcome::Suppressed | Outcome::NodeGone(_) | Outcome::Deferred(_) => {}
             }
+        }
+        self.confirm(confirmed);
+    }
+
+    fn confirm(&mut self, handles: Vec<DeliveryHandle>) {
+        if !handles.is_empty() {
+            self.counters.confirmed(handles.len() as u64);
+            self.tell(Input::ConfirmAll(handles));
         }
     }
 
@@ -182,10 +190,20 @@ impl<T: Send + Sync + 'static> Task<T> {
                 self.counters.suppressed();
             }
             Effect::Poisoned { id, attempts } => {
+                self.outcomes.close(&id);
                 self.counters.poisoned();
                 tracing::warn!(consumer = %self.me, message = ?id, attempts, "poisoned");
                 self.remoting.dead_letter(DeadLetterReason::Poisoned, &self.me.path, wire::BATCH);
             }
+            Effect::Held(id) => self.outcomes.open(&id),
+            Effect::Overdue(id) => tracing::warn!(consumer = %self.me, message = ?id, "not confirmed for long"),
+            Effect::Replaced { producer, former, by } => {
+                tracing::info!(consumer = %self.me, %producer, %former, %by, "another controller is listened to");
+            }
+            Effect::SameProducer(producer) => {
+                tracing::warn!(consumer = %self.me, %producer, "two streams of one producer id");
+            }
+            Effect::Refused(producer) => tracing::warn!(consumer = %self.me, %producer, "there are too many producers"),
             Effect::Busy(_) => {}
             Effect::Stopped => self.stopped = true,
         }
@@ -218,10 +236,10 @@ impl<T: Send + Sync + 'static> Task<T> {
         self.counters.undecodable();
         tracing::warn!(consumer = %self.me, message = ?handle.id, %error, "undecodable");
         match self.on_undecodable {
-            OnUndecodable::Wait => {}
+            OnUndecodable::Surface => self.tell(Input::Unreadable(handle)),
             OnUndecodable::Skip => {
                 self.remoting.dead_letter(DeadLetterReason::Undecodable, &self.me.path, wire::BATCH);
-                self.outcomes.push(Outcome::Confirmed(handle));
+                self.outcomes.confirm([handle]);
             }
             OnUndecodable::Stop => self.tell(Input::Stop),
         }

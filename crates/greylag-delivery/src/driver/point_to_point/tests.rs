@@ -94,8 +94,8 @@ async fn nobody_speaks_for_a_controller_of_another_node() {
 /// A message that cannot be read holds its link, or is skipped, or ends the controller.
 #[tokio::test]
 async fn what_cannot_be_read_is_dealt_with_as_the_consumer_says() {
-    use crate::driver::consumer::OnUndecodable;
-    for policy in [OnUndecodable::Wait, OnUndecodable::Skip, OnUndecodable::Stop] {
+    use crate::settings::OnUndecodable;
+    for policy in [OnUndecodable::Surface, OnUndecodable::Skip, OnUndecodable::Stop] {
         let network = MemoryNetwork::new();
         let node = |name: &str| network.node(name.parse().unwrap(), Arc::new(Registry::new()));
         let (a, b) = (node("a:1#1"), node("b:1#2"));
@@ -110,7 +110,7 @@ async fn what_cannot_be_read_is_dealt_with_as_the_consumer_says() {
         let mut confirmed = handle.confirmed();
         let patience = Duration::from_secs(20);
         match policy {
-            OnUndecodable::Wait => {
+            OnUndecodable::Surface => {
                 while consumer.counters().snapshot().undecodable == 0 {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }

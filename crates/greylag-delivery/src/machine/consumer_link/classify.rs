@@ -142,6 +142,10 @@ impl<P: Content> ConsumerLink<P> {
             self.registering = None;
         }
         if let Some(old) = self.producer.take() {
+            if old.sender.controller != header.controller {
+                let (former, by) = (old.sender.controller.clone(), header.controller.clone());
+                out.push(Effect::Replaced { former, by });
+            }
             self.displace(if by_registration && old.sender.controller != header.controller {
                 Replaced::ByRegistration(old.sender.controller)
             } else {
@@ -159,11 +163,12 @@ impl<P: Content> ConsumerLink<P> {
             stream: header.stream_id,
             ordered: header.ordered,
         });
-        watermarks.switch(now, header.stream_id, header.epoch);
+        watermarks.switch(now, &header.producer_id, header.stream_id, header.epoch);
         let before = message.frame.seq_nr - 1;
         self.clear_buffer(before);
         self.confirmed = 0;
-        self.requested = before + self.window;
+        self.window.start_over();
+        self.requested = before + self.window.size();
         self.duplicate_ack_at = None;
         self.retry_interval = self.settings.resend_interval_min;
         self.send_request(now, out);
@@ -198,6 +203,7 @@ impl<P: Content> ConsumerLink<P> {
     ) {
         self.retry_interval = self.settings.resend_interval_min;
         self.retry_at = Some(now + self.retry_interval);
+        self.window.heard(now);
         if header.lowest > self.received + 1 {
             self.skip_to(now, header.lowest, out);
         }
@@ -209,14 +215,16 @@ impl<P: Content> ConsumerLink<P> {
             return;
         }
         let in_reach = if self.settings.only_flow_control {
-            (self.buffer.len() as u64) < self.window
+            (self.buffer.len() as u64) < self.window.size()
         } else {
-            seq_nr <= self.received + self.window
+            // A window that became smaller does not take back what was granted before.
+            seq_nr <= self.requested.max(self.received + self.window.size())
         };
         if in_reach {
             self.buffer.insert(position, message);
             if seq_nr > self.highest_seen + 1 && !self.settings.only_flow_control {
                 // C6: out-of-order frames are kept, only the missing ones are asked for.
+                self.counters.gaps += 1;
                 self.reply(Upstream::Resend { from: self.highest_seen + 1, to: seq_nr - 1 }, out);
             }
             self.highest_seen = self.highest_seen.max(seq_nr);
@@ -238,7 +246,7 @@ impl<P: Content> ConsumerLink<P> {
         self.delivered = self.received;
         self.confirmed = self.received;
         self.highest_seen = self.highest_seen.max(self.received);
-        self.requested = self.requested.max(self.received + self.window);
+        self.requested = self.requested.max(self.received + self.window.size());
         self.send_request(now, out);
         self.ask_for_lost(out);
     }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::{
     Assembly, ConsumerLink, DeliveryKey, DeliveryState, Effect, HeldAck, Life, MAX_REDELIVERY_BACKOFF, Outstanding,
-    PoisonPolicy,
+    PoisonPolicy, later,
 };
-use crate::dedupe::Watermarks;
+use crate::dedupe::{Attempts, Watermarks};
 use crate::machine::producer_link::Frames;
 use crate::message::{Content, SequencedMessage};
 
@@ -26,7 +26,7 @@ impl<P: Content> ConsumerLink<P> {
         let received = self.received;
         while self.life != Life::Finishing
             && self.started
-            && self.unconfirmed < self.settings.max_outstanding_deliveries.max(1)
+            && self.has_room()
             && self.is_next_buffered()
             && !self.waits_for_earlier_total()
         {
@@ -91,6 +91,7 @@ impl<P: Content> ConsumerLink<P> {
         };
         self.delivered = seq_nr;
         let Some(producer) = &self.producer else { return };
+        let earlier = watermarks.take_attempts(producer.stream, total).unwrap_or_default();
         let delivery = Outstanding {
             number: self.next_number,
             last_seq: seq_nr,
@@ -100,23 +101,46 @@ impl<P: Content> ConsumerLink<P> {
             total,
             ack,
             first,
-            attempt: 0,
+            attempt: earlier.count,
             state: DeliveryState::Stalled,
             parts,
         };
         self.next_number += 1;
         self.unconfirmed += 1;
         self.outstanding.push_back(delivery);
-        self.attempt_again(now, self.outstanding.len() - 1, watermarks, out);
+        self.begin(now, self.outstanding.len() - 1, earlier, watermarks, out);
         self.advance(now, watermarks, out);
     }
 
     /// K5: a message of more chunks than the window must not wait for its own end.
     fn grant_more_chunks(&mut self, now: Instant, seq_nr: u64, out: &mut Vec<Effect<P>>) {
-        if self.requested.saturating_sub(seq_nr) <= self.window / 2 {
-            self.requested = seq_nr + self.window;
+        if self.requested.saturating_sub(seq_nr) <= self.window.size() / 2 {
+            self.requested = seq_nr + self.window.size();
             self.send_request(now, out);
         }
+    }
+
+    /// Hands out a delivery for the first time here. Attempts that an earlier controller of this consumer made count, as does
+    /// the pause after them (C14).
+    fn begin(
+        &mut self,
+        now: Instant,
+        index: usize,
+        earlier: Attempts,
+        watermarks: &Watermarks,
+        out: &mut Vec<Effect<P>>,
+    ) {
+        let limit = self.settings.max_delivery_attempts;
+        let delivery = &mut self.outstanding[index];
+        let is_known = delivery.ordered && delivery.total <= watermarks.confirmed(delivery.stream);
+        let held = match earlier.until {
+            // The policy was to wait, and a new value of the consumer does not change that.
+            _ if limit > 0 && earlier.count >= limit && !is_known => DeliveryState::Stalled,
+            Some(until) if until > now && !is_known => DeliveryState::Waiting { until },
+            _ => return self.attempt_again(now, index, watermarks, out),
+        };
+        delivery.state = held;
+        out.push(Effect::Held(delivery.id()));
     }
 
     /// Hands out a delivery, unless its message is known to be processed: C8 is asked before every
@@ -128,34 +152,49 @@ impl<P: Content> ConsumerLink<P> {
         watermarks: &Watermarks,
         out: &mut Vec<Effect<P>>,
     ) {
-        let delivery = &mut self.outstanding[index];
+        let delivery = &self.outstanding[index];
         if delivery.ordered && delivery.total <= watermarks.confirmed(delivery.stream) {
-            delivery.state = DeliveryState::Confirmed;
-            self.unconfirmed -= 1;
             out.push(Effect::Suppressed(delivery.id()));
-            return;
+            return self.set_state(index, DeliveryState::Confirmed);
         }
+        self.set_state(index, DeliveryState::Handed { since: now, overdue: false });
+        let delivery = &mut self.outstanding[index];
         delivery.attempt = delivery.attempt.saturating_add(1);
-        delivery.state = DeliveryState::Handed { since: now };
         let key = DeliveryKey { number: delivery.number, attempt: delivery.attempt };
         out.push(Effect::Deliver { key, id: delivery.id(), parts: delivery.parts.clone() });
     }
 
-    pub(super) fn on_confirm(
+    /// Every change of a delivery's state passes here, so that what is counted of them stays true.
+    fn set_state(&mut self, index: usize, state: DeliveryState) {
+        let former = std::mem::replace(&mut self.outstanding[index].state, state);
+        if matches!(former, DeliveryState::Handed { overdue: true, .. }) {
+            self.overdue -= 1;
+        }
+        if matches!(state, DeliveryState::Handed { overdue: true, .. }) {
+            self.overdue += 1;
+        }
+        if state == DeliveryState::Confirmed && former != DeliveryState::Confirmed {
+            self.unconfirmed -= 1;
+        }
+    }
+
+    /// Several confirmations at once, which are told upstream as one.
+    pub(super) fn on_confirm_all(
         &mut self,
         now: Instant,
-        key: DeliveryKey,
+        keys: &[DeliveryKey],
         watermarks: &mut Watermarks,
         out: &mut Vec<Effect<P>>,
     ) {
-        match self.outstanding.binary_search_by_key(&key.number, |delivery| delivery.number) {
-            Ok(index) if self.outstanding[index].state != DeliveryState::Confirmed => {
-                self.outstanding[index].state = DeliveryState::Confirmed;
-                self.unconfirmed -= 1;
-                self.advance(now, watermarks, out);
+        for key in keys {
+            match self.outstanding.binary_search_by_key(&key.number, |delivery| delivery.number) {
+                Ok(index) if self.outstanding[index].state != DeliveryState::Confirmed => {
+                    self.set_state(index, DeliveryState::Confirmed);
+                }
+                _ => self.counters.late_confirmations += 1,
             }
-            _ => self.counters.late_confirmations += 1,
         }
+        self.advance(now, watermarks, out);
     }
 
     /// C9: moves the confirmed prefix and says so upstream, at most once.
@@ -172,15 +211,17 @@ impl<P: Content> ConsumerLink<P> {
         if self.confirmed == before {
             return;
         }
-        let half = self.window / 2;
+        self.window.confirmed(self.confirmed, self.outstanding.is_empty() && self.buffer.is_empty());
+        let window = self.window.size();
+        let half = window / 2;
         // Signed on purpose: without resending, `confirmed` may lie beyond `requested`.
         let room = |requested: u64| requested.saturating_sub(self.confirmed) <= half;
         if advance.had_first {
-            let requested = self.requested.max(self.confirmed - 1 + self.window);
-            self.requested = if room(requested) { self.confirmed + self.window } else { requested };
+            let requested = self.requested.max(self.confirmed - 1 + window);
+            self.requested = if room(requested) { self.confirmed + window } else { requested };
             self.send_request(now, out);
         } else if room(self.requested) {
-            self.requested = self.confirmed + self.window;
+            self.requested = self.confirmed + window;
             self.send_request(now, out);
         } else if advance.had_ack || self.held_ack.is_some() {
             self.ack_or_hold(now, advance.count, out);
@@ -192,7 +233,7 @@ impl<P: Content> ConsumerLink<P> {
         let delay = self.settings.ack_max_delay;
         let held = self.held_ack.unwrap_or(HeldAck { until: now + delay, confirmations: 0 });
         let confirmations = held.confirmations + count;
-        if delay.is_zero() || !self.is_next_buffered() || confirmations > self.window / 4 {
+        if delay.is_zero() || !self.is_next_buffered() || confirmations > self.window.size() / 4 {
             self.send_ack(out);
         } else {
             self.held_ack = Some(HeldAck { confirmations, ..held });
@@ -207,51 +248,94 @@ impl<P: Content> ConsumerLink<P> {
         pause: Option<Duration>,
         out: &mut Vec<Effect<P>>,
     ) {
-        let Ok(index) = self.outstanding.binary_search_by_key(&key.number, |delivery| delivery.number) else { return };
-        let delivery = &self.outstanding[index];
-        if delivery.attempt == key.attempt && matches!(delivery.state, DeliveryState::Handed { .. }) {
+        if let Some(index) = self.in_hand(key) {
             self.abandon(now, index, pause, out);
         }
     }
 
+    /// An attempt that the application has in hand, if it is the latest one.
+    fn in_hand(&self, key: DeliveryKey) -> Option<usize> {
+        let index = self.outstanding.binary_search_by_key(&key.number, |delivery| delivery.number).ok()?;
+        let delivery = &self.outstanding[index];
+        let is_in_hand = delivery.attempt == key.attempt && matches!(delivery.state, DeliveryState::Handed { .. });
+        is_in_hand.then_some(index)
+    }
+
+    pub(super) fn on_return(&mut self, now: Instant, key: DeliveryKey, pause: Duration) {
+        if let Some(index) = self.in_hand(key) {
+            self.set_state(index, DeliveryState::Waiting { until: later(now, pause) });
+            self.outstanding[index].attempt -= 1;
+        }
+    }
+
+    pub(super) fn on_unreadable(&mut self, key: DeliveryKey) {
+        if let Some(index) = self.in_hand(key) {
+            self.set_state(index, DeliveryState::Unreadable);
+        }
+    }
+
     fn abandon(&mut self, now: Instant, index: usize, pause: Option<Duration>, out: &mut Vec<Effect<P>>) {
-        let delivery = &mut self.outstanding[index];
+        let delivery = &self.outstanding[index];
         let limit = self.settings.max_delivery_attempts;
         if limit == 0 || delivery.attempt < limit {
-            let doubled = self.settings.redelivery_backoff.saturating_mul(1 << (delivery.attempt - 1).min(20));
-            let pause = pause.unwrap_or(doubled.min(MAX_REDELIVERY_BACKOFF));
-            delivery.state = DeliveryState::Waiting { until: now + pause };
-            return;
+            let doublings = delivery.attempt.saturating_sub(1).min(20);
+            let doubled = self.settings.redelivery_backoff.saturating_mul(1 << doublings);
+            let until = later(now, pause.unwrap_or(doubled.min(MAX_REDELIVERY_BACKOFF)));
+            return self.set_state(index, DeliveryState::Waiting { until });
         }
         out.push(Effect::Poisoned { id: delivery.id(), attempts: delivery.attempt });
-        match self.settings.on_poisoned {
-            PoisonPolicy::DeadLetter => {
-                delivery.state = DeliveryState::Confirmed;
-                self.unconfirmed -= 1;
-            }
-            PoisonPolicy::Stall => delivery.state = DeliveryState::Stalled,
-            PoisonPolicy::StopConsumer => self.stop(out),
+        match self.settings.on_poison {
+            PoisonPolicy::DeadLetter => self.set_state(index, DeliveryState::Confirmed),
+            PoisonPolicy::Stall => self.set_state(index, DeliveryState::Stalled),
+            PoisonPolicy::StopConsumer => self.stop(false, out),
         }
     }
 
     pub(super) fn delivery_deadline(&self, delivery: &Outstanding<P>) -> Option<Instant> {
         match delivery.state {
-            DeliveryState::Waiting { until } => Some(until),
-            DeliveryState::Handed { since } => self.settings.confirm_timeout.map(|timeout| since + timeout),
-            DeliveryState::Stalled | DeliveryState::Confirmed => None,
+            // Nothing new is handed out to a consumer that ends.
+            DeliveryState::Waiting { until } => (self.life != Life::Finishing).then_some(until),
+            DeliveryState::Handed { since, overdue } => {
+                let warn_at = (!overdue).then(|| later(since, self.settings.confirm_warn_after));
+                [self.timeout_at(since), warn_at].into_iter().flatten().min()
+            }
+            DeliveryState::Stalled | DeliveryState::Unreadable | DeliveryState::Confirmed => None,
+        }
+    }
+
+    fn timeout_at(&self, since: Instant) -> Option<Instant> {
+        self.settings.confirm_timeout.map(|timeout| later(since, timeout))
+    }
+
+    /// Warns of deliveries that are in hand for long (C13).
+    pub(super) fn report_overdue(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
+        for index in 0..self.outstanding.len() {
+            let delivery = &self.outstanding[index];
+            if let DeliveryState::Handed { since, overdue: false } = delivery.state
+                && later(since, self.settings.confirm_warn_after) <= now
+            {
+                out.push(Effect::Overdue(delivery.id()));
+                self.set_state(index, DeliveryState::Handed { since, overdue: true });
+            }
         }
     }
 
     /// Redelivers messages that waited long enough, and gives up on attempts that took too long (C13).
     pub(super) fn redeliver_due(&mut self, now: Instant, watermarks: &Watermarks, out: &mut Vec<Effect<P>>) {
         for index in 0..self.outstanding.len() {
-            let delivery = &self.outstanding[index];
-            if self.delivery_deadline(delivery).is_none_or(|deadline| deadline > now) {
-                continue;
-            }
-            match delivery.state {
-                DeliveryState::Waiting { .. } => self.attempt_again(now, index, watermarks, out),
-                _ => self.abandon(now, index, None, out),
+            match self.outstanding[index].state {
+                DeliveryState::Waiting { until } if until <= now && self.life != Life::Finishing => {
+                    self.attempt_again(now, index, watermarks, out);
+                }
+                DeliveryState::Handed { since, .. } if self.timeout_at(since).is_some_and(|at| at <= now) => {
+                    self.abandon(now, index, None, out);
+                    // Without a pause the next attempt is due now, and is not left to another tick of this moment.
+                    let is_due = self.outstanding[index].state == DeliveryState::Waiting { until: now };
+                    if is_due && self.life != Life::Finishing && self.life != Life::Stopped {
+                        self.attempt_again(now, index, watermarks, out);
+                    }
+                }
+                _ => {}
             }
             if self.life == Life::Stopped {
                 return;

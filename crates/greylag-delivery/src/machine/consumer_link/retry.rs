@@ -18,6 +18,7 @@ impl<P: Content> ConsumerLink<P> {
         if self.life == Life::Stopped {
             return;
         }
+        self.report_overdue(now, out);
         if self.held_ack.is_some_and(|held| held.until <= now) {
             self.send_ack(out);
         }
@@ -41,7 +42,7 @@ impl<P: Content> ConsumerLink<P> {
             self.send_ack(out);
         } else {
             if self.settings.only_flow_control {
-                self.requested = self.requested.max(self.received + (self.window / 2).max(1));
+                self.requested = self.requested.max(self.received + (self.window.size() / 2).max(1));
             }
             self.reply(self.request(true), out);
         }

@@ -1,5 +1,6 @@
 //! `delivery.*`. Source: delivery §8.
 
+use greylag_delivery::OnUndecodable;
 use greylag_delivery::machine::consumer_link::PoisonPolicy;
 use greylag_delivery::machine::work_pulling::WorkerSelection;
 
@@ -7,6 +8,7 @@ use super::Key;
 use crate::config::given::words;
 
 words!(WorkerSelection { "least_in_flight" => Self::LeastInFlight, "random" => Self::Random });
+words!(OnUndecodable { "surface" => Self::Surface, "skip" => Self::Skip, "stop" => Self::Stop });
 words!(PoisonPolicy { "dead_letter" => Self::DeadLetter, "stall" => Self::Stall, "stop_consumer" => Self::StopConsumer });
 
 pub(super) fn keys() -> Vec<Key> {
@@ -81,6 +83,12 @@ pub(super) fn keys() -> Vec<Key> {
             &mut draft.settings.delivery.consumer.flow_control_window
         }),
         Key::new(
+            "delivery.consumer.flow_control_window_max",
+            "delivery §7",
+            "As far as the window of a point-to-point consumer grows where it holds the producer up.",
+            |draft| &mut draft.settings.delivery.consumer.flow_control_window_max,
+        ),
+        Key::new(
             "delivery.consumer.max_outstanding_deliveries",
             "delivery C7",
             "Deliveries handed out and not confirmed; at most the window.",
@@ -119,14 +127,26 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "delivery.consumer.max_delivery_attempts",
             "delivery C12",
-            "Attempts before `on_poisoned` decides; 0 is unlimited.",
+            "Attempts before `on_poison` decides; 0 is unlimited.",
             |draft| &mut draft.settings.delivery.consumer.max_delivery_attempts,
         ),
         Key::new(
-            "delivery.consumer.on_poisoned",
+            "delivery.consumer.on_poison",
             "delivery C12",
             "What becomes of a message whose attempts are used up.",
-            |draft| &mut draft.settings.delivery.consumer.on_poisoned,
+            |draft| &mut draft.settings.delivery.consumer.on_poison,
+        ),
+        Key::new(
+            "delivery.consumer.on_undecodable",
+            "delivery §9",
+            "What becomes of a message that cannot be read.",
+            |draft| &mut draft.settings.delivery.consumer.on_undecodable,
+        ),
+        Key::new(
+            "delivery.consumer.confirm_warn_after",
+            "delivery C13",
+            "A delivery that took so long is warned of and counted as overdue.",
+            |draft| &mut draft.settings.delivery.consumer.confirm_warn_after,
         ),
         Key::new(
             "delivery.consumer.confirm_timeout",
@@ -223,6 +243,12 @@ pub(super) fn keys() -> Vec<Key> {
             "delivery W6",
             "A message that is not confirmed for so long is given to another worker as well.",
             |draft| &mut draft.settings.delivery.work_pulling.work_timeout,
+        ),
+        Key::new(
+            "delivery.sharding.consumer.allow_bypass",
+            "delivery S16",
+            "Messages beside the deliveries reach entities whose type has any.",
+            |draft| &mut draft.settings.delivery.sharding.allow_bypass,
         ),
         Key::new(
             "delivery.dedupe_streams_max",

@@ -1,0 +1,428 @@
+//! The consumer controller inside an entity: the machine, hosted by the entity's own handlers.
+//!
+//! Both kinds of entities (handlers, event-sourced) hold one. It has no task and no channel: frames
+//! are messages of the entity, deadlines are a timer of the entity, answers leave by the transport.
+//!
+//! Source: delivery §3.2.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greylag_core::{CodecId, DeadLetterReason, UniqueAddress};
+use greylag_sharding::host::ShardCx;
+use greylag_transport::{Destination, Envelope, Recipient};
+
+use super::{ConsumerDelivery, DeliveryEvent, Undecodable};
+use crate::counters::LinkTotals;
+use crate::delivery::{Delivery, Outcome, Outcomes};
+use crate::ids::{ControllerRef, MessageId};
+use crate::machine::producer_link::Frames;
+use crate::machine::sharding_consumer::{DeliveryHandle, Effect, Input, ShardingConsumer};
+use crate::message::UpstreamMessage;
+use crate::payload::{Payload, Unreadable};
+use crate::settings::OnUndecodable;
+use crate::wire;
+use crate::with_delivery::{ProtocolMessage, WithDelivery};
+
+/// Resolves when something was confirmed or given up.
+pub(crate) async fn changed(outcomes: Arc<Outcomes>) {
+    std::future::poll_fn(|cx| outcomes.poll_changed(cx)).await;
+}
+
+/// The name of the controller's timer within its entity.
+const TIMER: &str = "gl.delivery";
+
+/// Pause before a delivery that came out of its turn is tried again, where the settings say none.
+const LEAST_PAUSE: Duration = Duration::from_millis(1);
+
+/// See the module's documentation.
+pub(crate) struct Controller<T> {
+    machine: ShardingConsumer<Payload<T>>,
+    delivery: ConsumerDelivery,
+    entity: Arc<str>,
+    pub(crate) outcomes: Arc<Outcomes>,
+    /// Deliveries that the entity has not been given yet.
+    ready: VecDeque<Delivery<T>>,
+    /// Messages that cannot be read, for the entity to hear of.
+    unreadable: VecDeque<Undecodable>,
+    /// Messages that cannot be read and wait.
+    waiting: Vec<MessageId>,
+    /// Nodes of which this entity is told when they end.
+    watched: Vec<UniqueAddress>,
+    links: LinksSeen,
+    vetoes: Vetoes,
+    me: Option<ControllerRef>,
+    timer: Option<Instant>,
+    finished: bool,
+    effects: Vec<Effect<Payload<T>>>,
+    news: Vec<Outcome>,
+}
+
+/// What was reported of the controller's links.
+#[derive(Default)]
+struct LinksSeen {
+    version: u64,
+    totals: LinkTotals,
+}
+
+/// Who keeps the entity from being passivated; one word for both would let either take back the other's.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Vetoes {
+    entity: bool,
+    links: bool,
+    told: bool,
+}
+
+impl<T: Send + Sync + 'static> Controller<T> {
+    pub(crate) fn new(delivery: ConsumerDelivery, entity: &str, outcomes: Outcomes) -> Self {
+        let mut machine = ShardingConsumer::new(delivery.settings.clone());
+        if let Some(legacy) = delivery.inherit(entity) {
+            machine.take_over(legacy);
+        }
+        Self {
+            machine,
+            delivery,
+            entity: entity.into(),
+            outcomes: Arc::new(outcomes),
+            ready: VecDeque::new(),
+            unreadable: VecDeque::new(),
+            waiting: Vec::new(),
+            watched: Vec::new(),
+            links: LinksSeen::default(),
+            vetoes: Vetoes::default(),
+            me: None,
+            timer: None,
+            finished: false,
+            effects: Vec::new(),
+            news: Vec::new(),
+        }
+    }
+
+    /// The next delivery for the entity, if there is one.
+    pub(crate) fn next_delivery(&mut self) -> Option<Delivery<T>> {
+        let delivery = self.ready.pop_front()?;
+        self.delivery.counters.delivered();
+        Some(delivery)
+    }
+
+    /// A message that cannot be read and of which the entity has not heard.
+    pub(crate) fn next_undecodable(&mut self) -> Option<Undecodable> {
+        self.unreadable.pop_front()
+    }
+
+    /// Whether something waits for the entity.
+    pub(crate) fn has_next(&self) -> bool {
+        !self.ready.is_empty() || !self.unreadable.is_empty()
+    }
+
+    /// Whether messages beside the deliveries may reach the entity; one that may not is a dead letter.
+    pub(crate) fn admits_bypass<Q: 'static>(&self, cx: &ShardCx<'_, WithDelivery<T, Q>>) -> bool {
+        if !self.delivery.allow_bypass {
+            tracing::debug!(entity_type = %cx.entity_type(), id = %cx.id(), "a message beside the deliveries is refused");
+            cx.remoting().dead_letter(DeadLetterReason::UnexpectedMessage, cx.id().as_str(), wire::BYPASS);
+        }
+        self.delivery.allow_bypass
+    }
+
+    /// The entity is to end: nothing new is handed out, also of what it has not been given yet.
+    pub(crate) fn finish<Q: 'static>(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
+        self.handle(Input::Finish, cx);
+        self.take_back(cx);
+    }
+
+    /// Takes back what the entity was not given yet: it counts as no attempt.
+    pub(crate) fn take_back<Q: 'static>(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
+        for handle in std::mem::take(&mut self.ready).into_iter().filter_map(Delivery::into_handle) {
+            self.handle(Input::Return(handle, Duration::ZERO), cx);
+        }
+    }
+
+    /// The entity ends, to be replaced or not. Producers with something in hand here are to find its
+    /// successor at once; nothing else would tell them before their idle probe.
+    pub(crate) fn end<Q: 'static>(&mut self, replaced: bool, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
+        self.collect(cx);
+        self.take_back(cx);
+        if replaced {
+            self.delivery.leave(&self.entity, self.machine.legacy());
+        }
+        let starts_over = replaced || self.machine.has_unconfirmed();
+        self.handle(if starts_over { Input::StartOver } else { Input::Stop }, cx);
+    }
+
+    /// Whether everything has ended after `finish`.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Takes a message of the protocol.
+    pub(crate) fn receive<Q: 'static>(
+        &mut self,
+        message: ProtocolMessage<T>,
+        cx: &mut ShardCx<'_, WithDelivery<T, Q>>,
+    ) {
+        match message {
+            ProtocolMessage::Batch(batch) => self.handle(Input::Batch(batch), cx),
+            ProtocolMessage::Stopped(stopped) => self.handle(Input::ProducerStopped(stopped), cx),
+            ProtocolMessage::Tick => {
+                self.timer = None;
+                self.handle(Input::Tick, cx);
+            }
+            ProtocolMessage::Wake | ProtocolMessage::Next => {}
+            ProtocolMessage::Delivered(delivery) => self.ready.push_back(*delivery),
+        }
+    }
+
+    /// Gives the machine an input, and carries out its effects.
+    pub(crate) fn handle<Q: 'static>(&mut self, input: Input<Payload<T>>, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
+        let mut effects = std::mem::take(&mut self.effects);
+        self.machine.handle(cx.now(), input, &mut effects);
+        for effect in effects.drain(..) {
+            self.carry_out(effect, cx);
+        }
+        if self.effects.capacity() == 0 {
+            self.effects = effects;
+        }
+        self.report_links(cx);
+        self.arm(cx);
+    }
+
+    /// Takes in deliveries that were confirmed or given up since; returns whether there were any.
+    pub(crate) fn collect<Q: 'static>(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) -> bool {
+        let mut news = std::mem::take(&mut self.news);
+        self.outcomes.take(&mut news);
+        let any = !news.is_empty();
+        let mut confirmed = Vec::new();
+        for outcome in news.drain(..) {
+            if let Outcome::Confirmed(handle) = outcome {
+                confirmed.push(handle);
+                continue;
+            }
+            self.confirm(std::mem::take(&mut confirmed), cx);
+            self.take_in(outcome, cx);
+        }
+        self.confirm(confirmed, cx);
+        self.news = news;
+        any
+    }
+
+    fn take_in<Q: 'static>(&mut self, outcome: Outcome, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
+        match outcome {
+            Outcome::Confirmed(handle) => self.confirm(vec![handle], cx),
+            Outcome::Abandoned(handle, pause) => {
+                self.delivery.counters.abandoned();
+                self.handle(Input::Abandon(handle, pause), cx);
+            }
+            Outcome::Deferred(handle) => {
+                let pause = self.delivery.settings.link.redelivery_backoff.max(LEAST_PAUSE);
+                self.handle(Input::Return(handle, pause), cx);
+            }
+            // Attempts to deliver processed messages are answered by the machine itself.
+            Outcome::Recovered(dedupe) => self.handle(Input::Start(dedupe), cx),
+            Outcome::Suppressed => self.delivery.counters.suppressed(),
+            Outcome::NodeGone(node) => {
+                self.watched.retain(|watched| *watched != node);
+                self.handle(Input::NodeRemoved(node), cx);
+            }
+        }
+    }
+
+    fn confirm<Q: 'static>(&mut self, mut handles: Vec<DeliveryHandle>, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
+        self.delivery.counters.confirmed(handles.len() as u64);
+        if !self.waiting.is_empty() {
+            handles.iter().for_each(|handle| self.forget_waiting(&handle.id));
+        }
+        match handles.len() {
+            0 => {}
+            1 => handles.into_iter().for_each(|handle| self.handle(Input::Confirm(handle), cx)),
+            _ => self.handle(Input::ConfirmAll(std::mem::take(&mut handles)), cx),
+        }
+    }
+
+    fn forget_waiting(&mut self, id: &MessageId) {
+        if let Some(index) = self.waiting.iter().position(|waiting| waiting == id) {
+            self.waiting.swap_remove(index);
+            self.delivery.shared.waiting.remove(&self.entity, id);
+        }
+    }
+
+    fn carry_out<Q: 'static>(&mut self, effect: Effect<Payload<T>>, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
+        let entity = || self.entity.clone();
+        match effect {
+            Effect::Deliver { handle, parts } => {
+                cx.touch();
+                self.deliver(handle, parts, cx);
+            }
+            Effect::Reply { to, epoch, message } => {
+                let from = self.me(cx);
+                let message = UpstreamMessage { from, to, epoch, message };
+                let recipient = Recipient::new(message.to.path.clone());
+                let bytes = wire::write_upstream(&message);
+                let envelope = Envelope::new(recipient, CodecId::INTERNAL, wire::UPSTREAM, bytes);
+                let envelope = envelope.to_uid(message.to.node.uid());
+                // A message that is not taken here is repeated, like one that is lost on the way.
+                cx.remoting().send(&Destination::Incarnation(message.to.node), envelope).ok();
+            }
+            Effect::Suppressed(id) => {
+                self.outcomes.close(&id);
+                self.delivery.counters.suppressed();
+            }
+            Effect::Poisoned { id, attempts } => {
+                // Given up for good, or it would count as an earlier one that is neither persisted nor confirmed.
+                self.outcomes.close(&id);
+                self.delivery.counters.poisoned();
+                tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), message = ?id, attempts, "poisoned");
+                cx.remoting().dead_letter(DeadLetterReason::Poisoned, cx.id().as_str(), wire::BATCH);
+                self.announce(DeliveryEvent::Poisoned { entity: entity(), id, attempts });
+            }
+            // One that is not confirmed yet, for what comes behind it.
+            Effect::Held(id) => self.outcomes.open(&id),
+            Effect::Overdue(id) => {
+                tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), message = ?id, "not confirmed for long");
+                self.announce(DeliveryEvent::Overdue { entity: entity(), id });
+            }
+            Effect::Replaced { producer, former, by } => {
+                self.announce(DeliveryEvent::ProducerReplaced { entity: entity(), producer, former, by });
+            }
+            Effect::SameProducer(producer) => {
+                tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), %producer, "two streams of one producer id");
+                self.announce(DeliveryEvent::SameProducer { entity: entity(), producer });
+            }
+            Effect::Refused(producer) => {
+                self.announce(DeliveryEvent::TooManyProducers { entity: entity(), producer });
+            }
+            Effect::Busy(busy) => self.vetoes.links = busy,
+            Effect::Stopped => self.finished = true,
+        }
+    }
+
+    fn announce(&self, event: DeliveryEvent) {
+        self.delivery.shared.announcements.announce(event);
+    }
+
+    fn deliver<Q: 'static>(
+        &mut self,
+        handle: DeliveryHandle,
+        parts: Frames<Payload<T>>,
+        cx: &mut ShardCx<'_, WithDelivery<T, Q>>,
+    ) {
+        self.outcomes.open(&handle.id);
+        match Payload::join(&parts, self.delivery.settings.link.max_message_bytes) {
+            Ok(message) => self.ready.push_back(Delivery::new(message, handle, self.outcomes.clone())),
+            Err(Unreadable { error, .. }) => {
+                self.delivery.counters.undecodable();
+                tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), message = ?handle.id, %error, "undecodable");
+                let (entity, id) = (self.entity.clone(), handle.id.clone());
+                self.announce(DeliveryEvent::Undecodable { entity, id, error: error.clone() });
+                let bytes = move || Payload::bytes(&parts);
+                self.on_undecodable(
+                    Undecodable::new(self.entity.clone(), handle.clone(), error, bytes, self.outcomes.clone()),
+                    handle,
+                    cx,
+                );
+            }
+        }
+    }
+
+    fn on_undecodable<Q: 'static>(
+        &mut self,
+        undecodable: Undecodable,
+        handle: DeliveryHandle,
+        cx: &mut ShardCx<'_, WithDelivery<T, Q>>,
+    ) {
+        match self.delivery.on_undecodable {
+            OnUndecodable::Surface => {
+                self.waiting.push(handle.id.clone());
+                self.delivery.shared.waiting.add(undecodable.clone());
+                self.unreadable.push_back(undecodable);
+                self.handle(Input::Unreadable(handle), cx);
+            }
+            OnUndecodable::Skip => {
+                cx.remoting().dead_letter(DeadLetterReason::Undecodable, cx.id().as_str(), wire::BATCH);
+                self.outcomes.confirm([handle]);
+            }
+            OnUndecodable::Stop => {
+                self.outcomes.close(&handle.id);
+                self.handle(Input::GiveUp(handle), cx);
+            }
+        }
+    }
+
+    /// The controller's address, which is the incarnation's.
+    fn me<Q: 'static>(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) -> ControllerRef {
+        self.me
+            .get_or_insert_with(|| {
+                let direct = cx.direct_ref();
+                ControllerRef { node: direct.node, path: direct.path, instance: direct.instance }
+            })
+            .clone()
+    }
+
+    /// Passes on what became of the links: their counters, which streams have one, and whose end matters.
+    fn report_links<Q: 'static>(&mut self, cx: &ShardCx<'_, WithDelivery<T, Q>>) {
+        let totals = LinkTotals {
+            counters: self.machine.counters(),
+            refused: self.machine.refused(),
+            overdue: self.machine.overdue(),
+            links: self.machine.link_count() as u64,
+        };
+        if totals != self.links.totals {
+            self.delivery.counters.links(&std::mem::replace(&mut self.links.totals, totals), &totals);
+        }
+        if self.machine.links_version() == self.links.version {
+            return;
+        }
+        self.links.version = self.machine.links_version();
+        self.outcomes.set_streams(self.machine.streams());
+        let departures = &self.delivery.shared.departures;
+        let nodes: Vec<UniqueAddress> = self.machine.producer_nodes().cloned().collect();
+        for node in &nodes {
+            if !self.watched.contains(node) && node != cx.node() {
+                departures.watch(&**cx.remoting(), node, &self.outcomes);
+                self.watched.push(node.clone());
+            }
+        }
+        let outcomes = &self.outcomes;
+        self.watched
+            .extract_if(.., |watched| !nodes.contains(watched))
+            .for_each(|gone| departures.forget(&gone, outcomes));
+    }
+
+    /// To be said at the end of each handler: passivation is vetoed while the entity or its links veto it.
+    pub(crate) fn settle_vetoes<Q: 'static>(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
+        self.vetoes.entity = cx.take_veto().unwrap_or(self.vetoes.entity);
+        let veto = self.vetoes.entity || self.vetoes.links;
+        if std::mem::replace(&mut self.vetoes.told, veto) != veto {
+            cx.veto_passivation(veto);
+        }
+    }
+
+    /// What a value of the entity that failed had said of passivation is over.
+    pub(crate) fn forget_entity_veto(&mut self) {
+        self.vetoes.entity = false;
+    }
+
+    fn arm<Q: 'static>(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
+        if let Some(deadline) = self.machine.next_deadline()
+            && self.timer.is_none_or(|timer| deadline < timer)
+        {
+            self.timer = Some(deadline);
+            let delay = deadline.saturating_duration_since(cx.now());
+            cx.once(TIMER, delay, WithDelivery::protocol(ProtocolMessage::Tick));
+        }
+    }
+}
+
+/// What was counted of an entity that ends is over, and nobody waits for it any more.
+impl<T> Drop for Controller<T> {
+    fn drop(&mut self) {
+        let ended = LinkTotals { overdue: 0, links: 0, ..self.links.totals };
+        self.delivery.counters.links(&self.links.totals, &ended);
+        for id in &self.waiting {
+            self.delivery.shared.waiting.remove(&self.entity, id);
+        }
+        for node in &self.watched {
+            self.delivery.shared.departures.forget(node, &self.outcomes);
+        }
+    }
+}

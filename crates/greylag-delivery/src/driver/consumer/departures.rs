@@ -1,0 +1,80 @@
+//! Tells entities of nodes that are gone for good, with the producers there.
+//!
+//! A node that was removed from the cluster is quarantined by every transport, which is when a link to it has nothing more
+//! to wait for. One listener per type and node of this process hears that, in place of one for each link.
+//!
+//! Source: delivery S13; cluster M33, T18.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use greylag_core::UniqueAddress;
+use greylag_transport::{Remoting, TransportEvent, TransportListener};
+
+use crate::delivery::{Outcome, Outcomes};
+
+/// The entities of one type that listen to producers, by the producers' nodes.
+#[derive(Default)]
+pub(super) struct Departures(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// Where a listener is set up.
+    listening: BTreeSet<UniqueAddress>,
+    waiting: BTreeMap<UniqueAddress, Vec<Weak<Outcomes>>>,
+}
+
+struct Listener(Weak<Departures>);
+
+impl TransportListener for Listener {
+    fn on_event(&self, event: &mut TransportEvent) {
+        if let TransportEvent::Quarantined { peer, .. } = event
+            && let Some(departures) = self.0.upgrade()
+        {
+            departures.tell(peer);
+        }
+    }
+}
+
+impl Departures {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on an entity hears of the end of `node`.
+    pub(super) fn watch(self: &Arc<Self>, remoting: &dyn Remoting, node: &UniqueAddress, entity: &Arc<Outcomes>) {
+        let is_new = {
+            let mut state = self.lock();
+            state.waiting.entry(node.clone()).or_default().push(Arc::downgrade(entity));
+            state.listening.insert(remoting.self_address().clone())
+        };
+        if is_new {
+            remoting.listen(None, Arc::new(Listener(Arc::downgrade(self))));
+        }
+    }
+
+    /// An entity has ended, or listens to no producer there any more.
+    pub(super) fn forget(&self, node: &UniqueAddress, entity: &Arc<Outcomes>) {
+        let mut state = self.lock();
+        if let Some(waiting) = state.waiting.get_mut(node) {
+            waiting.retain(|other| other.strong_count() > 0 && !std::ptr::eq(other.as_ptr(), Arc::as_ptr(entity)));
+            if waiting.is_empty() {
+                state.waiting.remove(node);
+            }
+        }
+    }
+
+    fn tell(&self, node: &UniqueAddress) {
+        let waiting = self.lock().waiting.remove(node).unwrap_or_default();
+        for entity in waiting.iter().filter_map(Weak::upgrade) {
+            entity.push(Outcome::NodeGone(node.clone()));
+        }
+    }
+}
+
+impl fmt::Debug for Departures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Departures").field("nodes", &self.lock().waiting.len()).finish()
+    }
+}

@@ -1,0 +1,104 @@
+//! Messages that arrived and cannot be read, and wait for a person or a newer version of the program.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use greylag_core::Encoded;
+
+use crate::delivery::Outcomes;
+use crate::ids::MessageId;
+use crate::machine::sharding_consumer::DeliveryHandle;
+use crate::payload::UnreadableError;
+
+/// A message that cannot be read. Its link waits until it is confirmed, which passes it over for good; dropping it changes
+/// nothing. Source: delivery §9.
+#[derive(Clone)]
+pub struct Undecodable {
+    entity: Arc<str>,
+    handle: DeliveryHandle,
+    error: UnreadableError,
+    bytes: Arc<dyn Fn() -> Encoded + Send + Sync>,
+    outcomes: Arc<Outcomes>,
+}
+
+impl Undecodable {
+    pub(super) fn new(
+        entity: Arc<str>,
+        handle: DeliveryHandle,
+        error: UnreadableError,
+        bytes: impl Fn() -> Encoded + Send + Sync + 'static,
+        outcomes: Arc<Outcomes>,
+    ) -> Self {
+        Self { entity, handle, error, bytes: Arc::new(bytes), outcomes }
+    }
+
+    /// The entity that it was sent to.
+    pub fn entity(&self) -> &str {
+        &self.entity
+    }
+
+    /// The message.
+    pub fn id(&self) -> &MessageId {
+        &self.handle.id
+    }
+
+    /// Why it cannot be read.
+    pub fn error(&self) -> &UnreadableError {
+        &self.error
+    }
+
+    /// Its bytes, as far as they were kept: of a message that is too large, or whose chunks do not belong together, the
+    /// first chunk. Those of a message in chunks are copied by each call.
+    pub fn bytes(&self) -> Encoded {
+        (self.bytes)()
+    }
+
+    /// Passes the message over: it counts as processed, and what waits behind it is delivered.
+    pub fn confirm(&self) {
+        self.outcomes.confirm([self.handle.clone()]);
+    }
+}
+
+impl fmt::Debug for Undecodable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Undecodable")
+            .field("entity", &self.entity)
+            .field("id", &self.handle.id)
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Those that wait, of the entities of one type on one node.
+#[derive(Default)]
+pub(super) struct Waiting(Mutex<BTreeMap<(Arc<str>, MessageId), Undecodable>>);
+
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Arc<str>, MessageId), Undecodable>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    pub(super) fn list(&self) -> Vec<Undecodable> {
+        self.lock().values().cloned().collect()
+    }
+
+    pub(super) fn add(&self, undecodable: Undecodable) {
+        let key = (undecodable.entity.clone(), undecodable.handle.id.clone());
+        self.lock().insert(key, undecodable);
+    }
+
+    pub(super) fn remove(&self, entity: &Arc<str>, id: &MessageId) {
+        self.lock().remove(&(entity.clone(), id.clone()));
+    }
+}
+
+impl fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Waiting").field(&self.count()).finish()
+    }
+}
