@@ -215,7 +215,7 @@ async fn a_delivery_in_back_off_does_not_hold_up_the_end() {
 async fn a_delivery_in_hand_holds_up_the_end() {
     let world = World::new(settings(), None, |_, _| Do::ConfirmLater).await;
     let producer = world.producer(1);
-    let sent = producer.send_tracked("one", 7).await.unwrap();
+    let sent = producer.send("one", 7).await.unwrap();
     until("it is in hand", async || world.log().len() == 1).await;
     world.tell(Ask::Passivate);
     tokio::time::timeout(PATIENCE, sent.confirmed()).await.expect("it is confirmed").unwrap();
@@ -255,7 +255,7 @@ async fn a_failing_bypass_costs_the_state_and_no_link() {
     let what = |_, attempt| if attempt == 1 { Do::Keep } else { Do::Confirm };
     let world = World::new(settings(), None, what).await;
     let producer = world.producer(1);
-    let sent = producer.send_tracked("one", 7).await.unwrap();
+    let sent = producer.send("one", 7).await.unwrap();
     until("it is in hand", async || world.log().len() == 1).await;
     world.tell(Ask::Fail);
     tokio::time::timeout(PATIENCE, sent.confirmed()).await.expect("it comes again").unwrap();
@@ -306,7 +306,7 @@ async fn a_slow_consumer_is_told_of() {
     settings.consumer.confirm_warn_after = Duration::from_millis(20);
     let world = World::new(settings, None, |_, _| Do::Keep).await;
     let mut events = world.delivery.events();
-    let sent = world.producer(1).send_tracked("one", 7).await.unwrap();
+    let sent = world.producer(1).send("one", 7).await.unwrap();
     let overdue = tokio::time::timeout(PATIENCE, events.next()).await.unwrap().unwrap();
     assert!(matches!(overdue, DeliveryEvent::Overdue { .. }), "{overdue:?}");
     until("it is counted", async || world.delivery.counters().snapshot().overdue == 1).await;

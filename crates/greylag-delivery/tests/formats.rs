@@ -19,4 +19,7 @@ fn the_bytes_of_marks_are_those_of_the_page() {
     marks.advance(StreamId::from_u128(u128::MAX), 1, Timestamp::from_micros(2));
     assert_in_page(&marks.encode());
     assert_eq!(Marks::decode(marks.encode()).unwrap(), marks);
+    marks.advance_by(&mark, Timestamp::from_micros(1));
+    assert_in_page(&marks.encode());
+    assert_eq!(Marks::decode(marks.encode()).unwrap(), marks);
 }

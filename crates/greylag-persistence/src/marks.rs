@@ -215,18 +215,21 @@ impl Marks {
 
     /// The bytes under [`MARK_NAME`] of a snapshot: format 2, then for each stream its id u128, its
     /// number u64, its timestamp u64, the length u16 of its producer id and that id, all big-endian. A producer that is
-    /// not known has length 0.
+    /// not known has length 0; where none is known, format 1, which has neither length nor id.
     pub fn encode(&self) -> Bytes {
+        let with_producers = !self.producers.is_empty();
         let mut bytes = BytesMut::with_capacity(1 + 64 * self.len());
-        bytes.put_u8(FORMAT_WITH_PRODUCERS);
+        bytes.put_u8(if with_producers { FORMAT_WITH_PRODUCERS } else { FORMAT });
         for (stream_id, applied) in self.iter() {
             bytes.put_u128(stream_id.0);
             bytes.put_u64(applied.total_seq_nr);
             bytes.put_u64(applied.timestamp.as_micros());
-            let producer = self.producers.get(&stream_id).map_or("", |producer| producer);
-            let length = u16::try_from(producer.len()).unwrap_or(0);
-            bytes.put_u16(length);
-            bytes.put_slice(&producer.as_bytes()[..usize::from(length)]);
+            if with_producers {
+                let producer = self.producers.get(&stream_id).map_or("", |producer| producer);
+                let length = u16::try_from(producer.len()).unwrap_or(0);
+                bytes.put_u16(length);
+                bytes.put_slice(&producer.as_bytes()[..usize::from(length)]);
+            }
         }
         bytes.freeze()
     }
