@@ -187,4 +187,22 @@ mod tests {
         marks.prune(start + day * 2, |stream| stream == StreamId(2));
         assert_eq!(marks.streams.keys().copied().collect::<Vec<_>>(), [StreamId(2), StreamId(3)]);
     }
+
+    /// delivery 75: 1000 producers are heard and 500 more streams are known, all of them old.
+    #[test]
+    fn no_mark_of_a_living_stream_is_dropped() {
+        let start = Instant::now();
+        let day = Duration::from_secs(86_400);
+        let mut marks = Watermarks::new(1000, day);
+        for stream in 1..=1500 {
+            let producer = ProducerId::new(format!("p{stream}")).unwrap();
+            marks.switch(start, &producer, StreamId(stream), Epoch::FIRST);
+            marks.confirm(start, StreamId(stream), SeqNr(7));
+        }
+        let is_heard = |stream: StreamId| stream.0 % 3 != 0;
+        marks.prune(start + day * 2, is_heard);
+        assert_eq!(marks.len(), 1000);
+        let heard = (1..=1500).map(StreamId).filter(|stream| is_heard(*stream));
+        assert!(heard.into_iter().all(|stream| marks.confirmed(stream) == SeqNr(7)));
+    }
 }

@@ -500,6 +500,13 @@ mod tests {
         assert_eq!(producer(|p| p.durable_queue_max_batch_bytes = 0), "durable_queue_max_batch_bytes");
         assert_eq!(producer(|p| p.confirm_flush_count = 0), "confirm_flush_count");
         assert_eq!(refused(|s| s.producer.chunk_large_messages = 1000), "producer.chunk_large_messages");
+        let zero = Some(Duration::ZERO);
+        assert_eq!(refused(|s| s.consumer.confirm_warn_after = Duration::ZERO), "consumer.confirm_warn_after");
+        assert_eq!(refused(|s| s.consumer.flow_control_window_max = 10), "consumer.flow_control_window_max");
+        // delivery 103.
+        let mut settings = DeliverySettings::default();
+        (settings.consumer.confirm_timeout, settings.consumer.redelivery_backoff) = (zero, Duration::ZERO);
+        assert_eq!(settings.validate().unwrap_err().field, "consumer.confirm_timeout");
     }
 
     #[test]

@@ -216,6 +216,11 @@ impl Customer {
                 }
                 Effect::Busy(busy) => wishes.left.veto = Some(busy),
                 Effect::Stopped => self.finished = true,
+                Effect::Held(id) => {
+                    self.outcomes.lock().open.insert((id.stream_id, id.seq_nr));
+                }
+                // What an operator hears of.
+                Effect::Overdue(_) | Effect::Replaced { .. } | Effect::SameProducer(_) | Effect::Refused(_) => {}
                 Effect::Poisoned { id, .. } => panic!("{id:?} was given up"),
             }
         }
