@@ -24,7 +24,7 @@ use greylag_persistence::{Ctx, Effect, EventSourced};
 use tokio::sync::{mpsc, oneshot};
 
 use super::queue::{DurableProducerQueue, encoded, fresh_stream, now_ms};
-use crate::ids::{ControllerRef, Epoch, SeqNr};
+use crate::ids::{ControllerRef, SeqNr};
 use crate::outbox::{DeliveryOutbox, OutboxEvent};
 use crate::queue::{Confirmation, MessageSent, QueueError, QueueState};
 
@@ -143,7 +143,7 @@ pub struct OutboxRequest(Request);
 
 enum Request {
     Load { controller: ControllerRef, reply: oneshot::Sender<Result<QueueState<Encoded>, QueueError>> },
-    Confirm { epoch: Epoch, confirmations: Vec<Confirmation>, reply: oneshot::Sender<Result<(), QueueError>> },
+    Confirm { confirmations: Vec<Confirmation>, reply: oneshot::Sender<Result<(), QueueError>> },
 }
 
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
@@ -213,17 +213,14 @@ impl EntityOutbox {
         let outbox = B::outbox(state);
         match request.0 {
             Request::Load { controller, reply } => self.on_load(outbox, controller, reply),
-            Request::Confirm { epoch, confirmations, reply } => {
-                let is_loaded = outbox.started().is_some_and(|started| started.epoch == epoch);
-                let news = if is_loaded { outbox.confirm(confirmations) } else { Err(QueueError::NotLoaded) };
-                match news {
-                    Ok(Some(event)) => Effect::persist(B::outbox_event(event)).then_run(move |_| answer(reply, Ok(()))),
-                    known => {
-                        answer(reply, known.map(drop));
-                        Effect::none()
-                    }
+            // Whoever asks, what is confirmed is confirmed: one producer has this queue, and its entity has the journal.
+            Request::Confirm { confirmations, reply } => match outbox.confirm(confirmations) {
+                Ok(Some(event)) => Effect::persist(B::outbox_event(event)).then_run(move |_| answer(reply, Ok(()))),
+                known => {
+                    answer(reply, known.map(drop));
+                    Effect::none()
                 }
-            }
+            },
         }
     }
 
@@ -283,8 +280,8 @@ impl Shared {
 pub struct EntityOutboxQueue {
     requests: mpsc::Sender<OutboxRequest>,
     shared: Arc<Mutex<Shared>>,
-    /// The epoch of the last load, or the answer to a call while there is none.
-    loaded: Result<Epoch, QueueError>,
+    /// The answer to a call while the outbox is not loaded.
+    loaded: Result<(), QueueError>,
     handed_out: SeqNr,
     max_message_bytes: usize,
 }
@@ -317,7 +314,7 @@ impl DurableProducerQueue<Encoded> for EntityOutboxQueue {
         self.loaded = Err(QueueError::NotLoaded);
         let controller = controller.clone();
         let state = self.ask(|reply| Request::Load { controller, reply }).await?;
-        self.loaded = Ok(state.epoch);
+        self.loaded = Ok(());
         self.handed_out = SeqNr(state.current_seq_nr.get().saturating_sub(1));
         Ok(state)
     }
@@ -335,8 +332,8 @@ impl DurableProducerQueue<Encoded> for EntityOutboxQueue {
     }
 
     async fn store_message_confirmed(&mut self, confirmations: Vec<Confirmation>) -> Result<(), QueueError> {
-        let epoch = self.loaded.clone()?;
-        self.ask(|reply| Request::Confirm { epoch, confirmations, reply }).await
+        self.loaded.clone()?;
+        self.ask(|reply| Request::Confirm { confirmations, reply }).await
     }
 
     fn max_message_bytes(&self) -> usize {

@@ -114,3 +114,23 @@ proptest! {
         let _ = read_bypass(bytes);
     }
 }
+
+/// The messages of docs/formats/delivery.md.
+fn records_of_the_page() -> Vec<Bytes> {
+    let mut stopped = BytesMut::new();
+    put_stopped(&ProducerStopped { controller: controller(4), epoch: Epoch(3) }, &mut stopped);
+    let batches: [&[&'static [u8]]; 2] = [&[b"{}"], &[b"{}", b"12", b"", b"34"]];
+    let batches = batches.map(|contents| write(&batch(contents)));
+    let upstream = every_upstream();
+    batches.into_iter().chain([stopped.freeze()]).chain(upstream.iter().map(write_upstream)).collect()
+}
+
+/// The bytes of docs/formats/delivery.md.
+#[test]
+fn the_bytes_of_messages_are_those_of_the_page() {
+    let page = include_str!("../../../../docs/formats/delivery.md");
+    for bytes in records_of_the_page() {
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(page.contains(&format!("`{hex}`")), "{hex} is not in the page");
+    }
+}
