@@ -301,6 +301,34 @@ async fn stored_jobs_outlive_their_producer_and_its_workers() {
     assert_eq!((permit.current_seq_nr(), third.stats().pending), (SeqNr(21), 0));
 }
 
+/// C15, W5: a worker that stops in order finishes the job in hand and begins no other; others get those, and that one is not
+/// done again.
+#[tokio::test]
+async fn a_worker_that_stops_finishes_its_job_and_gets_no_other() {
+    let nodes = nodes();
+    let producer = nodes.producer(&nodes.a, settings());
+    let (worker, mut deliveries) = nodes.worker(&nodes.b);
+    for number in 1..=3 {
+        within(producer.send(number)).await.unwrap();
+    }
+    let in_hand = within(deliveries.next()).await.unwrap();
+    worker.deliver_then_stop();
+    assert_eq!(*in_hand, 1);
+    in_hand.confirm();
+    assert!(within(deliveries.next()).await.is_none(), "it ends with the job in hand");
+    until(&producer, |stats| stats.number_of_workers == 0 && stats.pending == 2).await;
+    let (_other, mut others) = nodes.worker(&nodes.c);
+    let mut seen = BTreeSet::new();
+    for _ in 0..2 {
+        let job = within(others.next()).await.unwrap();
+        seen.insert(*job);
+        job.confirm();
+    }
+    assert_eq!(seen, BTreeSet::from([2, 3]));
+    producer.drain(PATIENCE).await.unwrap();
+    assert_eq!(producer.counters().confirmed, 3);
+}
+
 #[tokio::test]
 async fn a_fixed_list_names_workers_of_any_node() {
     let nodes = nodes();

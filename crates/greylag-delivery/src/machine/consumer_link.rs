@@ -381,7 +381,8 @@ impl<P: Content> ConsumerLink<P> {
             Input::Unreadable(key) => self.on_unreadable(key),
             Input::Start(dedupe) => self.on_start(now, &dedupe, watermarks, out),
             Input::RegisterTo(controller) => self.on_register_to(now, controller, out),
-            Input::DeliverThenStop => self.life = Life::Draining,
+            Input::DeliverThenStop if self.life == Life::Running => self.life = Life::Draining,
+            Input::DeliverThenStop => {}
             Input::Finish => self.life = Life::Finishing,
             Input::Stop => self.stop(false, out),
             Input::Tick => self.on_tick(now, watermarks, out),

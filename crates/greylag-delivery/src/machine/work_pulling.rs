@@ -277,6 +277,9 @@ impl<P: Clone> WorkPulling<P> {
             self.stats.ignored += 1;
             return;
         }
+        if self.workers.is_former(to.instance) {
+            return self.on_last_words(now, to.instance, producer_link::Input::Received { from, epoch, message }, out);
+        }
         let asks_for_no_repeats = matches!(message, Upstream::Request { support_resend: false, .. });
         if asks_for_no_repeats && self.storing.is_durable() {
             // What is stored would be lost on its way to this worker; others do its work.

@@ -80,7 +80,7 @@ impl<T: Send + Sync + 'static> Task<T> {
         mut self,
         mut commands: mpsc::UnboundedReceiver<Command<T>>,
         mut from_producers: mpsc::Receiver<FromProducer<T>>,
-        mut registered: Option<RegisteredWorker>,
+        registered: Option<RegisteredWorker>,
     ) {
         let mut timer = std::pin::pin!(tokio::time::sleep_until(tokio::time::Instant::now()));
         while !self.stopped {
@@ -100,15 +100,10 @@ impl<T: Send + Sync + 'static> Task<T> {
                         self.take(message);
                     }
                 }
-                Some(command) = commands.recv() => {
-                    if matches!(command, Command::DeliverThenStop) {
-                        // Producers are not to give it more.
-                        registered = None;
-                    }
-                    self.on_command(command);
-                }
+                Some(command) = commands.recv() => self.on_command(command),
             }
         }
+        // The last word to producers came first: what was confirmed is not given to others.
         drop(registered);
         self.remoting.unregister(&self.me.path);
     }

@@ -13,6 +13,9 @@ use crate::machine::deadlines::{Armed, Deadlines};
 use crate::machine::producer_link::{self, LinkMode, ProducerLink, ProducerLinkSettings};
 use crate::message::{BatchHeader, ProducerStopped, SequencedMessage, Upstream};
 
+/// Links of workers that are gone, at most; the oldest are forgotten first.
+const MAX_FORMER: usize = 64;
+
 /// A worker, and the link to it.
 #[derive(Debug, Clone)]
 struct Worker<P> {
@@ -46,6 +49,8 @@ impl<P: Clone> Worker<P> {
 pub(super) struct Workers<P> {
     links: BTreeMap<u64, Box<Worker<P>>>,
     by_worker: BTreeMap<ControllerRef, u64>,
+    /// Links of workers that are gone with messages in hand: their last words may still be on the way.
+    former: BTreeMap<u64, Box<Worker<P>>>,
     next_instance: u64,
     deadlines: Deadlines<u64>,
     chance: u64,
@@ -57,6 +62,7 @@ impl<P: Clone> Workers<P> {
         Self {
             links: BTreeMap::new(),
             by_worker: BTreeMap::new(),
+            former: BTreeMap::new(),
             next_instance: 1,
             deadlines: Deadlines::new(),
             chance: seed,
@@ -72,9 +78,14 @@ impl<P: Clone> Workers<P> {
         self.links.values().filter(|worker| worker.is_selectable()).count()
     }
 
-    /// Whether a link is the one to this worker.
+    /// Whether a link is, or was, the one to this worker.
     pub(super) fn is(&self, instance: u64, worker: &ControllerRef) -> bool {
-        self.links.get(&instance).is_some_and(|link| link.worker == *worker)
+        let link = self.links.get(&instance).or_else(|| self.former.get(&instance));
+        link.is_some_and(|link| link.worker == *worker)
+    }
+
+    pub(super) fn is_former(&self, instance: u64) -> bool {
+        self.former.contains_key(&instance)
     }
 
     pub(super) fn listing(&self) -> Vec<ListedWorker> {
@@ -203,12 +214,43 @@ impl<P: Clone> WorkPulling<P> {
     fn drop_worker(&mut self, instance: u64, out: &mut Vec<Effect<P>>) {
         let Some(gone) = self.workers.links.remove(&instance) else { return };
         self.workers.by_worker.remove(&gone.worker);
-        for total in gone.unconfirmed {
-            self.jobs.take_back(total, instance, false, |holder| self.workers.has(holder));
+        for total in &gone.unconfirmed {
+            self.jobs.take_back(*total, instance, false, |holder| self.workers.has(holder));
         }
         if let Some((_, epoch)) = self.stream {
-            let message = ProducerStopped { controller: gone.controller, epoch };
-            out.push(Effect::Stop { to: gone.worker, message });
+            let message = ProducerStopped { controller: gone.controller.clone(), epoch };
+            out.push(Effect::Stop { to: gone.worker.clone(), message });
+        }
+        if !gone.unconfirmed.is_empty() {
+            self.workers.former.insert(instance, gone);
+            if self.workers.former.len() > MAX_FORMER {
+                self.workers.former.pop_first();
+            }
+        }
+    }
+
+    /// A worker that stops says how far it got, and that may come after the news of its end: what it has done is not done again.
+    pub(super) fn on_last_words(
+        &mut self,
+        now: Instant,
+        instance: u64,
+        said: producer_link::Input<P>,
+        out: &mut Vec<Effect<P>>,
+    ) {
+        let Some(mut gone) = self.workers.former.remove(&instance) else { return };
+        let mut effects = Vec::new();
+        gone.link.handle(now, said, &mut effects);
+        for effect in effects {
+            let producer_link::Effect::ConfirmedUpTo(last) = effect else { continue };
+            while let Some(total) = gone.unconfirmed.pop_front() {
+                self.on_confirmed(now, total, out);
+                if total == last {
+                    break;
+                }
+            }
+        }
+        if !gone.unconfirmed.is_empty() {
+            self.workers.former.insert(instance, gone);
         }
     }
 
@@ -217,6 +259,7 @@ impl<P: Clone> WorkPulling<P> {
         for instance in instances {
             self.drop_worker(instance, out);
         }
+        self.workers.former.clear();
     }
 
     /// W6: a silent worker keeps its link, for a late confirmation; others get its messages.
