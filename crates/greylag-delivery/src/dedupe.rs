@@ -199,7 +199,7 @@ mod tests {
             marks.switch(start, &producer, StreamId(stream), Epoch::FIRST);
             marks.confirm(start, StreamId(stream), SeqNr(7));
         }
-        let is_heard = |stream: StreamId| stream.0 % 3 != 0;
+        let is_heard = |stream: StreamId| !stream.0.is_multiple_of(3);
         marks.prune(start + day * 2, is_heard);
         assert_eq!(marks.len(), 1000);
         let heard = (1..=1500).map(StreamId).filter(|stream| is_heard(*stream));

@@ -92,7 +92,13 @@ impl<T: Send + Sync + 'static> Task<T> {
             }
             tokio::select! {
                 () = timer.as_mut(), if deadline.is_some() => self.tell(Input::Tick),
-                () = changed(self.outcomes.clone()) => self.collect(),
+                () = changed(self.outcomes.clone()) => {
+                    // A stop that was said before a confirmation comes before it.
+                    while let Ok(command) = commands.try_recv() {
+                        self.on_command(command);
+                    }
+                    self.collect();
+                }
                 Some(message) = from_producers.recv() => {
                     self.take(message);
                     for _ in 0..RUN {
