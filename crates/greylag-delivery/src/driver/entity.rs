@@ -103,29 +103,18 @@ impl DeliveryType {
     {
         let delivery = delivery.clone();
         let factory: Arc<Factory<E>> = Arc::new(factory);
-        EntityType::hosting(key, move |init| {
-            let entity = factory(init)?;
-            Ok(Hosted {
-                entity,
-                factory: factory.clone(),
-                init: init.clone(),
-                controller: Controller::new(delivery.clone(), init.id.as_str(), Outcomes::default()),
-                stop: None,
-                waiting: false,
-            })
-        })
-        .is_activity(is_activity)
+        EntityType::hosting(key, move |init| Hosted::new(&factory, delivery.clone(), init)).is_activity(is_activity)
     }
 }
 
-type Factory<E> = dyn Fn(&EntityInit) -> Result<E, Failure> + Send + Sync;
+pub(super) type Factory<E> = dyn Fn(&EntityInit) -> Result<E, Failure> + Send + Sync;
 
 /// Protocol traffic must not keep an entity awake; deliveries count when they are handed out.
 pub(crate) fn is_activity<T, Q>(message: &WithDelivery<T, Q>) -> bool {
     matches!(message, WithDelivery::Bypass(_))
 }
 
-struct Hosted<T, E: DeliveryEntity<T>>
+pub(super) struct Hosted<T, E: DeliveryEntity<T>>
 where
     T: Send + Sync + 'static,
 {
@@ -140,6 +129,16 @@ where
 }
 
 impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Hosted<T, E> {
+    pub(super) fn new(
+        factory: &Arc<Factory<E>>,
+        delivery: ConsumerDelivery,
+        init: &EntityInit,
+    ) -> Result<Self, Failure> {
+        let controller = Controller::new(delivery, init.id.as_str(), Outcomes::default());
+        let entity = factory(init)?;
+        Ok(Self { entity, factory: factory.clone(), init: init.clone(), controller, stop: None, waiting: false })
+    }
+
     /// Hands out at most one delivery, since its handler may suspend the entity, and sees to what
     /// was confirmed.
     fn settle(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, E::Bypass>>) -> Result<(), Failure> {

@@ -4,6 +4,7 @@
 mod delivered;
 mod kept;
 mod layer;
+mod plain;
 mod report;
 mod start_producer;
 mod work;

@@ -77,7 +77,6 @@ impl Kept {
     }
 
     /// How entities of a type take deliveries here: by the settings of the node.
-    #[cfg(feature = "persistence")]
     pub(crate) fn consumers(&self, name: &str) -> ConsumerDelivery {
         self.of_type(&mut self.lock(), name).consumers.clone()
     }

@@ -192,3 +192,49 @@ async fn what_waits_is_reported() {
     assert_eq!(held.lock().unwrap().len(), 1);
     producer.close().await;
 }
+
+/// Entities with handlers, by a key of what is delivered to them.
+#[tokio::test]
+async fn entities_with_handlers_are_described_as_briefly() {
+    const DOUBLE: EntityKey<u64> = EntityKey::new("Double");
+    const OF: EntityKey<ReplyTo<u64>> = EntityKey::new("Double");
+
+    type Carried = crate::WithDelivery<u64, ReplyTo<u64>>;
+
+    struct Double(u64);
+
+    impl crate::DeliveryEntity<u64> for Double {
+        type Bypass = ReplyTo<u64>;
+
+        fn on_delivery(
+            &mut self,
+            number: Delivery<u64>,
+            _: &mut Ctx<'_, Carried>,
+        ) -> Result<(), greylag_sharding::Failure> {
+            self.0 += *number * 2;
+            number.confirm();
+            Ok(())
+        }
+
+        fn on_bypass(
+            &mut self,
+            reply_to: ReplyTo<u64>,
+            _: &mut Ctx<'_, Carried>,
+        ) -> Result<(), greylag_sharding::Failure> {
+            reply_to.reply(self.0);
+            Ok(())
+        }
+    }
+
+    let sharding = node().await;
+    let delivery = NodeDelivery::of(&sharding, DeliverySettings::test()).unwrap();
+    let doubles = crate::DeliveryType::of_both(DOUBLE, json("double.add"), json("double.get"), |_| Ok(Double(0)));
+    sharding.init(doubles).unwrap();
+    let producer = delivery.producer(DOUBLE, ProducerId::per_node("numbers")).start().await.unwrap();
+    for number in 1..=3 {
+        producer.send_confirmed("a", number).await.unwrap();
+    }
+    let doubled = sharding.entity_ref(OF, "a").ask(|reply_to| reply_to).timeout(Duration::from_secs(60)).await;
+    assert_eq!(doubled, Ok(12));
+    assert_eq!(delivery.counters(&DOUBLE).unwrap().snapshot().confirmed, 3);
+}
