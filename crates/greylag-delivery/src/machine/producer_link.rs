@@ -13,13 +13,16 @@
 //!
 //! Source: delivery §1.2, P1 to P12, P14.
 
+mod held;
+mod peers;
 mod repeats;
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
 use crate::message::{Frame, Upstream};
+use held::Held;
+use peers::Peers;
 use repeats::Repeats;
 
 /// What is at the other end of a link.
@@ -129,22 +132,13 @@ pub enum Effect<P> {
 #[derive(Debug, Clone)]
 pub struct ProducerLink<P> {
     settings: ProducerLinkSettings,
-    /// Frames that are held, the first of them numbered `base`.
-    frames: VecDeque<Frame<P>>,
-    base: u64,
-    /// Last frame and total of every message that is not confirmed.
-    messages: VecDeque<(u64, SeqNr)>,
-    next_seq: u64,
+    held: Held<P>,
     cursor: u64,
     granted: u64,
     first_seq: u64,
     confirmed: u64,
     support_resend: bool,
-    consumer: Option<ControllerRef>,
-    /// The consumer that the last start-over displaced; its late words say nothing of the new one.
-    former: Option<ControllerRef>,
-    /// The consumer controller that spoke last, attached or not.
-    speaker: Option<ControllerRef>,
+    peers: Peers,
     repeats: Repeats,
     fenced: bool,
     highest_transmitted: u64,
@@ -158,18 +152,13 @@ impl<P: Clone> ProducerLink<P> {
         let ProducerLinkSettings { resend_first_interval, resend_first_unconfirmed_idle_timeout, .. } = settings;
         Self {
             settings,
-            frames: VecDeque::new(),
-            base: 1,
-            messages: VecDeque::new(),
-            next_seq: 1,
+            held: Held::new(),
             cursor: 1,
             granted: 1,
             first_seq: 1,
             confirmed: 0,
             support_resend: true,
-            consumer: None,
-            former: None,
-            speaker: None,
+            peers: Peers::default(),
             repeats: Repeats::new(resend_first_interval, resend_first_unconfirmed_idle_timeout, now),
             fenced: false,
             highest_transmitted: 0,
@@ -187,9 +176,9 @@ impl<P: Clone> ProducerLink<P> {
             Input::Accept { total, frames, ack } => self.on_accept(now, total, frames, ack, out),
             Input::Received { from, epoch, message } => self.on_received(now, from, epoch, message, out),
             Input::Reassociate => {
-                self.former = self.consumer.take().or(self.former.take());
+                self.peers.displace();
                 // A copy of the first frame that waits for a route will reach whoever is there then.
-                if !(self.repeats.waits_in_buffer() && self.base == self.first_seq) {
+                if !(self.repeats.waits_in_buffer() && self.held.base() == self.first_seq) {
                     self.reassociate(now, out);
                 }
             }
@@ -212,33 +201,33 @@ impl<P: Clone> ProducerLink<P> {
     /// A link with unconfirmed frames has a deadline, unless its controller holds it. It is far away while a copy of its
     /// head waits in the region's buffer for a route.
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.frames.is_empty() || self.fenced || !self.is_attached() {
+        if self.held.is_empty() || self.fenced || !self.is_attached() {
             return None;
         }
-        self.repeats.deadline(self.base == self.first_seq)
+        self.repeats.deadline(self.held.base() == self.first_seq)
     }
 
     /// How many frames may be accepted now and leave at once (P11).
     pub fn demand(&self) -> u64 {
-        if self.cursor < self.next_seq || self.fenced || !self.is_attached() || self.repeats.is_held() {
+        if self.cursor < self.held.next_seq() || self.fenced || !self.is_attached() || self.repeats.is_held() {
             return 0;
         }
-        self.granted.saturating_add(1).saturating_sub(self.next_seq)
+        self.granted.saturating_add(1).saturating_sub(self.held.next_seq())
     }
 
     /// Whether every accepted message is confirmed.
     pub fn is_settled(&self) -> bool {
-        self.messages.is_empty()
+        self.held.is_settled()
     }
 
     /// The link number that the next accepted frame gets.
     pub fn next_seq(&self) -> u64 {
-        self.next_seq
+        self.held.next_seq()
     }
 
     /// The consumer controller that attached last; if none did, the one that spoke last.
     pub fn consumer(&self) -> Option<&ControllerRef> {
-        self.consumer.as_ref().or(self.speaker.as_ref())
+        self.peers.last_known()
     }
 
     /// Repeats in a row that the present consumer left unanswered.
@@ -253,30 +242,16 @@ impl<P: Clone> ProducerLink<P> {
 
     /// Totals of the messages that are not confirmed, in order.
     pub fn unconfirmed(&self) -> impl Iterator<Item = SeqNr> + '_ {
-        self.messages.iter().map(|(_, total)| *total)
+        self.held.unconfirmed()
     }
 
     fn is_attached(&self) -> bool {
-        self.settings.mode == LinkMode::Sharding || self.consumer.is_some()
+        self.settings.mode == LinkMode::Sharding || self.peers.has_present()
     }
 
     fn on_accept(&mut self, now: Instant, total: SeqNr, frames: Frames<P>, ack: bool, out: &mut Vec<Effect<P>>) {
-        match frames {
-            Frames::Whole(payload) => self.append(total, ack, true, true, payload),
-            Frames::Chunks(chunks) => {
-                let last = chunks.len().saturating_sub(1);
-                for (index, payload) in chunks.into_iter().enumerate() {
-                    self.append(total, ack && index == last, index == 0, index == last, payload);
-                }
-            }
-        }
-        self.messages.push_back((self.next_seq - 1, total));
+        self.held.append(total, frames, ack);
         self.pump(now, out);
-    }
-
-    fn append(&mut self, total: SeqNr, ack: bool, first_chunk: bool, last_chunk: bool, payload: P) {
-        self.frames.push_back(Frame { seq_nr: self.next_seq, total, ack, first_chunk, last_chunk, payload });
-        self.next_seq += 1;
     }
 
     /// P3: the one gate that every transmission but P8 and P9 passes.
@@ -284,12 +259,11 @@ impl<P: Clone> ProducerLink<P> {
         if !self.is_attached() || !self.repeats.is_free() {
             return;
         }
-        while self.cursor < self.next_seq && self.cursor <= self.granted {
+        while self.cursor < self.held.next_seq() && self.cursor <= self.granted {
             self.transmit(now, self.cursor, out);
             self.cursor += 1;
             if !self.support_resend {
-                self.frames.pop_front();
-                self.base += 1;
+                self.held.release_below(self.cursor);
             }
         }
     }
@@ -298,22 +272,20 @@ impl<P: Clone> ProducerLink<P> {
         if !self.repeats.is_free() {
             return;
         }
-        let Some(frame) = seq_nr.checked_sub(self.base).and_then(|index| self.frames.get(index as usize)) else {
-            return;
-        };
+        let Some(frame) = self.held.get(seq_nr) else { return };
         let again = seq_nr <= self.highest_transmitted;
-        let lowest = if self.support_resend { self.base } else { 0 };
+        let lowest = if self.support_resend { self.held.base() } else { 0 };
         out.push(Effect::Transmit { frame: frame.clone(), first: seq_nr == self.first_seq, lowest, again });
         self.highest_transmitted = self.highest_transmitted.max(seq_nr);
-        self.repeats.transmitted(now, seq_nr == self.base);
+        self.repeats.transmitted(now, seq_nr == self.held.base());
     }
 
     fn hold(&mut self, now: Instant, held: bool, out: &mut Vec<Effect<P>>) {
         let was_held = self.repeats.is_held();
         self.repeats.hold(held);
         if was_held && !held {
-            if self.cursor > self.base {
-                self.transmit(now, self.base, out);
+            if self.cursor > self.held.base() {
+                self.transmit(now, self.held.base(), out);
             }
             self.pump(now, out);
         }
@@ -322,7 +294,7 @@ impl<P: Clone> ProducerLink<P> {
     /// Frames that were transmitted last go back behind the gate. Others are repeats, which come again by themselves.
     fn on_refused(&mut self, now: Instant, from: u64, to: u64) {
         if to.checked_add(1) == Some(self.cursor) && self.support_resend {
-            self.cursor = self.base.max(self.cursor.min(from));
+            self.cursor = self.held.base().max(self.cursor.min(from));
         }
         self.repeats.refused(now);
     }
@@ -341,7 +313,7 @@ impl<P: Clone> ProducerLink<P> {
             _ => {}
         }
         let same_epoch = epoch == Some(self.settings.epoch);
-        if self.settings.mode == LinkMode::PointToPoint && self.consumer.as_ref() != Some(&from) {
+        if self.settings.mode == LinkMode::PointToPoint && !self.peers.is_present(&from) {
             return self.on_stranger(now, from, same_epoch, message, out);
         }
         if !same_epoch {
@@ -371,21 +343,14 @@ impl<P: Clone> ProducerLink<P> {
             message,
             Upstream::Request { confirmed: 0, via_timeout: false, .. } | Upstream::Resend { from: 0, .. }
         );
-        if self.settings.mode == LinkMode::Sharding && attaches && self.consumer.as_ref() != Some(from) {
-            self.former = self.consumer.replace(from.clone()).or(self.former.take());
+        if self.settings.mode == LinkMode::Sharding && attaches {
+            self.peers.attach(from);
         }
     }
 
     fn note_heard(&mut self, now: Instant, from: &ControllerRef) {
-        if self.speaker.as_ref() != Some(from) {
-            self.speaker = Some(from.clone());
-        }
-        let is_former = self.former.as_ref() == Some(from);
-        let is_present = match &self.consumer {
-            Some(consumer) => consumer == from,
-            None => !is_former,
-        };
-        self.repeats.heard(now, is_present, is_present || !is_former);
+        let (is_present, is_known) = self.peers.heard(from);
+        self.repeats.heard(now, is_present, is_known);
     }
 
     /// P5a: a consumer that is not the registered one, perhaps one that a late registration displaced.
@@ -404,7 +369,7 @@ impl<P: Clone> ProducerLink<P> {
             self.pump(now, out);
         }
         if self.repeats.unanswered() >= 2 {
-            self.consumer = Some(from);
+            self.peers.register(from);
             self.reassociate(now, out);
         }
     }
@@ -413,10 +378,10 @@ impl<P: Clone> ProducerLink<P> {
         if self.settings.mode == LinkMode::Sharding {
             return;
         }
-        if self.consumer.as_ref() == Some(&from) {
-            self.transmit(now, self.base, out);
+        if self.peers.is_present(&from) {
+            self.transmit(now, self.held.base(), out);
         } else {
-            self.consumer = Some(from);
+            self.peers.register(from);
             self.reassociate(now, out);
         }
     }
@@ -442,33 +407,27 @@ impl<P: Clone> ProducerLink<P> {
             return;
         }
         let mut up_to = up_to;
-        if !support_resend && up_to <= self.next_seq {
+        if !support_resend && up_to <= self.held.next_seq() {
             // Everything granted was lost, and this consumer asks for no repeats: grant as much anew.
-            up_to = self.next_seq.saturating_add(up_to.saturating_sub(confirmed));
+            up_to = self.held.next_seq().saturating_add(up_to.saturating_sub(confirmed));
         }
         self.grant(confirmed, up_to);
         self.set_support_resend(support_resend);
         if via_timeout && support_resend {
-            self.cursor = self.base;
+            self.cursor = self.held.base();
         }
         self.pump(now, out);
     }
 
     /// Drops confirmed frames; false if the confirmation is for a frame that does not exist.
     fn confirm(&mut self, confirmed: u64, out: &mut Vec<Effect<P>>) -> bool {
-        if confirmed >= self.next_seq {
+        if confirmed >= self.held.next_seq() {
             self.violations += 1;
             return false;
         }
-        while self.base <= confirmed && self.frames.pop_front().is_some() {
-            self.base += 1;
-        }
+        let total = self.held.confirm(confirmed);
         self.confirmed = self.confirmed.max(confirmed);
         self.cursor = self.cursor.max(self.confirmed + 1);
-        let mut total = None;
-        while let Some((_, done)) = self.messages.pop_front_if(|(last, _)| *last <= confirmed) {
-            total = Some(done);
-        }
         out.extend(total.map(Effect::ConfirmedUpTo));
         true
     }
@@ -481,9 +440,7 @@ impl<P: Clone> ProducerLink<P> {
 
     fn set_support_resend(&mut self, support_resend: bool) {
         if self.support_resend && !support_resend {
-            while self.base < self.cursor && self.frames.pop_front().is_some() {
-                self.base += 1;
-            }
+            self.held.release_below(self.cursor);
         }
         self.support_resend = support_resend;
     }
@@ -491,11 +448,11 @@ impl<P: Clone> ProducerLink<P> {
     /// P7, but for a start-over.
     fn on_resend(&mut self, now: Instant, from: u64, to: u64, out: &mut Vec<Effect<P>>) {
         if to == 0 {
-            self.cursor = self.base.max(self.cursor.min(from));
+            self.cursor = self.held.base().max(self.cursor.min(from));
             self.pump(now, out);
         } else {
             let end = to.min(self.cursor.saturating_sub(1));
-            for seq_nr in from.max(self.base)..=end {
+            for seq_nr in from.max(self.held.base())..=end {
                 self.transmit(now, seq_nr, out);
             }
         }
@@ -503,7 +460,7 @@ impl<P: Clone> ProducerLink<P> {
 
     /// P10.
     fn reassociate(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
-        let head = self.base;
+        let head = self.held.base();
         self.first_seq = head;
         self.granted = head;
         self.cursor = head;
@@ -520,7 +477,7 @@ impl<P: Clone> ProducerLink<P> {
         }
         if self.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.repeats.repeated();
-            self.transmit(now, self.base, out);
+            self.transmit(now, self.held.base(), out);
         }
     }
 
@@ -533,9 +490,9 @@ impl<P: Clone> ProducerLink<P> {
     }
 
     fn check_invariants(&self) {
-        debug_assert_eq!(self.base + self.frames.len() as u64, self.next_seq, "frames are contiguous");
-        debug_assert!(self.confirmed < self.next_seq);
-        debug_assert!(self.cursor >= self.base && self.cursor <= self.next_seq);
+        self.held.check_invariants();
+        debug_assert!(self.confirmed < self.held.next_seq());
+        debug_assert!(self.cursor >= self.held.base() && self.cursor <= self.held.next_seq());
         debug_assert!(self.granted > self.confirmed, "a producer always has a next step");
     }
 }
