@@ -23,7 +23,7 @@ pub struct Undecodable {
 }
 
 impl Undecodable {
-    pub(super) fn new(
+    pub(in crate::driver) fn new(
         entity: Arc<str>,
         handle: DeliveryHandle,
         error: UnreadableError,

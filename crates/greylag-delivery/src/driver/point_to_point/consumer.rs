@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures::Stream;
 use greylag_core::{Codec, DeadLetterReason};
 use greylag_transport::Remoting;
 use tokio::sync::mpsc;
@@ -13,6 +14,7 @@ use super::deliveries::Deliveries;
 use super::downstream::Downstream;
 use crate::counters::DeliveryCounters;
 use crate::dedupe::Dedupe;
+use crate::driver::consumer::Undecodable;
 use crate::driver::sending::PATHS;
 use crate::driver::work_pulling::WorkerDirectory;
 use crate::error::StartError;
@@ -39,15 +41,15 @@ pub struct ConsumerController<T> {
 pub struct ConsumerBuilder<T> {
     codec: Arc<dyn Codec<T>>,
     settings: DeliverySettings,
-    on_undecodable: OnUndecodable,
+    on_undecodable: Option<OnUndecodable>,
     work: Option<(ServiceKey, Arc<dyn WorkerDirectory>)>,
 }
 
 impl<T: Send + Sync + 'static> ConsumerController<T> {
     /// A controller whose messages `codec` reads.
     pub fn builder(codec: impl Codec<T>) -> ConsumerBuilder<T> {
-        let (settings, on_undecodable) = (DeliverySettings::default(), OnUndecodable::default());
-        ConsumerBuilder { codec: Arc::new(codec), settings, on_undecodable, work: None }
+        let (codec, settings) = (Arc::new(codec), DeliverySettings::default());
+        ConsumerBuilder { codec, settings, on_undecodable: None, work: None }
     }
 
     /// Where producers find it: a value that may be sent to other nodes.
@@ -69,6 +71,14 @@ impl<T: Send + Sync + 'static> ConsumerController<T> {
         let (to, from_task) = mpsc::unbounded_channel();
         self.commands.send(Command::Start { consumer, dedupe, to }).ok();
         Deliveries::new(from_task, self.commands.clone(), consumer)
+    }
+
+    /// Messages that cannot be read: those that wait now, and those to come. The link waits behind each until it is confirmed,
+    /// which passes it over, where [`OnUndecodable::Surface`] is set, as it is by default.
+    pub fn undecodable(&self) -> impl Stream<Item = Undecodable> + Send + Unpin + use<T> {
+        let (watcher, mut undecodable) = mpsc::unbounded_channel();
+        self.commands.send(Command::WatchUndecodable(watcher)).ok();
+        futures::stream::poll_fn(move |cx| undecodable.poll_recv(cx))
     }
 
     /// Ends the controller in order: messages that are here are handed out, and it stops when they are confirmed. A new
@@ -102,10 +112,10 @@ impl<T: Send + Sync + 'static> ConsumerBuilder<T> {
         Self { settings, ..self }
     }
 
-    /// What becomes of messages that cannot be read. Default: the link waits.
+    /// What becomes of messages that cannot be read. Default: what the settings say, by default that the link waits.
     #[must_use]
     pub fn on_undecodable(self, on_undecodable: OnUndecodable) -> Self {
-        Self { on_undecodable, ..self }
+        Self { on_undecodable: Some(on_undecodable), ..self }
     }
 
     /// Makes it a worker: every producer of this work finds it in the directory, until it stops. It takes what all of them
@@ -128,6 +138,7 @@ impl<T: Send + Sync + 'static> ConsumerBuilder<T> {
         let (downstream, from_producers) = Downstream::new(remoting.clone(), self.codec);
         let instance = remoting.register(&path, Arc::new(downstream));
         let reference = ControllerRef { node: remoting.self_address().clone(), path, instance };
+        let on_undecodable = self.on_undecodable.unwrap_or(self.settings.consumer.on_undecodable);
         let (kind, settings) = match self.work {
             None => (ConsumerKind::PointToPoint, self.settings.consumer(LinkMode::PointToPoint)),
             Some(_) => (ConsumerKind::Worker, self.settings.worker()),
@@ -136,7 +147,7 @@ impl<T: Send + Sync + 'static> ConsumerBuilder<T> {
         let machine = Machine::new(kind, settings);
         let (commands, inbox) = mpsc::unbounded_channel();
         let registered = self.work.map(|(key, directory)| directory.register(&key, reference.clone()));
-        let task = Task::new(machine, remoting.clone(), reference.clone(), self.on_undecodable, max_message_bytes);
+        let task = Task::new(machine, remoting.clone(), reference.clone(), on_undecodable, max_message_bytes);
         let counters = task.counters.clone();
         tokio::spawn(task.run(inbox, from_producers, registered));
         Ok(ConsumerController { commands, reference, consumers: AtomicU64::new(0), counters })

@@ -1,5 +1,6 @@
 //! The task of a consumer controller: it runs the machine, hands deliveries to the consumer, and takes its confirmations back.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use greylag_core::{CodecId, DeadLetterReason};
@@ -10,10 +11,10 @@ use super::downstream::FromProducer;
 use crate::counters::DeliveryCounters;
 use crate::dedupe::Dedupe;
 use crate::delivery::{Delivery, Outcome, Outcomes};
-use crate::driver::consumer::changed;
+use crate::driver::consumer::{Undecodable, changed};
 use crate::driver::sending::now;
 use crate::driver::work_pulling::RegisteredWorker;
-use crate::ids::{ControllerRef, Epoch};
+use crate::ids::{ControllerRef, Epoch, MessageId};
 use crate::machine::consumer_controller::{ConsumerController as Machine, Input};
 use crate::machine::producer_link::Frames;
 use crate::machine::sharding_consumer::{DeliveryHandle, Effect};
@@ -28,6 +29,7 @@ const RUN: usize = 64;
 /// What handles tell the task.
 pub(super) enum Command<T> {
     Start { consumer: u64, dedupe: Dedupe, to: mpsc::UnboundedSender<Delivery<T>> },
+    WatchUndecodable(mpsc::UnboundedSender<Undecodable>),
     RegisterTo(ControllerRef),
     DeliverThenStop,
     ConsumerEnded(u64),
@@ -49,6 +51,9 @@ pub(super) struct Task<T> {
     max_message_bytes: u64,
     pub(super) counters: DeliveryCounters,
     outcomes: Arc<Outcomes>,
+    /// Messages that cannot be read and wait, and who is told of them.
+    unreadable: BTreeMap<MessageId, Undecodable>,
+    watchers: Vec<mpsc::UnboundedSender<Undecodable>>,
     consumer: Option<Consumer<T>>,
     effects: Vec<Effect<Payload<T>>>,
     stopped: bool,
@@ -70,6 +75,8 @@ impl<T: Send + Sync + 'static> Task<T> {
             max_message_bytes,
             counters: DeliveryCounters::default(),
             outcomes: Arc::default(),
+            unreadable: BTreeMap::new(),
+            watchers: Vec::new(),
             consumer: None,
             effects: Vec::new(),
             stopped: false,
@@ -128,6 +135,11 @@ impl<T: Send + Sync + 'static> Task<T> {
                 self.consumer = Some(Consumer { number: consumer, to });
                 self.tell(Input::Start(dedupe));
             }
+            Command::WatchUndecodable(watcher) => {
+                if self.unreadable.values().all(|undecodable| watcher.send(undecodable.clone()).is_ok()) {
+                    self.watchers.push(watcher);
+                }
+            }
             Command::RegisterTo(producer) => self.tell(Input::RegisterTo(producer)),
             Command::DeliverThenStop => self.tell(Input::DeliverThenStop),
             Command::ConsumerEnded(number) => {
@@ -170,6 +182,9 @@ impl<T: Send + Sync + 'static> Task<T> {
 
     fn confirm(&mut self, handles: Vec<DeliveryHandle>) {
         if !handles.is_empty() {
+            for handle in &handles {
+                self.unreadable.remove(&handle.id);
+            }
             self.counters.confirmed(handles.len() as u64);
             self.tell(Input::ConfirmAll(handles));
         }
@@ -184,7 +199,7 @@ impl<T: Send + Sync + 'static> Task<T> {
 
     fn carry_out(&mut self, effect: Effect<Payload<T>>) {
         match effect {
-            Effect::Deliver { handle, parts } => self.deliver(handle, &parts),
+            Effect::Deliver { handle, parts } => self.deliver(handle, parts),
             Effect::Reply { to, epoch, message } => self.reply(to, epoch, message),
             Effect::Suppressed(id) => {
                 self.outcomes.close(&id);
@@ -220,8 +235,8 @@ impl<T: Send + Sync + 'static> Task<T> {
         self.remoting.send(&Destination::Incarnation(node), envelope).ok();
     }
 
-    fn deliver(&mut self, handle: DeliveryHandle, parts: &Frames<Payload<T>>) {
-        match (Payload::join(parts, self.max_message_bytes), &self.consumer) {
+    fn deliver(&mut self, handle: DeliveryHandle, parts: Frames<Payload<T>>) {
+        match (Payload::join(&parts, self.max_message_bytes), &self.consumer) {
             (Ok(message), Some(consumer)) => {
                 self.counters.delivered();
                 self.outcomes.open(&handle.id);
@@ -229,15 +244,21 @@ impl<T: Send + Sync + 'static> Task<T> {
                 consumer.to.send(Delivery::new(message, handle, self.outcomes.clone())).ok();
             }
             (Ok(_), None) => {}
-            (Err(Unreadable { error, .. }), _) => self.undecodable(handle, &error),
+            (Err(Unreadable { error, .. }), _) => self.undecodable(handle, error, parts),
         }
     }
 
-    fn undecodable(&mut self, handle: DeliveryHandle, error: &UnreadableError) {
+    fn undecodable(&mut self, handle: DeliveryHandle, error: UnreadableError, parts: Frames<Payload<T>>) {
         self.counters.undecodable();
         tracing::warn!(consumer = %self.me, message = ?handle.id, %error, "undecodable");
         match self.on_undecodable {
-            OnUndecodable::Surface => self.tell(Input::Unreadable(handle)),
+            OnUndecodable::Surface => {
+                let (me, bytes) = (self.me.to_string().into(), move || Payload::bytes(&parts));
+                let undecodable = Undecodable::new(me, handle.clone(), error, bytes, self.outcomes.clone());
+                self.watchers.retain(|watcher| watcher.send(undecodable.clone()).is_ok());
+                self.unreadable.insert(handle.id.clone(), undecodable);
+                self.tell(Input::Unreadable(handle));
+            }
             OnUndecodable::Skip => {
                 self.remoting.dead_letter(DeadLetterReason::Undecodable, &self.me.path, wire::BATCH);
                 self.outcomes.confirm([handle]);

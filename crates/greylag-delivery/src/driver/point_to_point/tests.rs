@@ -115,6 +115,14 @@ async fn what_cannot_be_read_is_dealt_with_as_the_consumer_says() {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
                 assert!(handle.drain(Duration::from_millis(100)).await.is_err());
+                // Shown to those that look, also later; confirmed, it is passed over.
+                let mut undecodable = consumer.undecodable();
+                let unread = tokio::time::timeout(patience, futures::StreamExt::next(&mut undecodable)).await;
+                let unread = unread.unwrap().unwrap();
+                assert_eq!(unread.id().seq_nr, SeqNr(1));
+                assert_eq!(unread.bytes().payload, "\"no number\"");
+                unread.confirm();
+                handle.drain(patience).await.unwrap();
             }
             OnUndecodable::Skip => {
                 tokio::time::timeout(patience, confirmed.wait_for(|confirmed| *confirmed == SeqNr(1)))
