@@ -315,6 +315,25 @@ async fn a_slow_consumer_is_told_of() {
     until("it is settled", async || world.delivery.counters().snapshot().overdue == 0).await;
 }
 
+/// delivery S10: a producer of the same name with a stream of its own is heard, too, and both are told of.
+#[tokio::test]
+async fn two_producers_of_one_name_are_told_of() {
+    let world = World::new(settings(), None, |_, _| Do::Confirm).await;
+    let mut events = world.delivery.events();
+    let named = |stream| ProducerIdentity::stable(ProducerId::new("till").unwrap(), StreamId(stream), Epoch(1));
+    for stream in [1, 2] {
+        let (region, settings) = (world.region.clone(), world.settings.clone());
+        let producer =
+            ShardingProducer::start(&world.sharding, named(stream), region, json::<i64>("n"), settings).unwrap();
+        producer.send_confirmed("one", 7).await.unwrap();
+        // Their links stay, so that both are heard.
+        std::mem::forget(producer);
+    }
+    let told = tokio::time::timeout(PATIENCE, events.next()).await.unwrap().unwrap();
+    assert!(matches!(&told, DeliveryEvent::SameProducer { producer, .. } if producer.as_str() == "till"), "{told:?}");
+    assert_eq!(world.log().len(), 2, "both were delivered");
+}
+
 /// Adds up; what it does with a message is told by the message.
 struct Sum {
     evaluated: Arc<Mutex<Vec<i64>>>,

@@ -9,6 +9,7 @@ mod undecodable;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::counters::DeliveryCounters;
 use crate::machine::sharding_consumer::{Legacy, ShardingConsumerSettings};
@@ -36,9 +37,14 @@ struct Shared {
     announcements: Announcements,
     waiting: Waiting,
     departures: Arc<Departures>,
+    /// When two producers of one name were warned of last.
+    warned_at: Mutex<Option<Instant>>,
     /// What entities that failed leave to their successors, by entity.
     legacies: Mutex<BTreeMap<Arc<str>, Legacy>>,
 }
+
+/// A producer that begins anew reaches many entities at once; one warning for all of them is enough.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Entities that failed and did not start again yet of which something is remembered.
 const MAX_LEGACIES: usize = 10_000;
@@ -107,6 +113,16 @@ impl ConsumerDelivery {
     pub(crate) fn mark_limits(&self) -> greylag_persistence::MarkLimits {
         let (max_streams, retention) = (self.settings.dedupe_streams_max, self.settings.dedupe_retention);
         greylag_persistence::MarkLimits { max_streams, retention }
+    }
+
+    /// Whether two producers of one name are to be warned of now, and not only told of.
+    fn is_to_warn(&self, now: Instant) -> bool {
+        let mut warned_at = self.shared.warned_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = warned_at.is_none_or(|at| now.saturating_duration_since(at) >= WARNING_INTERVAL);
+        if is_due {
+            *warned_at = Some(now);
+        }
+        is_due
     }
 
     fn legacies(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Legacy>> {

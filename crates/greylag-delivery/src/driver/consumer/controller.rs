@@ -285,7 +285,9 @@ impl<T: Send + Sync + 'static> Controller<T> {
                 self.announce(DeliveryEvent::ProducerReplaced { entity: entity(), producer, former, by });
             }
             Effect::SameProducer(producer) => {
-                tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), %producer, "two streams of one producer id");
+                if self.delivery.is_to_warn(cx.now()) {
+                    tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), %producer, "two streams of one producer id");
+                }
                 self.announce(DeliveryEvent::SameProducer { entity: entity(), producer });
             }
             Effect::Refused(producer) => {
