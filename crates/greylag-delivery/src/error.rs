@@ -223,6 +223,9 @@ pub enum StartError {
         "the producer is to be durable, but its node was started without stores; give it some, or a queue of your own"
     )]
     NoStores,
+    /// Messages that a program writes into an outbox are taken up by producers of sharding alone.
+    #[error("a queue that finds messages by itself, such as an outbox, serves producers for entities alone")]
+    Outbox,
     /// The producer's id cannot be part of the name that its history has in a journal.
     #[cfg(feature = "persistence")]
     #[error("no history can be named after the producer: {0}")]

@@ -253,6 +253,10 @@ async fn stored_jobs_outlive_their_producer_and_its_workers() {
         let builder = WorkPullingProducer::builder(id, json("number"), key(), nodes.directory.clone());
         builder.settings(settings()).durable(disk.open("uploads")).spawn(node).unwrap()
     };
+    let id = ProducerId::new("uploads").unwrap();
+    let builder = WorkPullingProducer::builder(id, json::<u64>("number"), key(), nodes.directory.clone());
+    let outbox = builder.settings(settings()).durable(disk.open_outbox("uploads")).spawn(&nodes.a);
+    assert_eq!(outbox.unwrap_err(), greylag_delivery::StartError::Outbox, "its messages would wait for ever");
     let producer = start(&nodes.a);
     let mut seen = BTreeSet::new();
     let mut former: Vec<_> = [&nodes.a, &nodes.b, &nodes.c].map(|node| nodes.worker(node)).into();

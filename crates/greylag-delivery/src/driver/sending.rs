@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::queue::DurableProducerQueue;
 use super::sent::Sent;
-use crate::error::{ProducerError, SendError, SentError, TrySendError, Undelivered};
+use crate::error::{ProducerError, SendError, SentError, StartError, TrySendError, Undelivered};
 use crate::ids::{ControllerRef, SeqNr};
 use crate::machine::controller::{ControllerStats, Failure, Message};
 use crate::machine::producer_link::Frames;
@@ -179,6 +179,14 @@ impl Shared {
 
     fn publish_room(&self, free: u64) {
         lock(&self.room).free = free;
+    }
+}
+
+/// Refuses a queue that finds messages by itself: these producers do not ask for any, so its messages would wait for ever.
+pub(crate) fn refuse_outbox(queue: Option<&dyn DurableProducerQueue<Encoded>>) -> Result<(), StartError> {
+    match queue.and_then(DurableProducerQueue::poll_interval) {
+        Some(_) => Err(StartError::Outbox),
+        None => Ok(()),
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use greylag_codec::json;
 use greylag_delivery::{
     Dedupe, InMemoryQueues, ProducerController, ProducerError, ProducerId, QueueCall, QueueFault, SendError, SeqNr,
+    StartError,
 };
 use greylag_transport::Remoting;
 
@@ -15,6 +16,15 @@ fn durable(node: &Arc<dyn Remoting>, disk: &InMemoryQueues) -> ProducerControlle
     let id = ProducerId::new("orders").unwrap();
     let builder = ProducerController::builder(id, json("number")).settings(settings());
     builder.durable(disk.open("orders")).spawn(node).unwrap()
+}
+
+/// An outbox's messages would wait for ever at a producer that does not ask for them, so the producer is not started.
+#[tokio::test]
+async fn an_outbox_is_refused() {
+    let (nodes, disk) = (nodes(), InMemoryQueues::new());
+    let builder = ProducerController::builder(ProducerId::new("orders").unwrap(), json::<u64>("number"));
+    let refused = builder.settings(settings()).durable(disk.open_outbox("orders")).spawn(&nodes.a).unwrap_err();
+    assert_eq!(refused, StartError::Outbox);
 }
 
 /// delivery 44: both sides are gone, and what was stored comes again in order, before anything new.

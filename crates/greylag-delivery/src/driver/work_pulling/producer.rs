@@ -214,6 +214,7 @@ impl<T: Send + Sync + 'static> WorkPullingBuilder<T> {
     pub fn spawn(self, remoting: &Arc<dyn Remoting>) -> Result<WorkPullingProducer<T>, StartError> {
         self.settings.validate()?;
         self.settings.validate_for_lane(remoting.maximum_message_size(LaneKind::Ordinary))?;
+        sending::refuse_outbox(self.queue.as_deref())?;
         let path: Arc<str> = format!("{PATHS}{}", uuid::Uuid::new_v4().simple()).into();
         let (instance, upstream) = sending::upstream(remoting, &path);
         let reference = ControllerRef { node: remoting.self_address().clone(), path: path.clone(), instance };
