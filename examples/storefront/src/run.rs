@@ -1,6 +1,6 @@
 //! The main job, from the file to the verdict.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -155,6 +155,14 @@ impl Shop {
         }
     }
 
+    /// One customer of each shard that has any.
+    fn one_of_each_shard(&self, customers: &BTreeMap<u32, Totals>) -> Vec<u32> {
+        let mut shards = BTreeSet::new();
+        let mut is_first =
+            |customer: &u32| self.region.shard_of(&customer.to_string()).is_some_and(|shard| shards.insert(shard));
+        customers.keys().copied().filter(|customer| is_first(customer)).collect()
+    }
+
     /// Sells every purchase, does its mischief on the way, and asks every customer for its totals in the end.
     async fn serve(&mut self, purchases: &Purchases, arguments: &RunArguments) -> Result<Report, Failure> {
         let expected = purchases.totals();
@@ -164,6 +172,7 @@ impl Shop {
         let seller = NodeProcess::start(&self.sellers_command_line()).await?;
         say(&format!("node {} sells, as process {}", seller.address, seller.pid()));
         self.take_seller(seller);
+        let looking = AbortOnDrop(tokio::spawn(keep_looking(self.node.clone(), self.one_of_each_shard(&expected))));
         let begun = Instant::now();
         let mut progress = Progress::new(purchases.lines.len() as u64, arguments.plain);
         let mut mischief = Mischief::new(arguments, purchases.lines.len());
@@ -181,6 +190,7 @@ impl Shop {
         let elapsed = begun.elapsed();
         mischief.settle(self, &progress).await?;
         progress.end();
+        drop(looking);
         let answered = ask_all(&self.node, expected.keys().copied()).await?;
         let after = self.journal.events(ids()).await?;
         let mut suppressed = 0;
@@ -216,6 +226,28 @@ impl Shop {
             say(&format!("{error}; an operator may have ended it"));
         }
         Ok(())
+    }
+}
+
+/// Asks these customers again and again, so that this node's region knows where their shards live.
+async fn keep_looking(node: Node, customers: Vec<u32>) {
+    loop {
+        let ask = |customer: &u32| {
+            let question = |reply_to| Query::Totals { reply_to };
+            node.entity_ref(ASKED, customer.to_string()).ask(question).timeout(Duration::from_secs(1)).send()
+        };
+        // A customer that is on the move does not answer, and is asked again.
+        futures::future::join_all(customers.iter().map(ask)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// A task that ends with this.
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

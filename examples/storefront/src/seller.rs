@@ -5,6 +5,7 @@
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -102,12 +103,22 @@ async fn send(
         if let Some(turns) = &mut turns {
             turns.tick().await;
         }
-        let sent = producer.send(line.customer.to_string(), Purchase::from(line)).await?;
-        on_their_way.push(sent.confirmed());
+        let mut sent = Box::pin(producer.send_confirmed(line.customer.to_string(), Purchase::from(line)));
+        // Messages are numbered in the order in which their futures are first polled. None is waited for here: those that
+        // come together are stored together.
+        if let Poll::Ready(confirmed) = futures::poll!(sent.as_mut()) {
+            confirmed?;
+            continue;
+        }
+        on_their_way.push(sent);
         if on_their_way.len() >= IN_FLIGHT {
             on_their_way.next().await.transpose()?;
         }
     }
+    while let Some(confirmed) = on_their_way.next().await {
+        confirmed?;
+    }
+    // Those of an earlier process, too.
     producer.drain(PATIENCE).await?;
     Ok(())
 }
