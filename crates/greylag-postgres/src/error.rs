@@ -123,7 +123,7 @@ pub fn advised(error: &tokio_postgres::Error) -> String {
         Trouble::Interrupted => "it restarts, or the connection broke; the next try connects anew",
         Trouble::WrongCredentials => "check user and password, sslmode and sslcert, and pg_hba.conf of the server",
         Trouble::NoSuchDatabase => "create the database, or name another by dbname=…",
-        Trouble::NotPermitted => "let the user create tables, or create them for it and grant it their use",
+        Trouble::NotPermitted => "let the user create tables, or apply the migrations for it and grant it their use",
         Trouble::ReadOnly => "name the primary in the connection string",
         Trouble::NoRoom => "free disk space, or raise max_connections",
         Trouble::Refused => return told(error),
