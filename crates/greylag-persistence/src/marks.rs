@@ -97,10 +97,14 @@ pub struct Applied {
 
 /// What an entity has applied, for each stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Marks {
-    applied: BTreeMap<StreamId, Applied>,
-    /// The producers of the streams, as far as they are known.
-    producers: BTreeMap<StreamId, Arc<str>>,
+pub struct Marks(BTreeMap<StreamId, Stream>);
+
+/// What is known of one stream. One map for both, since every entity that persists holds the map, used or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stream {
+    applied: Applied,
+    /// The stream's producer, where it is known.
+    producer: Option<Arc<str>>,
 }
 
 /// Which marks are kept.
@@ -115,48 +119,52 @@ pub struct MarkLimits {
 impl Marks {
     /// Whether the delivery `total_seq_nr` of `stream_id` was applied, or one after it.
     pub fn covers(&self, stream_id: StreamId, total_seq_nr: u64) -> bool {
-        self.applied.get(&stream_id).is_some_and(|applied| applied.total_seq_nr >= total_seq_nr)
+        self.0.get(&stream_id).is_some_and(|stream| stream.applied.total_seq_nr >= total_seq_nr)
     }
 
     /// The last delivery of `stream_id` that was applied.
     pub fn of(&self, stream_id: StreamId) -> Option<Applied> {
-        self.applied.get(&stream_id).copied()
+        self.0.get(&stream_id).map(|stream| stream.applied)
     }
 
     /// All of them, by stream.
     pub fn iter(&self) -> impl Iterator<Item = (StreamId, Applied)> + '_ {
-        self.applied.iter().map(|(stream_id, applied)| (*stream_id, *applied))
+        self.0.iter().map(|(stream_id, stream)| (*stream_id, stream.applied))
     }
 
     /// How many streams there are.
     pub fn len(&self) -> usize {
-        self.applied.len()
+        self.0.len()
     }
 
     /// Whether there is no mark.
     pub fn is_empty(&self) -> bool {
-        self.applied.is_empty()
+        self.0.is_empty()
     }
 
     /// Takes in that a delivery was applied; never goes back.
     pub fn advance(&mut self, stream_id: StreamId, total_seq_nr: u64, timestamp: Timestamp) {
-        let applied = self.applied.entry(stream_id).or_insert(Applied { total_seq_nr, timestamp });
-        if total_seq_nr > applied.total_seq_nr {
-            *applied = Applied { total_seq_nr, timestamp };
+        self.advance_stream(stream_id, Applied { total_seq_nr, timestamp });
+    }
+
+    fn advance_stream(&mut self, stream_id: StreamId, applied: Applied) -> &mut Stream {
+        let stream = self.0.entry(stream_id).or_insert(Stream { applied, producer: None });
+        if applied.total_seq_nr > stream.applied.total_seq_nr {
+            stream.applied = applied;
         }
+        stream
     }
 
     /// Takes in a mark that was stored at this time.
     pub fn advance_by(&mut self, mark: &Mark, timestamp: Timestamp) {
-        self.advance(mark.stream_id, mark.total_seq_nr, timestamp);
-        self.producers.entry(mark.stream_id).or_insert_with(|| mark.producer_id.as_str().into());
+        let stream = self.advance_stream(mark.stream_id, Applied { total_seq_nr: mark.total_seq_nr, timestamp });
+        stream.producer.get_or_insert_with(|| mark.producer_id.as_str().into());
     }
 
     /// Drops the mark of a stream; for callers that know that no message of the stream can come again.
     /// Source: delivery §7 (`dedupe_retention`).
     pub fn forget(&mut self, stream_id: StreamId) {
-        self.applied.remove(&stream_id);
-        self.producers.remove(&stream_id);
+        self.0.remove(&stream_id);
     }
 
     /// Drops the oldest marks beyond the number that is kept, but none of a stream that `is_heard`, and none that is younger
@@ -168,20 +176,20 @@ impl Marks {
             return;
         }
         let mut newest: BTreeMap<&str, Timestamp> = BTreeMap::new();
-        for (stream_id, producer) in &self.producers {
-            let Some(applied) = self.applied.get(stream_id) else { continue };
+        for Stream { applied, producer } in self.0.values() {
+            let Some(producer) = producer else { continue };
             let latest = newest.entry(producer).or_insert(applied.timestamp);
             *latest = (*latest).max(applied.timestamp);
         }
         let retention = u64::try_from(limits.retention.as_micros()).unwrap_or(u64::MAX);
-        let is_over = |stream_id: &StreamId, applied: &Applied| {
-            let latest = self.producers.get(stream_id).and_then(|producer| newest.get(&**producer));
+        let is_over = |Stream { applied, producer }: &Stream| {
+            let latest = producer.as_ref().and_then(|producer| newest.get(&**producer));
             now.as_micros().saturating_sub(applied.timestamp.as_micros()) > retention
                 || latest.is_some_and(|latest| *latest > applied.timestamp)
         };
-        let mut over: Vec<(Timestamp, StreamId)> = (self.applied.iter())
-            .filter(|(stream_id, applied)| is_over(stream_id, applied) && !is_heard(**stream_id))
-            .map(|(stream_id, applied)| (applied.timestamp, *stream_id))
+        let mut over: Vec<(Timestamp, StreamId)> = (self.0.iter())
+            .filter(|(stream_id, stream)| is_over(stream) && !is_heard(**stream_id))
+            .map(|(stream_id, stream)| (stream.applied.timestamp, *stream_id))
             .collect();
         over.sort();
         over.into_iter().take(excess).for_each(|(_, stream_id)| self.forget(stream_id));
@@ -204,11 +212,10 @@ impl Marks {
     /// [`MalformedMarks`].
     pub fn fold_snapshot(&mut self, metadata: &Metadata) -> Result<(), MalformedMarks> {
         if let Some(bytes) = metadata.get(MARK_NAME) {
-            let read = Self::decode(bytes.clone())?;
-            for (stream_id, applied) in read.iter() {
-                self.advance(stream_id, applied.total_seq_nr, applied.timestamp);
+            for (stream_id, Stream { applied, producer }) in Self::decode(bytes.clone())?.0 {
+                let stream = self.advance_stream(stream_id, applied);
+                stream.producer = producer.or(stream.producer.take());
             }
-            self.producers.extend(read.producers);
         }
         Ok(())
     }
@@ -217,15 +224,15 @@ impl Marks {
     /// number u64, its timestamp u64, the length u16 of its producer id and that id, all big-endian. A producer that is
     /// not known has length 0; where none is known, format 1, which has neither length nor id.
     pub fn encode(&self) -> Bytes {
-        let with_producers = !self.producers.is_empty();
+        let with_producers = self.0.values().any(|stream| stream.producer.is_some());
         let mut bytes = BytesMut::with_capacity(1 + 64 * self.len());
         bytes.put_u8(if with_producers { FORMAT_WITH_PRODUCERS } else { FORMAT });
-        for (stream_id, applied) in self.iter() {
+        for (stream_id, Stream { applied, producer }) in &self.0 {
             bytes.put_u128(stream_id.0);
             bytes.put_u64(applied.total_seq_nr);
             bytes.put_u64(applied.timestamp.as_micros());
             if with_producers {
-                let producer = self.producers.get(&stream_id).map_or("", |producer| producer);
+                let producer = producer.as_deref().unwrap_or_default();
                 let length = u16::try_from(producer.len()).unwrap_or(0);
                 bytes.put_u16(length);
                 bytes.put_slice(&producer.as_bytes()[..usize::from(length)]);
