@@ -9,8 +9,8 @@ use super::{Answer, Call, Effect, End, Found, StoringSettings, StoringState, Uns
 use crate::ids::SeqNr;
 use crate::queue::{Confirmation, MessageSent, QueueError, QueueState};
 
-/// Times that a load's time-out doubles at most: a load that is given up has to begin again.
-const LOAD_DOUBLINGS: u32 = 6;
+/// Times that a load's time-out doubles at most.
+const LOAD_DOUBLINGS: u32 = 4;
 
 /// See the module's documentation.
 #[derive(Debug, Clone)]
@@ -24,6 +24,8 @@ pub(super) struct Durable<M> {
     failures: u32,
     /// Pauses since the queue last wrote anything.
     pauses: u32,
+    /// Loads in a row that got no answer in time. An error says nothing of how long a load takes, so it does not count.
+    slow_loads: u32,
     queued: VecDeque<Unstored<M>>,
     batch: Option<Batch<M>>,
     pending: PendingConfirmations,
@@ -82,6 +84,7 @@ impl<M: Clone> Durable<M> {
             calls: 0,
             failures: 0,
             pauses: 0,
+            slow_loads: 0,
             queued: VecDeque::new(),
             batch: None,
             pending: PendingConfirmations::default(),
@@ -215,6 +218,7 @@ impl<M: Clone> Durable<M> {
 
     fn opened(&mut self, now: Instant, mut state: QueueState<M>, next: &mut u64, out: &mut Vec<Effect<M>>) {
         self.phase = Phase::Open;
+        self.slow_loads = 0;
         if let Some(polling) = &mut self.polling {
             polling.opened(now);
         }
@@ -291,7 +295,9 @@ impl<M: Clone> Durable<M> {
         if let Some(batch) = &mut self.batch {
             batch.may_be_stored = true;
         }
-        if self.phase == Phase::Opening || self.is_closing {
+        let is_load = self.phase == Phase::Opening;
+        self.slow_loads = self.slow_loads.saturating_add(u32::from(is_load));
+        if is_load || self.is_closing {
             return self.reload(now, out);
         }
         self.failures += 1;
@@ -390,10 +396,11 @@ impl<M: Clone> Durable<M> {
 
     fn call(&mut self, now: Instant, kind: Kind, call: Call<M>, out: &mut Vec<Effect<M>>) {
         let patience = match kind {
-            // A load reads all that is unconfirmed, and one that is given up has to begin again.
+            // A load gets more time after each one that took too long: it reads all that is unconfirmed, and begins
+            // again when it is given up.
             Kind::Load => {
-                let tries = self.settings.retry_attempts.max(1);
-                self.settings.request_timeout.saturating_mul(tries.saturating_mul(1 << self.pauses.min(LOAD_DOUBLINGS)))
+                let growth = 1 << self.slow_loads.min(LOAD_DOUBLINGS);
+                self.settings.request_timeout.saturating_mul(self.settings.retry_attempts.max(1).saturating_mul(growth))
             }
             Kind::Store | Kind::Confirm | Kind::Poll => self.settings.request_timeout,
         };
