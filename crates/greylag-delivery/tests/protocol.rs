@@ -1,13 +1,15 @@
 //! The link machines against the scenarios of the specification, as plain text.
 //!
-//! The first case of a file says what is looked at: one side of a link (`producer`, `consumer`), the producer controller
-//! of a link (`point-to-point`) or of many workers (`work-pulling`), the controllers of sharding (`sharding-producer`, `sharding-consumer`), or what a producer
-//! stores (`storing`).
+//! The first case of a file says what is looked at: one side of a link (`producer`, `consumer`), both of them with what
+//! travels between them (`link`), the producer controller of a link (`point-to-point`) or of many workers
+//! (`work-pulling`), the controllers of sharding (`sharding-producer`, `sharding-consumer`), or what a producer stores
+//! (`storing`).
 
 mod support;
 
 use greylag_testkit::transcript::{self, Case};
 use support::consumer::ConsumerWorld;
+use support::link::LinkWorld;
 use support::point_to_point::PointToPointWorld;
 use support::producer::ProducerWorld;
 use support::sharding::{ShardingConsumerWorld, ShardingProducerWorld};
@@ -18,6 +20,7 @@ enum World {
     Nothing,
     Producer(Box<ProducerWorld>),
     Consumer(Box<ConsumerWorld>),
+    Link(Box<LinkWorld>),
     PointToPoint(Box<PointToPointWorld>),
     WorkPulling(Box<WorkPullingWorld>),
     ShardingProducer(Box<ShardingProducerWorld>),
@@ -30,6 +33,7 @@ impl World {
         match (case.command, &mut *self) {
             ("producer", _) => *self = Self::Producer(Box::new(ProducerWorld::new(case))),
             ("consumer", _) => *self = Self::Consumer(Box::new(ConsumerWorld::new(case))),
+            ("link", _) => *self = Self::Link(Box::new(LinkWorld::new(case))),
             ("point-to-point", _) => {
                 let mut output = String::new();
                 *self = Self::PointToPoint(Box::new(PointToPointWorld::new(case, &mut output)));
@@ -50,6 +54,7 @@ impl World {
             (_, Self::PointToPoint(world)) => return world.run(case),
             (_, Self::Producer(world)) => return world.run(case),
             (_, Self::Consumer(world)) => return world.run(case),
+            (_, Self::Link(world)) => return world.run(case),
             (other, Self::Nothing) => panic!("line {}: {other} before anything is made", case.line),
         }
         String::new()

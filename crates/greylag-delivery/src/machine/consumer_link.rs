@@ -565,7 +565,7 @@ impl<P: Content> ConsumerLink<P> {
         self.reply(self.request(false), out);
         self.window.granted(self.requested);
         self.held_ack = None;
-        self.retry_at = Some(now + self.retry_interval);
+        self.put_off_retry(now);
     }
 
     fn send_ack(&mut self, out: &mut Vec<Effect<P>>) {

@@ -26,23 +26,7 @@ pub(crate) struct ConsumerWorld {
 impl ConsumerWorld {
     pub(crate) fn new(case: &Case<'_>) -> Self {
         let mode = if case.flag("sharding") { LinkMode::Sharding } else { LinkMode::PointToPoint };
-        let mut settings = DeliverySettings::test();
-        let consumer = &mut settings.consumer;
-        consumer.flow_control_window = case.parse("window").unwrap_or(20);
-        consumer.flow_control_window_max = case.parse("window_max").unwrap_or(consumer.flow_control_window);
-        consumer.redelivery_backoff = case.duration("backoff").unwrap_or(consumer.redelivery_backoff);
-        consumer.confirm_warn_after = case.duration("warn").unwrap_or(consumer.confirm_warn_after);
-        consumer.on_poison = match case.arg("poison") {
-            Some("stall") => PoisonPolicy::Stall,
-            Some("stop") => PoisonPolicy::StopConsumer,
-            _ => PoisonPolicy::DeadLetter,
-        };
-        consumer.max_outstanding_deliveries = case.parse("outstanding").unwrap_or(1);
-        consumer.resend_interval_max = case.duration("max").unwrap_or(consumer.resend_interval_max);
-        consumer.max_delivery_attempts = case.parse("attempts").unwrap_or(0);
-        consumer.confirm_timeout = case.duration("confirm_timeout");
-        consumer.ack_max_delay = case.duration("ack_delay").unwrap_or_default();
-        consumer.only_flow_control = case.flag("lossy");
+        let settings = settings(case);
         let now = Instant::now();
         Self {
             link: ConsumerLink::new(settings.consumer_link(mode)),
@@ -134,30 +118,58 @@ impl ConsumerWorld {
         self.link.handle(self.now, input, &mut self.watermarks, &mut effects);
         let at = seconds(self.now.duration_since(self.start));
         for effect in effects {
-            let text = match effect {
-                Effect::Deliver { key, id, parts } => {
-                    let total = id.seq_nr;
-                    self.handed.insert(total, key);
-                    let chunks = match parts {
-                        Frames::Whole(_) => String::new(),
-                        Frames::Chunks(parts) => format!(" of {} chunks", parts.len()),
-                    };
-                    let attempt = if key.attempt == 1 { String::new() } else { format!(" attempt {}", key.attempt) };
-                    format!("deliver {total}{chunks}{attempt}")
-                }
-                Effect::Reply { to, epoch, message } => {
-                    let epoch = epoch.filter(|epoch| epoch.0 != 1).map_or(String::new(), |epoch| format!("/{epoch}"));
-                    format!("to {}{epoch} {}", to.path, upstream(&message))
-                }
-                Effect::Suppressed(id) => format!("suppressed {}", id.seq_nr),
-                Effect::Poisoned { id, attempts } => format!("poisoned {} after {attempts}", id.seq_nr),
-                Effect::Held(id) => format!("held {}", id.seq_nr),
-                Effect::Overdue(id) => format!("overdue {}", id.seq_nr),
-                Effect::Replaced { former, by } => format!("replaced {} by {}", former.path, by.path),
-                Effect::Stopped => "stopped".to_owned(),
-            };
+            if let Effect::Deliver { key, id, .. } = &effect {
+                self.handed.insert(id.seq_nr, *key);
+            }
+            let text = describe(&effect);
             let _ = writeln!(output, "{at} {text}");
         }
+    }
+}
+
+/// The settings that a case asks for.
+pub(crate) fn settings(case: &Case<'_>) -> DeliverySettings {
+    let mut settings = DeliverySettings::test();
+    let consumer = &mut settings.consumer;
+    consumer.flow_control_window = case.parse("window").unwrap_or(20);
+    consumer.flow_control_window_max = case.parse("window_max").unwrap_or(consumer.flow_control_window);
+    consumer.redelivery_backoff = case.duration("backoff").unwrap_or(consumer.redelivery_backoff);
+    consumer.confirm_warn_after = case.duration("warn").unwrap_or(consumer.confirm_warn_after);
+    consumer.on_poison = match case.arg("poison") {
+        Some("stall") => PoisonPolicy::Stall,
+        Some("stop") => PoisonPolicy::StopConsumer,
+        _ => PoisonPolicy::DeadLetter,
+    };
+    consumer.max_outstanding_deliveries = case.parse("outstanding").unwrap_or(1);
+    consumer.resend_interval_max = case.duration("max").unwrap_or(consumer.resend_interval_max);
+    consumer.max_delivery_attempts = case.parse("attempts").unwrap_or(0);
+    consumer.confirm_timeout = case.duration("confirm_timeout");
+    consumer.ack_max_delay = case.duration("ack_delay").unwrap_or_default();
+    consumer.only_flow_control = case.flag("lossy");
+    settings
+}
+
+/// How an effect is written.
+pub(crate) fn describe(effect: &Effect<u64>) -> String {
+    match effect {
+        Effect::Deliver { key, id, parts } => {
+            let chunks = match parts {
+                Frames::Whole(_) => String::new(),
+                Frames::Chunks(parts) => format!(" of {} chunks", parts.len()),
+            };
+            let attempt = if key.attempt == 1 { String::new() } else { format!(" attempt {}", key.attempt) };
+            format!("deliver {}{chunks}{attempt}", id.seq_nr)
+        }
+        Effect::Reply { to, epoch, message } => {
+            let epoch = epoch.filter(|epoch| epoch.0 != 1).map_or(String::new(), |epoch| format!("/{epoch}"));
+            format!("to {}{epoch} {}", to.path, upstream(message))
+        }
+        Effect::Suppressed(id) => format!("suppressed {}", id.seq_nr),
+        Effect::Poisoned { id, attempts } => format!("poisoned {} after {attempts}", id.seq_nr),
+        Effect::Held(id) => format!("held {}", id.seq_nr),
+        Effect::Overdue(id) => format!("overdue {}", id.seq_nr),
+        Effect::Replaced { former, by } => format!("replaced {} by {}", former.path, by.path),
+        Effect::Stopped => "stopped".to_owned(),
     }
 }
 

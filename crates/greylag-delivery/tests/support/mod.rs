@@ -1,6 +1,7 @@
 //! How the machines' messages are written in transcripts.
 
 pub(crate) mod consumer;
+pub(crate) mod link;
 pub(crate) mod point_to_point;
 pub(crate) mod producer;
 pub(crate) mod sharding;

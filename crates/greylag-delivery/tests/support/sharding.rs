@@ -81,7 +81,8 @@ impl ShardingProducerWorld {
                 self.tell(sharding_producer::Input::RequestPermit { permit }, &mut output);
             }
             "release" => {
-                let permit = word(0).parse().unwrap();
+                // 0 is the latest one.
+                let permit = word(0).parse().ok().filter(|permit| *permit > 0).unwrap_or(self.next_ticket - 1);
                 self.tell(sharding_producer::Input::ReleasePermit { permit }, &mut output);
             }
             "not-buffered" => self.tell(sharding_producer::Input::NotBuffered(word(0)), &mut output),
@@ -360,6 +361,9 @@ impl ShardingConsumerWorld {
             "links" => {
                 let (links, refused) = (self.machine.link_count(), self.machine.refused());
                 let _ = writeln!(output, "{links} refused {refused} streams {}", self.machine.watermarks().len());
+            }
+            "counted" => {
+                let _ = writeln!(output, "{:?}", self.machine.counters());
             }
             "watermark" => {
                 let stream = StreamId(case.parse("stream").unwrap_or(1));

@@ -8,7 +8,7 @@ use greylag_delivery::machine::controller::{Controller, Effect, Input};
 use greylag_delivery::machine::producer_link::Frames;
 use greylag_delivery::machine::storing::Storing;
 use greylag_delivery::machine::work_pulling::{ListedWorker, WorkPulling, WorkPullingSettings, WorkerSelection};
-use greylag_delivery::{ControllerRef, Epoch, ProducerId, StreamId, UpstreamMessage};
+use greylag_delivery::{ControllerRef, Epoch, ProducerId, StreamId, Upstream, UpstreamMessage};
 use greylag_testkit::transcript::{Case, duration};
 
 use crate::support::point_to_point::message;
@@ -109,6 +109,13 @@ impl WorkPullingWorld {
                 while let Some(deadline) = self.machine.next_deadline().filter(|deadline| *deadline <= end) {
                     self.now = deadline.max(self.now);
                     self.tell(Input::Tick, &mut output);
+                    if let Some(name) = case.arg("alive") {
+                        // A worker that is at its first job answers every repeat.
+                        let (from, to) = (controller(name), self.links[name].clone());
+                        let message = Upstream::Ack { confirmed: 0, up_to: 8 };
+                        let message = UpstreamMessage { from, to, epoch: Some(self.epoch), message };
+                        self.tell(Input::Received(message), &mut output);
+                    }
                     let next = self.machine.next_deadline();
                     assert!(next.is_none_or(|next| next > self.now), "line {}: a tick left its deadline", case.line);
                 }

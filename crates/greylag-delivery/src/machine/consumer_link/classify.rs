@@ -201,8 +201,9 @@ impl<P: Content> ConsumerLink<P> {
         watermarks: &mut Watermarks,
         out: &mut Vec<Effect<P>>,
     ) {
+        let missed_frames = self.misses_frames();
         self.retry_interval = self.settings.resend_interval_min;
-        self.retry_at = Some(now + self.retry_interval);
+        self.put_off_retry(now);
         self.window.heard(now);
         if header.lowest > self.received + 1 {
             self.skip_to(now, header.lowest, out);
@@ -236,6 +237,9 @@ impl<P: Content> ConsumerLink<P> {
             }
         }
         self.deliver(now, watermarks, out);
+        if missed_frames {
+            self.put_off_retry(now);
+        }
     }
 
     /// Skips numbers that an earlier consumer confirmed: no producer holds these messages any more.

@@ -50,6 +50,22 @@ impl<P: Content> ConsumerLink<P> {
         self.retry_at = (!asleep).then(|| now + self.retry_interval);
     }
 
+    /// Puts the tick off, since the producer was heard or has been told everything. What is missing is asked for in its
+    /// time all the same: on a busy link frames would put the question off for as long as they arrive (I7).
+    pub(super) fn put_off_retry(&mut self, now: Instant) {
+        let at = now + self.retry_interval;
+        let is_due_earlier = self.retry_at.is_some_and(|due| due < at);
+        if !(is_due_earlier && self.misses_frames()) {
+            self.retry_at = Some(at);
+        }
+    }
+
+    /// Whether frames are missing that were asked for.
+    pub(super) fn misses_frames(&self) -> bool {
+        let has_gap = self.highest_seen - self.received > self.buffer.len() as u64;
+        !self.settings.only_flow_control && (has_gap || self.lost_asked && self.lost_from.is_some())
+    }
+
     /// The first missing range below something that arrived; an end of 0 means from there on.
     fn lowest_gap(&self) -> Option<(u64, u64)> {
         if self.settings.only_flow_control {
