@@ -213,7 +213,7 @@ impl Cluster {
     }
 
     /// Confirmed messages a second, and processor nanoseconds of each. The last message to each entity asks for its
-    /// confirmation, for an entity that hears nothing more confirms unasked only after `resend_interval_min`.
+    /// confirmation, for an entity that hears nothing more confirms unasked only after `delayed_ack_timeout`.
     async fn deliveries(&self, ids: &[Arc<str>], messages: u64) -> (f64, f64) {
         let mut settings = DeliverySettings::default();
         settings.sharding.buffer_size = settings.sharding.buffer_size.max(ids.len());

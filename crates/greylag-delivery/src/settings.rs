@@ -111,6 +111,8 @@ pub struct ConsumerSettings {
     pub max_outstanding_deliveries: u32,
     /// How long a confirmation may wait for company while more frames are ready. Default 5 ms.
     pub ack_max_delay: Duration,
+    /// After how long confirmations are told that no sender asked for, where nothing else tells them before. Default 50 ms.
+    pub delayed_ack_timeout: Option<Duration>,
     /// First interval at which a silent link is asked about. Default 2 s.
     pub resend_interval_min: Duration,
     /// Last interval, reached by half as much again each time. Default 30 s.
@@ -138,6 +140,7 @@ impl Default for ConsumerSettings {
             flow_control_window_max: 1024,
             max_outstanding_deliveries: 1,
             ack_max_delay: Duration::from_millis(5),
+            delayed_ack_timeout: Some(Duration::from_millis(50)),
             resend_interval_min: Duration::from_secs(2),
             resend_interval_max: Duration::from_secs(30),
             redelivery_backoff: Duration::from_millis(200),
@@ -258,6 +261,7 @@ impl DeliverySettings {
         settings.consumer.flow_control_window = 20;
         settings.consumer.flow_control_window_max = 20;
         settings.consumer.ack_max_delay = Duration::ZERO;
+        settings.consumer.delayed_ack_timeout = None;
         settings.consumer.resend_interval_min = Duration::from_secs(1);
         settings
     }
@@ -290,6 +294,11 @@ impl DeliverySettings {
                 consumer.confirm_timeout.is_none_or(|timeout| !timeout.is_zero()),
                 "consumer.confirm_timeout",
                 "must not be zero; leave it out to wait for ever",
+            ),
+            (
+                consumer.delayed_ack_timeout.is_none_or(|timeout| !timeout.is_zero()),
+                "consumer.delayed_ack_timeout",
+                "must not be zero; messages that ask for their confirmation get it at once",
             ),
             (!consumer.confirm_warn_after.is_zero(), "consumer.confirm_warn_after", "must not be zero"),
             (!consumer.resend_interval_min.is_zero(), "consumer.resend_interval_min", "must not be zero"),
@@ -411,6 +420,7 @@ impl DeliverySettings {
             },
             max_outstanding_deliveries: consumer.max_outstanding_deliveries,
             ack_max_delay: consumer.ack_max_delay,
+            delayed_ack_timeout: consumer.delayed_ack_timeout,
             resend_interval_min: consumer.resend_interval_min,
             resend_interval_max: consumer.resend_interval_max,
             only_flow_control: consumer.only_flow_control,

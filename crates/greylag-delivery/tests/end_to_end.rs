@@ -83,6 +83,7 @@ struct Shop {
     journal: InMemoryJournal,
     region: Region<WithDelivery<Purchase, Question>>,
     delivery: ConsumerDelivery,
+    settings: DeliverySettings,
 }
 
 async fn alone(journal: &InMemoryJournal) -> Sharding {
@@ -100,22 +101,25 @@ impl Shop {
     }
 
     async fn open_on(journal: InMemoryJournal) -> Self {
+        Self::open_with(journal, DeliverySettings::test()).await
+    }
+
+    async fn open_with(journal: InMemoryJournal, settings: DeliverySettings) -> Self {
         let sharding = alone(&journal).await;
-        let delivery = ConsumerDelivery::new(&DeliverySettings::test()).unwrap();
+        let delivery = ConsumerDelivery::new(&settings).unwrap();
         let panics = Arc::new(AtomicU32::new(0));
         let codecs = EventCodecs::new(json("purchased"));
         let customers = event_sourced_with_delivery(CUSTOMER, &codecs, &delivery, move |init| {
             Ok(Customer { id: init.id.as_str().to_owned(), panics: panics.clone() })
         });
         let region = sharding.init(customers).unwrap();
-        Self { sharding, journal, region, delivery }
+        Self { sharding, journal, region, delivery, settings }
     }
 
     fn producer(&self, epoch: u64) -> ShardingProducer<Purchase> {
         let identity = ProducerIdentity::stable(ProducerId::new("till").unwrap(), StreamId(1), Epoch(epoch));
-        let settings = DeliverySettings::test();
-        ShardingProducer::start(&self.sharding, identity, self.region.clone(), json::<i64>("purchase"), settings)
-            .unwrap()
+        let (region, settings) = (self.region.clone(), self.settings.clone());
+        ShardingProducer::start(&self.sharding, identity, region, json::<i64>("purchase"), settings).unwrap()
     }
 
     async fn totals(&self, id: &str) -> Totals {
@@ -418,6 +422,32 @@ async fn what_is_confirmed_beside_the_deliveries_lets_the_entity_go_on() {
     // Asked meanwhile, its successor answers.
     let handed = tokio::time::timeout(Duration::from_secs(3), handed());
     assert_eq!(handed.await.expect("the end waits for the delivery in hand alone"), Vec::<i64>::new());
+}
+
+/// A message that is sent while nothing else is on its way is confirmed as soon as it is processed, and the last one of a burst
+/// a little later: neither waits for the consumer's retry timer. Of delivery C9, P12.
+#[tokio::test]
+async fn a_confirmation_that_is_waited_for_does_not_wait_for_a_timer_of_seconds() {
+    let mut settings = DeliverySettings::test();
+    settings.consumer.resend_interval_min = Duration::from_secs(30);
+    settings.producer.resend_first_unconfirmed_idle_timeout = Duration::from_secs(30);
+    let shop = Shop::open_with(InMemoryJournal::default(), settings.clone()).await;
+    let producer = shop.producer(1);
+    let in_turn = async {
+        for number in 1..=10 {
+            producer.send("one", number).await.unwrap().confirmed().await.unwrap();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(15), in_turn).await.expect("each takes a round trip");
+
+    settings.consumer.delayed_ack_timeout = Some(Duration::from_millis(20));
+    let shop = Shop::open_with(InMemoryJournal::default(), settings).await;
+    let producer = shop.producer(1);
+    let burst = async {
+        let burst = futures::future::try_join_all((1..=7).map(|number| producer.send("one", number))).await;
+        burst.unwrap().pop().unwrap().confirmed().await.unwrap()
+    };
+    assert_eq!(tokio::time::timeout(Duration::from_secs(15), burst).await, Ok(SeqNr(7)));
 }
 
 /// Fails at everything, and notes when.

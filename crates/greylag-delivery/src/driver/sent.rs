@@ -46,9 +46,10 @@ impl Sent {
         number
     }
 
-    /// Waits until its consumer has confirmed it, and returns its number. The consumer says so with its next word, which may
-    /// take as long as [`ConsumerSettings::resend_interval_min`](crate::ConsumerSettings::resend_interval_min) when
-    /// nothing else is sent; `send_confirmed` asks for it at once.
+    /// Waits until its consumer has confirmed it, and returns its number. A message that was sent while nothing else to its
+    /// consumer was unconfirmed is confirmed as soon as it is processed; one behind others after
+    /// [`ConsumerSettings::delayed_ack_timeout`](crate::ConsumerSettings::delayed_ack_timeout) at the latest, for its
+    /// consumer confirms several at once. `send_confirmed` and `ask` always ask for it at once.
     ///
     /// # Errors
     /// [`SentError::Unconfirmed`] if the producer ends before; or as [`Sent::seq_nr`].

@@ -13,6 +13,7 @@
 //! Which producer a frame is from decides everything: `classify.rs` has that, and the switch from one
 //! producer to the next. Source: delivery §1.3, C1 to C16.
 
+mod answers;
 mod chunks;
 mod classify;
 mod deliver;
@@ -26,6 +27,7 @@ use crate::dedupe::{Attempts, Dedupe, Watermarks};
 use crate::ids::{ControllerRef, Epoch, MessageId, ProducerId, SeqNr, StreamId};
 use crate::machine::producer_link::Frames;
 use crate::message::{BatchHeader, Content, SequencedMessage, Upstream};
+use answers::Answers;
 use chunks::Assembly;
 use window::Window;
 
@@ -54,6 +56,8 @@ pub struct ConsumerLinkSettings {
     pub max_outstanding_deliveries: u32,
     /// How long an `Ack` may be held back while further frames are ready (C9b).
     pub ack_max_delay: Duration,
+    /// After how long confirmations are told that no sender asked for; `None` leaves them to what is told anyway.
+    pub delayed_ack_timeout: Option<Duration>,
     /// First interval of the retry tick (C11).
     pub resend_interval_min: Duration,
     /// Last interval of the retry tick.
@@ -78,8 +82,6 @@ pub struct ConsumerLinkSettings {
 
 /// The longest pause before a redelivery. Source: delivery §8.
 const MAX_REDELIVERY_BACKOFF: Duration = Duration::from_secs(30);
-/// At most one answer to duplicates per link and this long. Source: delivery C10.
-const DUPLICATE_ACK_INTERVAL: Duration = Duration::from_millis(100);
 /// A moment further away than this is never.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Numbers from here on are nonsense, and nothing below can overflow.
@@ -314,18 +316,8 @@ pub struct ConsumerLink<P> {
     lost_from: Option<u64>,
     lost_asked: bool,
     next_number: u64,
-    retry_at: Option<Instant>,
-    retry_interval: Duration,
-    held_ack: Option<HeldAck>,
-    duplicate_ack_at: Option<Instant>,
+    answers: Answers,
     counters: ConsumerCounters,
-}
-
-/// An `Ack` that waits for company (C9b).
-#[derive(Debug, Clone, Copy)]
-struct HeldAck {
-    until: Instant,
-    confirmations: u64,
 }
 
 impl<P: Content> ConsumerLink<P> {
@@ -333,7 +325,7 @@ impl<P: Content> ConsumerLink<P> {
     pub fn new(settings: ConsumerLinkSettings) -> Self {
         Self {
             window: Window::new(settings.flow_control_window, settings.flow_control_window_max),
-            retry_interval: settings.resend_interval_min,
+            answers: Answers::new(&settings),
             settings,
             started: false,
             life: Life::Running,
@@ -355,9 +347,6 @@ impl<P: Content> ConsumerLink<P> {
             lost_from: None,
             lost_asked: false,
             next_number: 1,
-            retry_at: None,
-            held_ack: None,
-            duplicate_ack_at: None,
             counters: ConsumerCounters::default(),
         }
     }
@@ -399,8 +388,7 @@ impl<P: Content> ConsumerLink<P> {
             return None;
         }
         let redelivery = self.outstanding.iter().filter_map(|delivery| self.delivery_deadline(delivery));
-        let others = [self.retry_at, self.held_ack.map(|held| held.until)];
-        redelivery.chain(others.into_iter().flatten()).min()
+        redelivery.chain(self.answers.next_deadline()).min()
     }
 
     /// Whether anything of the producer is undelivered or unconfirmed.
@@ -564,14 +552,13 @@ impl<P: Content> ConsumerLink<P> {
     fn send_request(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         self.reply(self.request(false), out);
         self.window.granted(self.requested);
-        self.held_ack = None;
-        self.put_off_retry(now);
+        self.answers.requested(now, self.misses_frames());
     }
 
     fn send_ack(&mut self, out: &mut Vec<Effect<P>>) {
         let up_to = self.requested.max(self.confirmed + 1);
         self.reply(Upstream::Ack { confirmed: self.confirmed, up_to }, out);
-        self.held_ack = None;
+        self.answers.told();
     }
 
     fn check_invariants(&self) {

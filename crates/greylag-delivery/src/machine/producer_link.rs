@@ -250,6 +250,8 @@ impl<P: Clone> ProducerLink<P> {
     }
 
     fn on_accept(&mut self, now: Instant, total: SeqNr, frames: Frames<P>, ack: bool, out: &mut Vec<Effect<P>>) {
+        // The first message on an idle link asks for its confirmation: nothing that was sent before brings it along.
+        let ack = ack || self.is_settled();
         self.held.append(total, frames, ack);
         self.pump(now, out);
     }

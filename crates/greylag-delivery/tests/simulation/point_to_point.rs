@@ -99,6 +99,7 @@ impl Simulation {
         settings.consumer.max_outstanding_deliveries =
             [1, 2, 5][world.pick(3)].min(settings.consumer.flow_control_window);
         settings.consumer.ack_max_delay = Duration::from_millis([0, 5][world.pick(2)]);
+        settings.consumer.delayed_ack_timeout = [None, Some(Duration::from_millis(50))][world.pick(2)];
         settings.consumer.resend_interval_min = Duration::from_millis(200);
         settings.consumer.resend_interval_max = Duration::from_millis(1000);
         settings.consumer.redelivery_backoff = Duration::from_millis(10);

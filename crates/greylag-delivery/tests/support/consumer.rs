@@ -145,6 +145,7 @@ pub(crate) fn settings(case: &Case<'_>) -> DeliverySettings {
     consumer.max_delivery_attempts = case.parse("attempts").unwrap_or(0);
     consumer.confirm_timeout = case.duration("confirm_timeout");
     consumer.ack_max_delay = case.duration("ack_delay").unwrap_or_default();
+    consumer.delayed_ack_timeout = case.duration("delayed");
     consumer.only_flow_control = case.flag("lossy");
     settings
 }

@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use super::{ConsumerLink, DUPLICATE_ACK_INTERVAL, Effect, Life, NUMBER_LIMIT, Producer, Replaced, Sender};
+use super::{ConsumerLink, Effect, Life, NUMBER_LIMIT, Producer, Replaced, Sender};
 use crate::dedupe::Watermarks;
 use crate::ids::{ControllerRef, Epoch};
 use crate::message::{BatchHeader, Content, SequencedMessage, Upstream};
@@ -169,8 +169,7 @@ impl<P: Content> ConsumerLink<P> {
         self.confirmed = 0;
         self.window.start_over();
         self.requested = before + self.window.size();
-        self.duplicate_ack_at = None;
-        self.retry_interval = self.settings.resend_interval_min;
+        self.answers.start_over(now, &self.settings);
         self.send_request(now, out);
         self.receive(now, header, message, watermarks, out);
     }
@@ -202,8 +201,7 @@ impl<P: Content> ConsumerLink<P> {
         out: &mut Vec<Effect<P>>,
     ) {
         let missed_frames = self.misses_frames();
-        self.retry_interval = self.settings.resend_interval_min;
-        self.put_off_retry(now);
+        self.answers.heard(now, missed_frames, &self.settings);
         self.window.heard(now);
         if header.lowest > self.received + 1 {
             self.skip_to(now, header.lowest, out);
@@ -238,7 +236,7 @@ impl<P: Content> ConsumerLink<P> {
         }
         self.deliver(now, watermarks, out);
         if missed_frames {
-            self.put_off_retry(now);
+            self.answers.put_off(now, self.misses_frames());
         }
     }
 
@@ -258,9 +256,7 @@ impl<P: Content> ConsumerLink<P> {
     /// C10.
     fn on_duplicate(&mut self, now: Instant, first: bool, out: &mut Vec<Effect<P>>) {
         self.counters.duplicates += 1;
-        let quiet = self.duplicate_ack_at.is_some_and(|at| now < at + DUPLICATE_ACK_INTERVAL);
-        if first || !quiet {
-            self.duplicate_ack_at = Some(now);
+        if self.answers.duplicate(now, first) {
             self.send_ack(out);
         }
     }
@@ -279,8 +275,7 @@ impl<P: Content> ConsumerLink<P> {
             return;
         }
         self.clear_buffer(self.delivered);
-        self.retry_interval = self.settings.resend_interval_min;
-        self.retry_at = Some(now + self.retry_interval);
+        self.answers.heard(now, false, &self.settings);
         out.push(Effect::Reply { to: controller.clone(), epoch: None, message: Upstream::RegisterConsumer });
         self.registering = Some(controller);
     }

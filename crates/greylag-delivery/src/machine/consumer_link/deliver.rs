@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    Assembly, ConsumerLink, DeliveryKey, DeliveryState, Effect, HeldAck, Life, MAX_REDELIVERY_BACKOFF, Outstanding,
+    Assembly, ConsumerLink, DeliveryKey, DeliveryState, Effect, Life, MAX_REDELIVERY_BACKOFF, Outstanding,
     PoisonPolicy, later,
 };
 use crate::dedupe::{Attempts, Watermarks};
@@ -223,20 +223,13 @@ impl<P: Content> ConsumerLink<P> {
         } else if room(self.requested) {
             self.requested = self.confirmed + window;
             self.send_request(now, out);
-        } else if advance.had_ack || self.held_ack.is_some() {
-            self.ack_or_hold(now, advance.count, out);
-        }
-    }
-
-    /// C9b: an ack may wait for company, but never for company that is not here yet.
-    fn ack_or_hold(&mut self, now: Instant, count: u64, out: &mut Vec<Effect<P>>) {
-        let delay = self.settings.ack_max_delay;
-        let held = self.held_ack.unwrap_or(HeldAck { until: now + delay, confirmations: 0 });
-        let confirmations = held.confirmations + count;
-        if delay.is_zero() || !self.is_next_buffered() || confirmations > self.window.size() / 4 {
-            self.send_ack(out);
+        } else if advance.had_ack || self.answers.is_held() {
+            let most = window / 4;
+            if self.answers.asked(now, advance.count, most, self.is_next_buffered(), self.settings.ack_max_delay) {
+                self.send_ack(out);
+            }
         } else {
-            self.held_ack = Some(HeldAck { confirmations, ..held });
+            self.answers.unasked(now, self.settings.delayed_ack_timeout);
         }
     }
 

@@ -19,19 +19,17 @@ impl<P: Content> ConsumerLink<P> {
             return;
         }
         self.report_overdue(now, out);
-        if self.held_ack.is_some_and(|held| held.until <= now) {
+        if self.answers.is_ack_due(now) {
             self.send_ack(out);
         }
-        if self.retry_at.is_some_and(|at| at <= now) {
+        if self.answers.is_retry_due(now) {
             self.retry(now, out);
         }
     }
 
     fn retry(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
-        let interval = self.retry_interval;
         let idle = self.outstanding.is_empty();
         let quiet = !self.settings.keeps_asking && !self.settings.only_flow_control && self.registering.is_none();
-        self.retry_interval = interval.mul_f64(1.5).min(self.settings.resend_interval_max);
         if let Some(controller) = &self.registering {
             let message = Upstream::RegisterConsumer;
             out.push(Effect::Reply { to: controller.clone(), epoch: None, message });
@@ -45,19 +43,9 @@ impl<P: Content> ConsumerLink<P> {
                 self.requested = self.requested.max(self.received + (self.window.size() / 2).max(1));
             }
             self.reply(self.request(true), out);
+            self.answers.told();
         }
-        let asleep = quiet && idle && interval >= self.settings.resend_interval_max;
-        self.retry_at = (!asleep).then(|| now + self.retry_interval);
-    }
-
-    /// Puts the tick off, since the producer was heard or has been told everything. What is missing is asked for in its
-    /// time all the same: on a busy link frames would put the question off for as long as they arrive (I7).
-    pub(super) fn put_off_retry(&mut self, now: Instant) {
-        let at = now + self.retry_interval;
-        let is_due_earlier = self.retry_at.is_some_and(|due| due < at);
-        if !(is_due_earlier && self.misses_frames()) {
-            self.retry_at = Some(at);
-        }
+        self.answers.repeated(now, quiet && idle, &self.settings);
     }
 
     /// Whether frames are missing that were asked for.

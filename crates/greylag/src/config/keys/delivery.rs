@@ -101,6 +101,12 @@ pub(super) fn keys() -> Vec<Key> {
             |draft| &mut draft.settings.delivery.consumer.ack_max_delay,
         ),
         Key::new(
+            "delivery.consumer.delayed_ack_timeout",
+            "delivery C9",
+            "After how long confirmations are told that no sender asked for, where nothing else tells them before.",
+            |draft| &mut draft.settings.delivery.consumer.delayed_ack_timeout,
+        ),
+        Key::new(
             "delivery.consumer.resend_interval_min",
             "delivery C11",
             "First interval at which a silent link is asked about.",
