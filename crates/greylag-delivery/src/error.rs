@@ -226,6 +226,9 @@ pub enum StartError {
     /// Messages that a program writes into an outbox are taken up by producers of sharding alone.
     #[error("a queue that finds messages by itself, such as an outbox, serves producers for entities alone")]
     Outbox,
+    /// The node has ended, so nothing can be sent from it.
+    #[error("the node has ended")]
+    NodeEnded,
     /// The producer's id cannot be part of the name that its history has in a journal.
     #[cfg(feature = "persistence")]
     #[error("no history can be named after the producer: {0}")]

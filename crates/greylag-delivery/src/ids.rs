@@ -6,6 +6,7 @@
 //! it survives resending, a crash, a move of the entity and a new link.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use greylag_core::UniqueAddress;
@@ -160,6 +161,50 @@ impl fmt::Debug for ControllerRef {
     }
 }
 
+impl FromStr for ControllerRef {
+    type Err = InvalidControllerRef;
+
+    /// Reads `host:port#uid/path@instance`, as it is displayed.
+    fn from_str(text: &str) -> Result<Self, InvalidControllerRef> {
+        let read = || {
+            let (node, rest) = text.split_once('/')?;
+            let (path, instance) = rest.rsplit_once('@')?;
+            Some(Self { node: node.parse().ok()?, path: path.into(), instance: instance.parse().ok()? })
+        };
+        read().ok_or_else(|| InvalidControllerRef { text: text.to_owned() })
+    }
+}
+
+/// A text that names no controller.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no reference of a controller: those read `host:port#uid/path@instance`")]
+pub struct InvalidControllerRef {
+    /// The text.
+    pub text: String,
+}
+
+greylag_core::debug_is_sentence!(InvalidControllerRef);
+
+/// As text, so that messages can name a controller.
+#[cfg(feature = "serde")]
+mod serde_impls {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    use super::ControllerRef;
+
+    impl Serialize for ControllerRef {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.collect_str(self)
+        }
+    }
+
+    impl<'de> Deserialize<'de> for ControllerRef {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+        }
+    }
+}
+
 /// Names one kind of work: 1 to 200 bytes of UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceKey(Arc<str>);
@@ -235,6 +280,31 @@ impl ProducerIdentity {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_controller_reads_back_as_it_is_displayed() {
+        let node = "[::1]:17355#7".parse().unwrap();
+        let controller = ControllerRef { node, path: "delivery/a@b/c".into(), instance: 3 };
+        assert_eq!(controller.to_string().parse(), Ok(controller));
+        for nonsense in ["", "a", "a:1#1/x", "a:1/x@1", "a:1#1/x@y", "/@", "a:1#1@7"] {
+            let refused = nonsense.parse::<ControllerRef>().unwrap_err();
+            assert!(refused.to_string().contains(nonsense), "{refused}");
+        }
+    }
+
+    /// A controller travels within messages of a program.
+    #[cfg(feature = "serde")]
+    #[test]
+    fn a_controller_is_text_within_messages() {
+        use greylag_core::Codec;
+
+        let controller: ControllerRef = "a.example:17355#7/delivery/1@3".parse().unwrap();
+        let (codec, mut written) = (greylag_codec::json::<ControllerRef>("controller"), bytes::BytesMut::new());
+        codec.encode(&controller, &mut written).unwrap();
+        assert_eq!(&written[..], br#""a.example:17355#7/delivery/1@3""#);
+        assert_eq!(codec.decode("controller", written.freeze()), Ok(controller));
+        assert!(codec.decode("controller", bytes::Bytes::from_static(br#""nobody""#)).is_err());
+    }
 
     #[test]
     fn producer_ids_take_any_characters_but_not_any_length() {

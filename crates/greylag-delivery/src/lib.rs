@@ -204,8 +204,8 @@ pub use driver::{
 };
 pub use error::{ProducerError, SendError, SentError, StartError, TrySendError, Undelivered};
 pub use ids::{
-    ControllerRef, Epoch, InvalidProducerId, InvalidServiceKey, MessageId, ProducerId, ProducerIdentity, SeqNr,
-    ServiceKey, StreamId,
+    ControllerRef, Epoch, InvalidControllerRef, InvalidProducerId, InvalidServiceKey, MessageId, ProducerId,
+    ProducerIdentity, SeqNr, ServiceKey, StreamId,
 };
 pub use machine::controller::ControllerStats;
 pub use machine::sharding_producer::{DemandSets, ProducerStats};

@@ -60,6 +60,9 @@
 //! `examples/rolling-restart` (nodes leave and come while a client asks), `examples/job-scheduler` (jobs that go on by
 //! themselves after a restart), `examples/daemon` (workers that live once each; [`Node::daemon_process`]),
 //! `examples/singleton` (one till in the whole cluster, reached from every node; [`SingletonInstance`]), `examples/storefront`;
+//! of delivery ([`Node::delivery`]) `examples/checksums` (jobs for workers that are killed), `examples/file-transfer` (a file in
+//! pieces, point to point; [`Node::remoting`]), `examples/meter` (an entity with a file of its own counts each delivery once)
+//! and `examples/paid-orders` (orders and cards that send to each other exactly once);
 //! of entities that persist, without a cluster, `examples/bank-account` and `examples/read-side`;
 //! of replicated data ([`Node::replicated`]) `examples/cart`, `examples/voting` and, without a cluster, `examples/replicator`.
 

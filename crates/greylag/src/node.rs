@@ -181,6 +181,12 @@ impl Node {
         &self.sharding
     }
 
+    /// The way of messages between nodes, for what a program starts itself, such as a controller of point-to-point delivery.
+    #[cfg(feature = "sharding")]
+    pub fn remoting(&self) -> &Arc<dyn greylag_transport::Remoting> {
+        self.sharding().remoting()
+    }
+
     /// Messages that reach entities and workers once and in order, whatever is lost on the way, by the settings `delivery.*`.
     #[cfg(feature = "delivery")]
     pub fn delivery(&self) -> &greylag_delivery::NodeDelivery {

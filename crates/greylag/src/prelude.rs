@@ -13,7 +13,9 @@ pub use greylag_crdt::{
 #[cfg(feature = "ddata")]
 pub use greylag_ddata::Replicated;
 #[cfg(feature = "delivery")]
-pub use greylag_delivery::{Delivery, DeliveryEntity, ProducerId, ProxyDelivery, WorkKey};
+pub use greylag_delivery::{
+    Dedupe, Delivery, DeliveryEntity, DeliveryType, ProducerId, ProxyDelivery, WithDelivery, WorkKey,
+};
 #[cfg(all(feature = "delivery", feature = "persistence"))]
 pub use greylag_delivery::{DeliveryCommand, DeliveryEffects, EventSourcedDelivery};
 #[cfg(feature = "persistence")]

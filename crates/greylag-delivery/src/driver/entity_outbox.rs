@@ -13,6 +13,7 @@
 //!
 //! Source: delivery §7 (chained exactly-once), scenario 76.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -128,6 +129,8 @@ pub trait WithOutbox: EventSourced {
 pub struct EntityOutbox {
     requests: Arc<tokio::sync::Mutex<mpsc::Receiver<OutboxRequest>>>,
     shared: Arc<Mutex<Shared>>,
+    /// The producer of an outbox that was opened with one: it ends with this.
+    producer: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// What is stored and not handed out.
@@ -151,8 +154,8 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 impl EntityOutbox {
-    /// Both ends of an outbox: the entity's, and the queue for its producer. Messages have at most `max_message_bytes`
-    /// when they are encoded; each is stored within an event of the entity.
+    /// Both ends of an outbox: the entity's, and the queue for its producer, which [`EntityOutbox::open`] starts as well.
+    /// Messages have at most `max_message_bytes` when they are encoded; each is stored within an event of the entity.
     pub fn new(max_message_bytes: usize) -> (Self, EntityOutboxQueue) {
         let (request, requests) = mpsc::channel(REQUESTS);
         let (requests, shared) = (Arc::new(tokio::sync::Mutex::new(requests)), Arc::<Mutex<Shared>>::default());
@@ -163,7 +166,12 @@ impl EntityOutbox {
             handed_out: SeqNr::NONE,
             max_message_bytes,
         };
-        (Self { requests, shared }, queue)
+        (Self { requests, shared, producer: None }, queue)
+    }
+
+    /// Keeps the producer for as long as this is kept.
+    pub(super) fn with_producer(self, producer: impl Any + Send + Sync) -> Self {
+        Self { producer: Some(Box::new(producer)), ..self }
     }
 
     /// The events that send messages, in their order, each to an entity of the producer's type, as `codec` writes them:
@@ -365,7 +373,9 @@ impl DurableProducerQueue<Encoded> for EntityOutboxQueue {
 
 impl fmt::Debug for EntityOutbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EntityOutbox").field("next", &lock(&self.shared).next).finish_non_exhaustive()
+        let next = lock(&self.shared).next;
+        let has_producer = self.producer.is_some();
+        f.debug_struct("EntityOutbox").field("next", &next).field("has_producer", &has_producer).finish_non_exhaustive()
     }
 }
 

@@ -4,6 +4,8 @@
 mod delivered;
 mod kept;
 mod layer;
+#[cfg(feature = "persistence")]
+mod outbox;
 mod plain;
 mod report;
 mod start_producer;

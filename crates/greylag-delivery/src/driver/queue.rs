@@ -13,6 +13,8 @@ mod store;
 pub(super) use durable::encoded;
 pub use durable::{DurableProducerQueue, TypedQueue};
 #[cfg(feature = "persistence")]
+pub(super) use event_sourced::EVENT_OVERHEAD;
+#[cfg(feature = "persistence")]
 pub use event_sourced::EventSourcedProducerQueue;
 pub use faulty::{FaultyQueueStore, QueueCall, QueueFault};
 pub use kv::KvProducerQueue;

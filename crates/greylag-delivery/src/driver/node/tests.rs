@@ -11,7 +11,7 @@ use greylag_sharding::{EntityType, InitError, ShardingSettings};
 use greylag_transport::memory::MemoryNetwork;
 
 use super::*;
-use crate::{Delivery, DeliveryCommand, DeliveryEffects, ProducerId, StartError};
+use crate::{Delivery, DeliveryCommand, DeliveryEffects, EntityOutbox, ProducerId, StartError};
 
 const SUM: EntityKey<u64> = EntityKey::new("Sum");
 const ASKED: EntityKey<ReplyTo<u64>> = EntityKey::new("Sum");
@@ -79,6 +79,29 @@ async fn a_producer_of_other_messages_and_a_type_without_a_codec_are_refused_by_
     assert_eq!(unwritten, StartError::NoCodec { entity_type: "Sum".to_owned() });
     let nameless = delivery.producer(SUM, ProducerId::per_node("")).start().await.unwrap_err();
     assert!(matches!(nameless, StartError::NoCodec { .. }), "the type comes first: {nameless}");
+}
+
+/// An entity whose outbox cannot be opened is told why, where its factory can answer it.
+#[tokio::test]
+async fn an_outbox_to_a_type_that_is_not_set_up_is_refused_by_name() {
+    let sharding = node().await;
+    NodeDelivery::of(&sharding, DeliverySettings::test()).unwrap();
+    let (told, mut outcomes) = tokio::sync::mpsc::unbounded_channel();
+    let orders = EntityType::event_sourced(SUM, move |init| {
+        told.send(EntityOutbox::open(init, EntityKey::<u32>::new("Card")).map(drop)).unwrap();
+        told.send(EntityOutbox::open(init, EntityKey::<u32>::new("Sum")).map(drop)).unwrap();
+        told.send(EntityOutbox::open(init, SUM).map(drop)).unwrap();
+        Ok(Sum)
+    });
+    let orders = orders.commands(json("sum.add")).events(json("sum.added")).with_delivery_and(json("sum.get"));
+    sharding.init(orders).unwrap();
+    let asked = sharding.entity_ref(ASKED, "a").ask(|reply_to| reply_to).timeout(Duration::from_secs(60)).await;
+    assert_eq!(asked, Ok(0));
+    for entity_type in ["Card", "Sum"] {
+        let refused = StartError::NotSetUp { entity_type: entity_type.to_owned(), message: "u32" };
+        assert_eq!(outcomes.recv().await, Some(Err(refused)));
+    }
+    assert_eq!(outcomes.recv().await, Some(Ok(())));
 }
 
 /// Nothing that a description says is dropped without a word.

@@ -19,7 +19,7 @@ use crate::queue::{Confirmation, EventSourcedQueueSettings, MessageSent, QueueEr
 use crate::settings::SettingsError;
 
 /// What an event of the queue takes beside the message in it, at most.
-const EVENT_OVERHEAD: usize = 4 << 10;
+pub(in crate::driver) const EVENT_OVERHEAD: usize = 4 << 10;
 
 /// A producer queue in a journal: its history is the messages, their confirmations, and who wrote it.
 ///

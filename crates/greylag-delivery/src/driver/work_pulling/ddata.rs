@@ -152,9 +152,7 @@ fn write(worker: &ControllerRef) -> String {
 
 /// Reads what [`write`] wrote; `None` for anything else.
 fn read(text: &str) -> Option<ControllerRef> {
-    let (node, rest) = text.split_once('/')?;
-    let (path, instance) = rest.rsplit_once('@')?;
-    Some(ControllerRef { node: node.parse().ok()?, path: path.into(), instance: instance.parse().ok()? })
+    text.parse().ok()
 }
 
 #[cfg(test)]

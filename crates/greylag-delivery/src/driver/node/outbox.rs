@@ -1,0 +1,56 @@
+//! The outbox of a sharded entity, opened with the producer that sends for it.
+
+use std::any::type_name;
+
+use greylag_sharding::{EntityInit, EntityKey};
+
+use super::Kept;
+use crate::driver::queue::EVENT_OVERHEAD;
+use crate::driver::{EntityOutbox, Keeping, ShardingProducer};
+use crate::error::StartError;
+use crate::ids::ProducerId;
+
+impl EntityOutbox {
+    /// The outbox of a sharded entity, and the producer that sends what is in it to the entities of the type that `key` names,
+    /// for as long as the outbox is kept. For the factory of the entity's type:
+    ///
+    /// ```
+    /// use greylag_delivery::EntityOutbox;
+    /// use greylag_sharding::{EntityInit, EntityKey, Failure};
+    ///
+    /// const CARD: EntityKey<u32> = EntityKey::new("Card");
+    ///
+    /// struct Order { outbox: EntityOutbox }
+    ///
+    /// // EntityType::event_sourced(ORDER, order).commands(…).events(…).with_delivery()
+    /// fn order(init: &EntityInit) -> Result<Order, Failure> {
+    ///     Ok(Order { outbox: EntityOutbox::open(init, CARD)? })
+    /// }
+    /// ```
+    ///
+    /// The other type is set up on this node with delivery, as a host or as a proxy; [`EntityOutbox::send`] is given the codec
+    /// of its deliveries. The producer is known to it as `type/id` of the sending entity, and works by the node's settings.
+    ///
+    /// What is in the outbox leaves while the entity lives. A type that remembers its entities
+    /// ([`EntityType::remember_entities`](greylag_sharding::EntityType::remember_entities)) has them live on after the death of
+    /// their node; an entity of another type sends the rest when it is woken by a message.
+    ///
+    /// # Errors
+    /// [`StartError`]: the other type is not set up here, or the entity's type and id are too long for a [`ProducerId`].
+    #[allow(clippy::needless_pass_by_value, reason = "keys are constants, and are named as such elsewhere")]
+    pub fn open<T: Send + Sync + 'static>(init: &EntityInit, key: EntityKey<T>) -> Result<Self, StartError> {
+        let sharding = init.sharding().ok_or(StartError::NodeEnded)?;
+        let kept = Kept::of(init.extensions());
+        let not_set_up = || StartError::NotSetUp { entity_type: key.name().to_owned(), message: type_name::<T>() };
+        let producing = kept.producing::<T>(key.name()).ok_or_else(not_set_up)?;
+        let region = producing.region(&sharding).ok_or_else(not_set_up)?;
+        let no_codec = || StartError::NoCodec { entity_type: key.name().to_owned() };
+        let codec = producing.codec.clone().ok_or_else(no_codec)?;
+        let stores = init.stores().ok_or(StartError::NoStores)?;
+        let (outbox, queue) = Self::new(stores.journal.caps().max_event_bytes.saturating_sub(EVENT_OVERHEAD));
+        let id = ProducerId::new(format!("{}/{}", init.entity_type, init.id))?;
+        let keeping = Keeping::Durable(id, Box::new(queue));
+        let producer = ShardingProducer::open(sharding.remoting().clone(), keeping, region, codec, kept.settings())?;
+        Ok(outbox.with_producer(producer))
+    }
+}
