@@ -1,6 +1,5 @@
 //! The customer: an event-sourced entity that remembers what it bought.
 
-use greylag::delivery::WithDelivery;
 use greylag::prelude::*;
 use greylag::sharding::Proxy;
 
