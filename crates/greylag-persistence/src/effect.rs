@@ -88,6 +88,7 @@ pub struct Effect<B: EventSourced> {
     pub(crate) primary: Primary<B>,
     pub(crate) metadata: Metadata,
     pub(crate) mark: Option<Mark>,
+    pub(crate) mark_empty: bool,
     pub(crate) when_owned: bool,
     pub(crate) chain: Chain<B::State>,
 }
@@ -101,7 +102,8 @@ pub(crate) enum Primary<B: EventSourced> {
 
 impl<B: EventSourced> Effect<B> {
     fn of(primary: Primary<B>) -> Self {
-        Self { primary, metadata: Metadata::new(), mark: None, when_owned: false, chain: Chain::default() }
+        let (metadata, chain) = (Metadata::new(), Chain::default());
+        Self { primary, metadata, mark: None, mark_empty: false, when_owned: false, chain }
     }
 
     /// Persists one event.
@@ -148,9 +150,17 @@ impl<B: EventSourced> Effect<B> {
 
     /// Says which delivery these events apply. The mark is stored with them, and
     /// [`Ctx::marks`](crate::Ctx::marks) covers it from the acknowledgement on.
-    /// Without events it has no effect. Source: delivery §7.
+    /// Without events it has no effect, unless [`Effect::mark_empty`] is set. Source: delivery §7.
     pub fn with_mark(mut self, mark: Mark) -> Self {
         self.mark = Some(mark);
+        self
+    }
+
+    /// Whether the mark is stored where there are no events, too: in a record of its own, which takes a number, and
+    /// which neither the event handler nor a projection sees. A delivery that led to nothing is then not evaluated
+    /// again, for the price of one append. Default: false. Without a mark it has no effect. Source: delivery §7.
+    pub fn mark_empty(mut self, marks: bool) -> Self {
+        self.mark_empty = marks;
         self
     }
 
@@ -181,6 +191,15 @@ impl<B: EventSourced> Effect<B> {
         }
     }
 
+    /// Whether anything is stored: events, or a mark alone ([`Effect::mark_empty`]).
+    pub fn is_persisting(&self) -> bool {
+        match &self.primary {
+            Primary::Persist(events) if !events.is_empty() => true,
+            Primary::Persist(_) | Primary::None => self.mark_empty && self.mark.is_some(),
+            Primary::Unhandled | Primary::Stash(_) => false,
+        }
+    }
+
     /// Whether it puts its command aside.
     pub fn is_stash(&self) -> bool {
         matches!(self.primary, Primary::Stash(_))
@@ -202,8 +221,8 @@ impl<B: EventSourced> Effect<B> {
             Primary::Stash(stashed) => Primary::Stash(command(stashed)),
             Primary::Persist(events) => Primary::Persist(events),
         };
-        let Self { metadata, mark, when_owned, chain, .. } = self;
-        Effect { primary, metadata, mark, when_owned, chain }
+        let Self { metadata, mark, mark_empty, when_owned, chain, .. } = self;
+        Effect { primary, metadata, mark, mark_empty, when_owned, chain }
     }
 }
 

@@ -485,9 +485,13 @@ impl<B: EventSourced> EntityCore<B> {
             Ok(effect) => effect,
             Err(message) => return self.fail(now, Failure::Handler { handler: "on_command", message }, out),
         };
+        let is_persisting = effect.is_persisting();
         match effect.primary {
-            Primary::Persist(events) if !events.is_empty() => {
+            Primary::Persist(events) if is_persisting => {
                 return self.persist(now, events, effect.metadata, effect.mark, effect.chain, out);
+            }
+            Primary::None if is_persisting => {
+                return self.persist(now, Vec::new(), effect.metadata, effect.mark, effect.chain, out);
             }
             Primary::Stash(command) => {
                 if let Err(command) = self.stash.put_aside(command) {

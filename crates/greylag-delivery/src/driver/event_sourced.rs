@@ -39,10 +39,28 @@ pub trait DeliveryEffects<B: EventSourced> {
     /// its mark, so it is applied once whatever happens to the confirmation.
     ///
     /// Without events this is [`DeliveryEffects::confirm_delivery`].
+    ///
+    /// ```
+    /// # use greylag_delivery::{Delivery, DeliveryEffects};
+    /// # use greylag_persistence::{Ctx, Effect, EventSourced};
+    /// # struct Account;
+    /// # impl EventSourced for Account {
+    /// #     type Command = Delivery<u64>;
+    /// #     type Event = u64;
+    /// #     type State = u64;
+    /// #     fn apply(balance: &mut u64, paid: &u64) { *balance += paid }
+    /// fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, _: &u64, payment: Delivery<u64>) -> Effect<Self> {
+    ///     let paid = *payment;
+    ///     // A payment of nothing is not looked at again either: its mark is stored alone.
+    ///     let events = if paid > 0 { vec![paid] } else { Vec::new() };
+    ///     Effect::persist_delivery(payment, events).mark_empty(true)
+    /// }
+    /// # }
+    /// ```
     fn persist_delivery<T: Send + Sync + 'static>(delivery: Delivery<T>, events: Vec<B::Event>) -> Effect<B>;
 
     /// Confirms a delivery that leads to nothing, once it is proved that this entity still owns its
-    /// history. It leaves no mark, and may be evaluated again.
+    /// history. It leaves no mark, and may be evaluated again; [`Effect::mark_empty`] stores its mark instead.
     fn confirm_delivery<T: Send + Sync + 'static>(delivery: Delivery<T>) -> Effect<B>;
 }
 
@@ -53,7 +71,8 @@ impl<B: EventSourced> DeliveryEffects<B> for Effect<B> {
     }
 
     fn confirm_delivery<T: Send + Sync + 'static>(delivery: Delivery<T>) -> Effect<B> {
-        Effect::none().when_owned().then_run(move |_| delivery.confirm_proved())
+        let mark = mark_of(delivery.id());
+        Effect::none().with_mark(mark).when_owned().then_run(move |_| delivery.confirm_proved())
     }
 }
 
@@ -135,8 +154,9 @@ where
         }
         let id = delivery.id().clone();
         let overtakes = self.outcomes.has_earlier(&id);
-        let effect = self.inner.on_command(cx, state, B::Command::of_delivery(delivery));
-        if effect.event_count() == 0 {
+        // The mark also where the handler did not ask for it: an effect without its mark is applied twice.
+        let effect = self.inner.on_command(cx, state, B::Command::of_delivery(delivery)).with_mark(mark);
+        if !effect.is_persisting() {
             return effect.wrapped(|command| command);
         }
         if overtakes {
@@ -145,13 +165,12 @@ where
             self.outcomes.defer(&id);
             return refused;
         }
-        // Also where the handler did not ask for it: an effect without its mark is applied twice.
-        effect.with_mark(mark).wrapped(|command| command)
+        effect.wrapped(|command| command)
     }
 
     /// What handlers confirmed without proof is proved by an append that they asked for.
     fn proved_by_append(&self, effect: Effect<Self>) -> Effect<Self> {
-        if effect.event_count() == 0 {
+        if !effect.is_persisting() {
             return effect;
         }
         match self.outcomes.take_unproved() {

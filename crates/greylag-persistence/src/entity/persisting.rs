@@ -5,7 +5,8 @@
 
 use std::time::Instant;
 
-use greylag_core::{EntityError, NotStoredReason};
+use bytes::Bytes;
+use greylag_core::{CodecId, EntityError, NotStoredReason};
 
 use super::{Action, EntityCore, Failure, FencedBy, Phase, Signal, StoreCall, TrackerInput, Withheld, guard};
 use crate::behavior::{EventMeta, EventSourced};
@@ -106,7 +107,8 @@ impl<B: EventSourced> EntityCore<B> {
         self.signal_running(now, Signal::PersistRejected(reason), out);
     }
 
-    /// The events as they are to be stored, but for their tags, which the new state gives.
+    /// The events as they are to be stored, but for their tags, which the new state gives. Where there are none, a record
+    /// for the mark alone.
     fn encode(&self, events: &[B::Event], metadata: &Metadata) -> Result<Vec<NewEvent>, RejectReason> {
         let (count, max) = (events.len(), self.caps.max_atomic_events);
         if count > max {
@@ -127,6 +129,11 @@ impl<B: EventSourced> EntityCore<B> {
             };
             event.check(seq_nr, &self.caps).map(|()| event)
         };
+        if events.is_empty() {
+            let seq_nr = self.seq_nr.next().filter(|next| *next <= SeqNr::LAST).ok_or(RejectReason::SeqNrOverflow)?;
+            let marker = marker(metadata);
+            return marker.check(seq_nr, &self.caps).map(|()| vec![marker]);
+        }
         events.iter().map(encode).collect()
     }
 
@@ -383,4 +390,17 @@ impl<B: EventSourced> EntityCore<B> {
 
 fn not_stored(reason: &RejectReason) -> EntityError {
     EntityError::NotStored(NotStoredReason::Rejected(reason.to_string()))
+}
+
+/// A record that holds a mark and no event: readers take it for an event that was filtered out.
+fn marker(metadata: &Metadata) -> NewEvent {
+    NewEvent {
+        codec_id: CodecId::INTERNAL,
+        manifest: MARK_NAME.to_owned(),
+        schema_version: 1,
+        kind: EventKind::Filtered,
+        payload: Bytes::new(),
+        metadata: metadata.clone(),
+        tags: Tags::new(),
+    }
 }

@@ -67,6 +67,7 @@ impl Counter {
                         total_seq_nr: total.parse().unwrap(),
                     })
                 }
+                "mark-empty" => effect.mark_empty(true),
                 "own-meta" => effect.with_metadata("gl.delivery", Bytes::from_static(b"junk")),
                 "meta" => effect.with_metadata("note", Bytes::copy_from_slice(words.next().unwrap().as_bytes())),
                 other => panic!("no side effect {other:?}"),
