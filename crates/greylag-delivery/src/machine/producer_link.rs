@@ -298,7 +298,7 @@ impl<P: Clone> ProducerLink<P> {
         if to.checked_add(1) == Some(self.cursor) && self.support_resend {
             self.cursor = self.held.base().max(self.cursor.min(from));
         }
-        self.repeats.refused(now);
+        self.repeats.refused(now, from);
     }
 
     fn on_received(

@@ -9,10 +9,12 @@
 
 use std::time::{Duration, Instant};
 
-/// First pause after a refusal; doubles with every further one.
+/// Shortest and longest pause after a refusal.
 const REFUSED_PAUSE_MIN: Duration = Duration::from_millis(1);
-/// Longest pause after a refusal.
 const REFUSED_PAUSE_MAX: Duration = Duration::from_millis(100);
+/// The pause is this part of the time for which no frame was taken. A slow consumer so waits a quarter longer for its next
+/// frame than its pace requires, at most.
+const REFUSED_PAUSE_PART: u32 = 4;
 
 /// Probes that a copy in the region's buffer stands for. The region tells of copies that it drops, but not of every one
 /// when it drops many.
@@ -31,11 +33,21 @@ pub(super) struct Repeats {
     /// A copy of the head lies in the region's buffer.
     in_buffer: bool,
     held: bool,
-    refused_until: Option<Instant>,
-    refused_pause: Duration,
+    refusal: Option<Refusal>,
     head_sent_at: Instant,
     /// When anything was last transmitted, or heard from the present consumer.
     active_at: Instant,
+}
+
+/// Frames found no room, and nothing was heard since.
+#[derive(Debug, Clone, Copy)]
+struct Refusal {
+    /// The first frame that found none.
+    from: u64,
+    /// When the frame before it was taken, as far as is known.
+    taken_at: Instant,
+    /// The end of the pause, until that is over.
+    until: Option<Instant>,
 }
 
 impl Repeats {
@@ -48,8 +60,7 @@ impl Repeats {
             routed: true,
             in_buffer: false,
             held: false,
-            refused_until: None,
-            refused_pause: Duration::ZERO,
+            refusal: None,
             head_sent_at: now,
             active_at: now,
         }
@@ -61,8 +72,8 @@ impl Repeats {
         if self.held {
             return None;
         }
-        if self.refused_until.is_some() {
-            return self.refused_until;
+        if let Some(until) = self.refused_until() {
+            return Some(until);
         }
         if self.in_buffer {
             return Some(self.head_sent_at + self.idle_timeout.saturating_mul(BUFFERED_FOR));
@@ -77,7 +88,11 @@ impl Repeats {
 
     /// Whether frames may be transmitted now.
     pub(super) fn is_free(&self) -> bool {
-        !self.held && self.refused_until.is_none()
+        !self.held && self.refused_until().is_none()
+    }
+
+    fn refused_until(&self) -> Option<Instant> {
+        self.refusal.and_then(|refusal| refusal.until)
     }
 
     pub(super) fn is_held(&self) -> bool {
@@ -111,15 +126,20 @@ impl Repeats {
         self.unanswered = self.unanswered.saturating_add(1);
     }
 
-    /// Frames found no room: they are tried again soon, and later each time.
-    pub(super) fn refused(&mut self, now: Instant) {
-        self.refused_pause = (self.refused_pause * 2).clamp(REFUSED_PAUSE_MIN, REFUSED_PAUSE_MAX);
-        self.refused_until = Some(now + self.refused_pause);
+    /// Frames from this number on found no room: they are tried again soon, and less often the longer none is taken.
+    pub(super) fn refused(&mut self, now: Instant, from: u64) {
+        let taken_at = match self.refusal {
+            Some(before) if from <= before.from => before.taken_at,
+            _ => now,
+        };
+        let pause = now.saturating_duration_since(taken_at) / REFUSED_PAUSE_PART;
+        let until = Some(now + pause.clamp(REFUSED_PAUSE_MIN, REFUSED_PAUSE_MAX));
+        self.refusal = Some(Refusal { from, taken_at, until });
     }
 
     /// The pause after a refusal is over, if it is.
     pub(super) fn end_of_pause(&mut self, now: Instant) -> bool {
-        self.refused_until.take_if(|until| *until <= now).is_some()
+        self.refusal.as_mut().is_some_and(|refusal| refusal.until.take_if(|until| *until <= now).is_some())
     }
 
     /// A consumer spoke, so its inbox has moved on. `is_known`: it is not the one that was displaced.
@@ -128,8 +148,7 @@ impl Repeats {
         if is_present {
             self.unanswered = 0;
             self.active_at = now;
-            self.refused_until = None;
-            self.refused_pause = Duration::ZERO;
+            self.refusal = None;
         }
     }
 

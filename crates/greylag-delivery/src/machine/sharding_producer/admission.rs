@@ -3,7 +3,8 @@
 //! Slots are messages that are being stored or lie in buffers, and return when a message leaves its buffer; bytes return
 //! when it is confirmed, as do in-flight messages where they are limited. Senders to one entity are served in their
 //! order. The last tenth of the whole is kept for entities with demand, so that stuck entities block their own senders
-//! and no others. What was recovered takes room from entities without demand alone: a queue may hold more than there is
+//! and no others; the last tenth of the bytes for those of them that hold little, since bytes stay in use until they are
+//! confirmed, and an entity that is stuck may have demand. What was recovered takes room from entities without demand alone: a queue may hold more than there is
 //! room for.
 //!
 //! A permit is a slot that is set aside; whoever uses it needs no other room.
@@ -48,12 +49,32 @@ pub(super) struct Admission {
     all: Used,
     /// The part that came with the loaded queue.
     recovered: Used,
-    /// Of the first waiter of an entity: its ticket, the entity's instance, and the message's size.
-    with_demand: BTreeMap<u64, (u64, usize)>,
-    without_demand: BTreeMap<u64, (u64, usize)>,
+    /// By what they may use: of the first waiter of an entity its ticket, the entity's instance, and the message's size.
+    waiting: BTreeMap<Share, BTreeMap<u64, (u64, usize)>>,
     /// Of those that hold a permit.
     permitted: BTreeMap<u64, u64>,
     permits: Permits,
+}
+
+/// How much of the whole a message may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Share {
+    /// All of it: its entity has demand, and little that is unconfirmed.
+    Whole,
+    /// All slots, and nine tenths of the bytes: its entity has demand, and much that is unconfirmed.
+    Slots,
+    /// Nine tenths: its entity has no demand.
+    NineTenths,
+}
+
+impl Share {
+    fn has_demand(self) -> bool {
+        self != Self::NineTenths
+    }
+}
+
+fn nine_tenths(whole: usize) -> usize {
+    whole - whole / 10
 }
 
 /// Slots that are set aside.
@@ -73,23 +94,22 @@ impl Permits {
 
 impl Admission {
     pub(super) fn new(limits: Limits) -> Self {
-        let (with_demand, without_demand, permitted) = Default::default();
+        let (waiting, permitted) = Default::default();
         let (all, recovered, permits) = Default::default();
-        Self { limits, all, recovered, with_demand, without_demand, permitted, permits }
+        Self { limits, all, recovered, waiting, permitted, permits }
     }
 
-    fn fits(&self, has_demand: bool, bytes: usize) -> bool {
-        let (share, hidden): (fn(usize) -> usize, _) = match has_demand {
-            true => (|whole| whole, self.recovered),
-            false => (|whole| whole - whole / 10, Used::default()),
-        };
+    fn fits(&self, share: Share, bytes: usize) -> bool {
+        let of_slots = |whole| if share.has_demand() { whole } else { nine_tenths(whole) };
+        let of_bytes = |whole| if share == Share::Whole { whole } else { nine_tenths(whole) };
+        let hidden = if share.has_demand() { self.recovered } else { Used::default() };
         let used = |of: fn(&Used) -> usize| of(&self.all) - of(&hidden);
         let slots = used(|used| used.slots) + self.permits.slots();
         let (in_flight, messages) = (used(|used| used.bytes), used(|used| used.messages));
-        let has_slot = slots < share(self.limits.buffer_size)
-            && self.limits.max_in_flight_messages.is_none_or(|max| messages < share(max));
+        let has_slot = slots < of_slots(self.limits.buffer_size)
+            && self.limits.max_in_flight_messages.is_none_or(|max| messages < of_slots(max));
         // A message that is larger than the whole budget goes when it is alone.
-        let has_bytes = in_flight == 0 || in_flight.saturating_add(bytes) <= share(self.limits.max_in_flight_bytes);
+        let has_bytes = in_flight == 0 || in_flight.saturating_add(bytes) <= of_bytes(self.limits.max_in_flight_bytes);
         has_slot && has_bytes
     }
 
@@ -102,18 +122,23 @@ impl Admission {
             return;
         }
         let slots = state.buffered.len() + state.being_stored.len();
-        let has_room = slots < self.limits.buffer_size_per_entity
-            && (state.bytes == 0
-                || state.bytes.saturating_add(first.bytes) <= self.limits.max_in_flight_bytes_per_entity);
+        let most = self.limits.max_in_flight_bytes_per_entity;
+        let in_use = state.bytes.saturating_add(first.bytes);
+        let has_room = slots < self.limits.buffer_size_per_entity && (state.bytes == 0 || in_use <= most);
         if has_room {
-            let queue = if state.has_demand() { &mut self.with_demand } else { &mut self.without_demand };
-            queue.insert(first.ticket, (instance, first.bytes));
+            let share = match state.has_demand() {
+                true if state.bytes == 0 || in_use <= most / 10 => Share::Whole,
+                true => Share::Slots,
+                false => Share::NineTenths,
+            };
+            self.waiting.entry(share).or_default().insert(first.ticket, (instance, first.bytes));
         }
     }
 
     fn unplace(&mut self, ticket: u64) {
-        self.with_demand.remove(&ticket);
-        self.without_demand.remove(&ticket);
+        for waiting in self.waiting.values_mut() {
+            waiting.remove(&ticket);
+        }
         self.permitted.remove(&ticket);
     }
 
@@ -129,14 +154,13 @@ impl Admission {
             self.permits.used.remove(&ticket);
             return Some(Next::Sender(instance));
         }
-        let first = |queue: &BTreeMap<u64, (u64, usize)>, has_demand| {
-            let (ticket, (instance, bytes)) = queue.first_key_value()?;
-            self.fits(has_demand, *bytes).then_some((*ticket, Next::Sender(*instance)))
-        };
-        let permit = self.permits.wanted.first().filter(|_| self.fits(false, 1));
+        let senders = self.waiting.iter().filter_map(|(share, waiting)| {
+            let (ticket, (instance, bytes)) = waiting.first_key_value()?;
+            self.fits(*share, *bytes).then_some((*ticket, Next::Sender(*instance)))
+        });
+        let permit = self.permits.wanted.first().filter(|_| self.fits(Share::NineTenths, 1));
         let permit = permit.map(|permit| (*permit, Next::Permit(*permit)));
-        let all = [first(&self.with_demand, true), first(&self.without_demand, false), permit];
-        let (ticket, next) = all.into_iter().flatten().min_by_key(|(ticket, _)| *ticket)?;
+        let (ticket, next) = senders.chain(permit).min_by_key(|(ticket, _)| *ticket)?;
         match next {
             Next::Sender(_) => self.unplace(ticket),
             Next::Permit(permit) => {
