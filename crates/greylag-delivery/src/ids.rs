@@ -11,6 +11,9 @@ use std::sync::Arc;
 
 use greylag_core::UniqueAddress;
 
+/// Totals, link numbers and epochs from here on are nonsense that a peer made up, and nothing below can overflow.
+pub(crate) const NUMBER_LIMIT: u64 = 1 << 62;
+
 /// The name that an application gives to a logical producer: 1 to 256 bytes of UTF-8.
 ///
 /// Unique in the cluster per logical producer; any characters. It is never made part of a path or a

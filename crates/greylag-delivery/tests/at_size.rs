@@ -103,11 +103,12 @@ impl World {
 
     /// Sends until a message waits; how many were admitted.
     fn send_until_one_waits(&mut self, entity: &str, bytes: usize) -> usize {
-        (0..).take_while(|_| {
-            let ticket = self.send(entity, bytes);
-            self.admitted.contains(&ticket)
-        })
-        .count()
+        (0..)
+            .take_while(|_| {
+                let ticket = self.send(entity, bytes);
+                self.admitted.contains(&ticket)
+            })
+            .count()
     }
 
     fn frames_to(&self, entity: &str) -> usize {

@@ -78,7 +78,14 @@ impl World {
         self.next_ticket += 1;
         let (frames, entity) = (Frames::Whole(ticket), Arc::<str>::from(entity));
         let shard = entity.clone();
-        self.to_producer.push(sharding_producer::Input::Admit { ticket, entity, shard, frames, bytes: 100, ack: false });
+        self.to_producer.push(sharding_producer::Input::Admit {
+            ticket,
+            entity,
+            shard,
+            frames,
+            bytes: 100,
+            ack: false,
+        });
         self.settle();
     }
 

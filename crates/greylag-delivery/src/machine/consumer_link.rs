@@ -84,8 +84,6 @@ pub struct ConsumerLinkSettings {
 const MAX_REDELIVERY_BACKOFF: Duration = Duration::from_secs(30);
 /// A moment further away than this is never.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-/// Numbers from here on are nonsense, and nothing below can overflow.
-const NUMBER_LIMIT: u64 = 1 << 62;
 
 /// One attempt at one delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

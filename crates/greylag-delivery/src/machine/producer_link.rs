@@ -19,7 +19,7 @@ mod repeats;
 
 use std::time::{Duration, Instant};
 
-use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
+use crate::ids::{ControllerRef, Epoch, NUMBER_LIMIT, SeqNr, StreamId};
 use crate::message::{Frame, Upstream};
 use held::Held;
 use peers::Peers;
@@ -235,7 +235,7 @@ impl<P: Clone> ProducerLink<P> {
         self.repeats.unanswered()
     }
 
-    /// Confirmations of frames that were never sent.
+    /// Messages with numbers that were never given: confirmations of frames that were not sent, and epochs of no queue.
     pub fn violations(&self) -> u64 {
         self.violations
     }
@@ -389,7 +389,9 @@ impl<P: Clone> ProducerLink<P> {
     }
 
     fn on_fenced(&mut self, stream_id: StreamId, newer: Epoch, out: &mut Vec<Effect<P>>) {
-        if stream_id == self.settings.stream_id && newer > self.settings.epoch {
+        if newer.0 >= NUMBER_LIMIT {
+            self.violations += 1;
+        } else if stream_id == self.settings.stream_id && newer > self.settings.epoch {
             self.fenced = true;
             out.push(Effect::Fenced { newer });
         }

@@ -147,6 +147,9 @@ impl ShardingProducerWorld {
                 let _ = writeln!(output, "with {:?}", demand.entities_with_demand());
                 let _ = writeln!(output, "without {:?}", demand.buffered_for_entities_without_demand());
             }
+            "ignored" => {
+                let _ = writeln!(output, "{}", self.machine.stats(self.now).ignored);
+            }
             "stats" => {
                 let stats = self.machine.stats(self.now);
                 let _ = writeln!(

@@ -8,9 +8,9 @@
 
 use std::time::Instant;
 
-use super::{ConsumerLink, Effect, Life, NUMBER_LIMIT, Producer, Replaced, Sender};
+use super::{ConsumerLink, Effect, Life, Producer, Replaced, Sender};
 use crate::dedupe::Watermarks;
-use crate::ids::{ControllerRef, Epoch};
+use crate::ids::{ControllerRef, Epoch, NUMBER_LIMIT};
 use crate::message::{BatchHeader, Content, SequencedMessage, Upstream};
 
 /// How many displaced producers are remembered. Source: delivery §1.3.

@@ -38,8 +38,11 @@ impl<P: Clone> ShardingProducer<P> {
         let UpstreamMessage { from, to, epoch, message } = message;
         self.tally.heard(now);
         let instance = to.instance;
-        if self.links.get(instance).is_some_and(|state| state.controller == to) {
+        if let Some(state) = self.links.get(instance).filter(|state| state.controller == to) {
+            let violations = state.link.violations();
             self.tell(now, instance, producer_link::Input::Received { from, epoch, message }, out);
+            let now_counted = self.links.get(instance).map_or(violations, |state| state.link.violations());
+            self.tally.stats.ignored += now_counted - violations;
             self.answered(now, instance, out);
         } else {
             self.tally.stats.ignored += 1;
