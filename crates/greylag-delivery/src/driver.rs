@@ -8,14 +8,10 @@ mod dedupe_store;
 pub(crate) mod entity;
 #[cfg(feature = "persistence")]
 mod entity_outbox;
-#[cfg(feature = "sharding")]
-mod entrance;
 #[cfg(feature = "persistence")]
 pub(crate) mod event_sourced;
 #[cfg(feature = "sharding")]
 mod node;
-#[cfg(feature = "sharding")]
-mod permits;
 #[cfg(feature = "sharding")]
 mod point_to_point;
 #[cfg(feature = "sharding")]
@@ -25,11 +21,7 @@ mod queue;
 #[cfg(feature = "sharding")]
 mod region;
 #[cfg(feature = "sharding")]
-mod replies;
-#[cfg(feature = "sharding")]
 mod sending;
-#[cfg(feature = "sharding")]
-mod sent;
 #[cfg(feature = "sharding")]
 mod storing;
 #[cfg(feature = "sharding")]
@@ -53,15 +45,11 @@ pub use node::{
     ProxyDelivery, StartProducer, StartWorkProducer, StartWorker, WorkKey,
 };
 #[cfg(feature = "sharding")]
-pub use permits::ShardingRequestNext;
-#[cfg(feature = "sharding")]
 pub use point_to_point::{
     ConsumerBuilder, ConsumerController, Deliveries, Producer, ProducerBuilder, ProducerController,
 };
 #[cfg(feature = "sharding")]
-use producer::Keeping;
-#[cfg(feature = "sharding")]
-pub use producer::{ShardingProducer, ShardingSink};
+pub use producer::{ShardingProducer, ShardingRequestNext, ShardingSink};
 #[cfg(feature = "persistence")]
 pub use queue::EventSourcedProducerQueue;
 #[cfg(feature = "sharding")]
@@ -70,9 +58,9 @@ pub use queue::{
     OutboxProducerQueue, OutboxStore, QueueCall, QueueFault, QueueStore, TypedQueue,
 };
 #[cfg(feature = "sharding")]
-pub use sending::{ProducerSink, RequestNext};
+use sending::Keeping;
 #[cfg(feature = "sharding")]
-pub use sent::Sent;
+pub use sending::{ProducerSink, RequestNext, Sent};
 #[cfg(feature = "ddata")]
 pub use work_pulling::DdataWorkerDirectory;
 #[cfg(feature = "sharding")]

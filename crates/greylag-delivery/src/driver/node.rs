@@ -9,6 +9,7 @@ mod outbox;
 mod plain;
 mod report;
 mod start_producer;
+mod watched;
 mod work;
 
 use std::fmt;
@@ -24,7 +25,6 @@ use crate::settings::{DeliverySettings, SettingsError};
 pub use delivered::EventSourcedDelivery;
 pub(crate) use kept::Kept;
 pub use layer::ProxyDelivery;
-pub(crate) use report::Reporting;
 pub use report::{ConsumersReport, DeliveryReport, ProducerCounts, ProducerKind, ProducerReport};
 pub use start_producer::{ProducerName, StartProducer};
 pub use work::{StartWorkProducer, StartWorker, WorkKey};

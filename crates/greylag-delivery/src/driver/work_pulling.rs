@@ -7,7 +7,6 @@ mod ddata;
 mod directory;
 mod local;
 mod producer;
-mod watched;
 mod worker;
 
 #[cfg(feature = "ddata")]
@@ -15,5 +14,4 @@ pub use ddata::DdataWorkerDirectory;
 pub use directory::{RegisteredWorker, WorkerDirectory};
 pub use local::{LocalWorkerDirectory, StaticWorkerDirectory};
 pub use producer::{WorkPullingBuilder, WorkPullingProducer};
-pub(crate) use watched::Watched;
 pub use worker::{WorkerBuilder, WorkerHandle};

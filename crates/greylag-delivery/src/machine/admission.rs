@@ -66,8 +66,14 @@ impl<P> Admission<P> {
     }
 
     /// Gives the message of a permit back, unless the permit is good; it is used up then.
-    pub(super) fn redeem(&mut self, ticket: u64, message: Message<P>, out: &mut Vec<Effect<P>>) -> Option<Message<P>> {
-        if self.permits.remove(&ticket) {
+    pub(super) fn redeem(
+        &mut self,
+        permit: u64,
+        ticket: u64,
+        message: Message<P>,
+        out: &mut Vec<Effect<P>>,
+    ) -> Option<Message<P>> {
+        if self.permits.remove(&permit) {
             return Some(message);
         }
         out.push(Effect::Refused { ticket, frames: Some(message.frames), why: Refusal::Superseded });

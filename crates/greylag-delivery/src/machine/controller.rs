@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::ids::{ControllerRef, Epoch, SeqNr};
 use crate::machine::producer_link::Frames;
-use crate::machine::storing::{Answer, Call, End};
+use crate::machine::storing::{Answer, Call, End, StoringState};
 use crate::machine::work_pulling::{ListedWorker, WorkerStats};
 use crate::message::{BatchHeader, ProducerStopped, SequencedMessage, UpstreamMessage};
 
@@ -57,6 +57,8 @@ pub enum Input<P> {
     /// A sender with a permit has its message.
     Use {
         /// The number under which the permit was asked for.
+        permit: u64,
+        /// The number of the message.
         ticket: u64,
         /// The message.
         message: Message<P>,
@@ -244,8 +246,19 @@ pub trait Controller<P> {
     /// Counters so far.
     fn stats(&self) -> ControllerStats;
 
+    /// How its store fares.
+    fn storing_state(&self) -> StoringState;
+
+    /// Whether messages of the queue are not confirmed, or not known yet.
+    fn owes_recovered(&self) -> bool;
+
     /// The workers, where there are some.
-    fn worker_stats(&self) -> WorkerStats {
-        WorkerStats::default()
+    fn worker_stats(&self) -> Option<WorkerStats> {
+        None
+    }
+
+    /// The consumer controller that frames go to, where there is one alone.
+    fn consumer(&self) -> Option<&ControllerRef> {
+        None
     }
 }

@@ -91,6 +91,8 @@ pub struct PointToPoint<P> {
     admission: Admission<P>,
     in_store: InStore,
     unconfirmed: VecDeque<Sent>,
+    /// How many of these no sender waits for: they were in the queue when it was loaded.
+    owed: usize,
     confirmed: SeqNr,
     stats: ControllerStats,
     from_link: Vec<producer_link::Effect<P>>,
@@ -117,6 +119,7 @@ impl<P: Clone> PointToPoint<P> {
             admission: Admission::default(),
             in_store: InStore::default(),
             unconfirmed: VecDeque::new(),
+            owed: 0,
             confirmed: SeqNr::NONE,
             stats: ControllerStats::default(),
             from_link: Vec::new(),
@@ -141,8 +144,8 @@ impl<P: Clone> PointToPoint<P> {
             Input::Reserve { session, ticket } => {
                 self.admission.admit(session, Waiter { ticket, message: None }, true, 0, out);
             }
-            Input::Use { ticket, message } => {
-                if let Some(message) = self.admission.redeem(ticket, message, out) {
+            Input::Use { permit, ticket, message } => {
+                if let Some(message) = self.admission.redeem(permit, ticket, message, out) {
                     self.accept(now, ticket, message, out);
                 }
             }
@@ -193,16 +196,6 @@ impl<P: Clone> PointToPoint<P> {
         let timestamp_ms = self.timestamp(now);
         let message = Unstored { ticket, qualifier: "".into(), message: frames, bytes, ack, timestamp_ms };
         self.store(now, storing::Input::Accept { message, reserved: None }, out);
-    }
-
-    /// How storing fares.
-    pub fn storing(&self) -> StoringState {
-        self.storing.state()
-    }
-
-    /// The consumer controller that frames go to.
-    pub fn consumer(&self) -> Option<&ControllerRef> {
-        self.link.as_ref().map_or(self.consumer.as_ref(), ProducerLink::consumer)
     }
 
     fn on_register(&mut self, now: Instant, consumer: ControllerRef, out: &mut Vec<Effect<P>>) {
@@ -266,8 +259,9 @@ impl<P: Clone> PointToPoint<P> {
         while let Some(done) = self.unconfirmed.pop_front_if(|sent| sent.total <= total) {
             messages += 1;
             self.confirmed = self.confirmed.max(done.total);
-            if let Some(ticket) = done.ticket {
-                out.push(Effect::Confirmed { ticket, total: done.total });
+            match done.ticket {
+                Some(ticket) => out.push(Effect::Confirmed { ticket, total: done.total }),
+                None => self.owed -= 1,
             }
         }
         self.stats.confirmed += messages as u64;
@@ -336,7 +330,7 @@ impl<P: Clone> Controller<P> for PointToPoint<P> {
                 self.store(now, storing::Input::Answered { call, answer }, out);
             }
             (Life::Closing, Input::Tick) => self.store(now, storing::Input::Tick, out),
-            (_, Input::Admit { ticket, message, .. } | Input::Use { ticket, message }) => {
+            (_, Input::Admit { ticket, message, .. } | Input::Use { ticket, message, .. }) => {
                 out.push(Effect::Refused { ticket, frames: Some(message.frames), why: Refusal::Closed });
             }
             (_, Input::Reserve { ticket, .. }) => {
@@ -376,6 +370,18 @@ impl<P: Clone> Controller<P> for PointToPoint<P> {
 
     fn room(&self) -> u64 {
         if self.life == Life::Running && self.admission.waiting() == 0 { self.demand() } else { 0 }
+    }
+
+    fn storing_state(&self) -> StoringState {
+        self.storing.state()
+    }
+
+    fn owes_recovered(&self) -> bool {
+        self.storing.state() == StoringState::Loading || !self.recovered.is_empty() || self.owed > 0
+    }
+
+    fn consumer(&self) -> Option<&ControllerRef> {
+        self.link.as_ref().map_or(self.consumer.as_ref(), ProducerLink::consumer)
     }
 }
 

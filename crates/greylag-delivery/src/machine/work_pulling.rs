@@ -168,8 +168,8 @@ impl<P: Clone> WorkPulling<P> {
             Input::Reserve { session, ticket } => {
                 self.admission.admit(session, Waiter { ticket, message: None }, true, 0, out);
             }
-            Input::Use { ticket, message } => {
-                if let Some(message) = self.admission.redeem(ticket, message, out) {
+            Input::Use { permit, ticket, message } => {
+                if let Some(message) = self.admission.redeem(permit, ticket, message, out) {
                     self.accept(now, ticket, message, out);
                 }
             }
@@ -392,15 +392,23 @@ impl<P: Clone> Controller<P> for WorkPulling<P> {
         }
     }
 
-    fn worker_stats(&self) -> WorkerStats {
-        self.workers()
+    fn storing_state(&self) -> StoringState {
+        self.storing.state()
+    }
+
+    fn owes_recovered(&self) -> bool {
+        self.storing.state() == StoringState::Loading || self.jobs.owes_recovered()
+    }
+
+    fn worker_stats(&self) -> Option<WorkerStats> {
+        Some(self.workers())
     }
 }
 
 /// What a controller that has ended answers.
 pub(super) fn refuse<P>(input: Input<P>, out: &mut Vec<Effect<P>>) {
     match input {
-        Input::Admit { ticket, message, .. } | Input::Use { ticket, message } => {
+        Input::Admit { ticket, message, .. } | Input::Use { ticket, message, .. } => {
             out.push(Effect::Refused { ticket, frames: Some(message.frames), why: Refusal::Closed });
         }
         Input::Reserve { ticket, .. } => {

@@ -71,7 +71,7 @@ impl PointToPointWorld {
             }
             "use" => {
                 let ticket = word(0).parse().unwrap();
-                self.tell(Input::Use { ticket, message: message(case, ticket) }, &mut output);
+                self.tell(Input::Use { permit: ticket, ticket, message: message(case, ticket) }, &mut output);
             }
             "withdraw" => self.tell(Input::Withdraw { ticket: word(0).parse().unwrap() }, &mut output),
             "from" => {

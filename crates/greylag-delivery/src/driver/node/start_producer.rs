@@ -10,6 +10,7 @@ use greylag_persistence::PersistenceId;
 use greylag_sharding::{EntityKey, Sharding};
 
 use super::NodeDelivery;
+use super::watched::Watched;
 #[cfg(feature = "persistence")]
 use crate::driver::EventSourcedProducerQueue;
 use crate::driver::{DurableProducerQueue, Keeping, ShardingProducer};
@@ -137,7 +138,8 @@ impl<T: Send + Sync + 'static> StartProducer<T> {
         let id = name.on(remoting.self_address())?;
         let keeping = durability.keeping(&node.sharding, id.clone(), &settings)?;
         let producer = ShardingProducer::open(remoting, keeping, region, codec, &settings)?;
-        node.kept.watch(Box::new(producer.watched(id, entity_type, settings.producer.drain_on_drop)));
+        let watched = Watched::new(producer.sending(), id, entity_type, settings.producer.drain_on_drop);
+        node.kept.watch(Box::new(watched));
         Ok(producer)
     }
 }

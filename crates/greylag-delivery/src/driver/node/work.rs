@@ -8,8 +8,9 @@ use greylag_core::{Codec, Encoded};
 
 use super::NodeDelivery;
 use super::start_producer::{Durability, ProducerName};
+use super::watched::Watched;
 use crate::delivery::Delivery;
-use crate::driver::work_pulling::{Watched, WorkPullingProducer, WorkerDirectory, WorkerHandle};
+use crate::driver::work_pulling::{WorkPullingProducer, WorkerDirectory, WorkerHandle};
 use crate::driver::{DurableProducerQueue, Keeping};
 use crate::error::StartError;
 use crate::ids::ServiceKey;
@@ -144,7 +145,7 @@ impl<T: Send + Sync + 'static> StartWorkProducer<T> {
             Keeping::InMemory(identity) => builder.identity(identity).spawn(&remoting)?,
             Keeping::Durable(_, queue) => builder.durable(queue).spawn(&remoting)?,
         };
-        node.kept.watch(Box::new(Watched::new(&producer, id, service, drain_on_drop)));
+        node.kept.watch(Box::new(Watched::new(producer.sending(), id, service.to_string(), drain_on_drop)));
         Ok(producer)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::Stream;
-use greylag_core::{Codec, DeadLetterReason};
+use greylag_core::Codec;
 use greylag_transport::Remoting;
 use tokio::sync::mpsc;
 
@@ -15,7 +15,7 @@ use super::downstream::Downstream;
 use crate::counters::DeliveryCounters;
 use crate::dedupe::Dedupe;
 use crate::driver::consumer::Undecodable;
-use crate::driver::sending::PATHS;
+use crate::driver::sending::register;
 use crate::driver::work_pulling::WorkerDirectory;
 use crate::error::StartError;
 use crate::ids::{ControllerRef, ServiceKey};
@@ -131,13 +131,8 @@ impl<T: Send + Sync + 'static> ConsumerBuilder<T> {
     /// [`StartError`]; nothing was started.
     pub fn spawn(self, remoting: &Arc<dyn Remoting>) -> Result<ConsumerController<T>, StartError> {
         self.settings.validate()?;
-        let path: Arc<str> = format!("{PATHS}{}", uuid::Uuid::new_v4().simple()).into();
-        let repeated =
-            [DeadLetterReason::NoSuchRecipient, DeadLetterReason::StaleRecipient, DeadLetterReason::MailboxFull];
-        remoting.declare_repeated(PATHS, None, &repeated);
         let (downstream, from_producers) = Downstream::new(remoting.clone(), self.codec);
-        let instance = remoting.register(&path, Arc::new(downstream));
-        let reference = ControllerRef { node: remoting.self_address().clone(), path, instance };
+        let reference = register(remoting, Arc::new(downstream));
         let on_undecodable = self.on_undecodable.unwrap_or(self.settings.consumer.on_undecodable);
         let (kind, settings) = match self.work {
             None => (ConsumerKind::PointToPoint, self.settings.consumer(LinkMode::PointToPoint)),

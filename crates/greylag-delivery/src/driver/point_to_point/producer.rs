@@ -5,18 +5,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::{Codec, Encoded};
-use greylag_transport::{LaneKind, Remoting};
-use tokio::sync::{mpsc, watch};
+use greylag_transport::Remoting;
+use tokio::sync::watch;
 
 use crate::driver::queue::DurableProducerQueue;
-use crate::driver::sending::{self, Command, Encoding, PATHS, Parts, ProducerSink, RequestNext, Sending, Shared, Task};
-use crate::driver::sent::Sent;
-use crate::driver::storing::Store;
+use crate::driver::sending::{Base, Keeping, Links, ProducerSink, RequestNext, Sending, Sent, now, wall_clock_ms};
 use crate::error::{ProducerError, SendError, StartError, TrySendError, Undelivered};
 use crate::ids::{ControllerRef, ProducerId, ProducerIdentity, SeqNr};
 use crate::machine::controller::ControllerStats;
 use crate::machine::point_to_point::{PointToPoint, PointToPointSettings};
-use crate::machine::storing::Storing;
 use crate::settings::DeliverySettings;
 
 /// Sends messages to one consumer controller at a time: in order, with back-pressure, again until confirmed.
@@ -27,9 +24,8 @@ use crate::settings::DeliverySettings;
 /// [`ConsumerController::register_to`](crate::ConsumerController::register_to). A consumer that is gone is not
 /// replaced by itself: watch the members of the cluster, and register another one. Source: delivery §1.2, §1.4.
 pub struct ProducerController<T> {
-    commands: mpsc::UnboundedSender<Command<T>>,
-    encoding: Arc<Encoding<T>>,
-    shared: Arc<Shared>,
+    /// Sends nothing: the handles that do come of it.
+    sending: Sending<T, ()>,
     reference: ControllerRef,
 }
 
@@ -57,22 +53,22 @@ impl<T: Send + Sync + 'static> ProducerController<T> {
     /// The handle to send by. Started again, the new one takes over: it gets the room that the former one had, and the
     /// former one's calls answer [`SendError::Superseded`]. What was sent before is delivered all the same.
     pub fn start(&self) -> Producer<T> {
-        Producer { sending: Sending::start(&self.commands, &self.encoding, &self.shared) }
+        Producer { sending: self.sending.start_again() }
     }
 
     /// Sends to this consumer controller from now on. What the former one has not confirmed comes first.
     pub fn register_consumer(&self, consumer: &ControllerRef) {
-        self.commands.send(Command::Register(consumer.clone())).ok();
+        self.sending.register(consumer);
     }
 
     /// What the controller has seen so far.
     pub fn stats(&self) -> ControllerStats {
-        self.shared.stats()
+        self.sending.seen(|seen| seen.stats)
     }
 
     /// Why the controller has ended by itself, if it has.
     pub fn failure(&self) -> Option<ProducerError> {
-        self.shared.failure().map(ProducerError::from)
+        self.sending.failure()
     }
 }
 
@@ -108,54 +104,27 @@ impl<T: Send + Sync + 'static> ProducerBuilder<T> {
     /// # Errors
     /// [`StartError`]; nothing was started.
     pub fn spawn(self, remoting: &Arc<dyn Remoting>) -> Result<ProducerController<T>, StartError> {
-        self.settings.validate()?;
-        self.settings.validate_for_lane(remoting.maximum_message_size(LaneKind::Ordinary))?;
-        sending::refuse_outbox(self.queue.as_deref())?;
-        let path: Arc<str> = format!("{PATHS}{}", uuid::Uuid::new_v4().simple()).into();
-        let (instance, upstream) = sending::upstream(remoting, &path);
-        let reference = ControllerRef { node: remoting.self_address().clone(), path: path.clone(), instance };
-        let identity = self.identity.unwrap_or_else(|| ProducerIdentity::in_memory(self.producer_id.clone()));
-        let (now, mut effects) = (sending::now(), Vec::new());
-        let settings = machine_settings(&self.settings, &identity, &reference, now);
-        let storing = match self.queue {
-            Some(_) => Storing::durable(self.settings.storing()),
-            None => Storing::in_memory(),
-        };
-        let machine = PointToPoint::new(settings, storing, now, &mut effects);
-        let encoding = Arc::new(Encoding::new(self.codec, &self.settings, remoting, self.queue.as_deref()));
-        let store = self.queue.map(|queue| Store::open(queue, reference.clone()));
-        let (shared, (commands, inbox)) = (Shared::new(), mpsc::unbounded_channel());
-        let parts = Parts {
-            remoting: remoting.clone(),
-            producer_id: identity.producer_id,
-            path,
-            shared: shared.clone(),
-            commands: inbox,
-            upstream,
-            drain_on_drop: self.settings.producer.drain_on_drop,
-            encoding: encoding.clone(),
-            store,
-            listings: None,
-        };
-        tokio::spawn(Task::new(machine, parts, effects).run());
-        Ok(ProducerController { commands, encoding, shared, reference })
+        let identity = self.identity.unwrap_or_else(|| ProducerIdentity::in_memory(self.producer_id));
+        let keeping = Keeping::new(identity, self.queue);
+        keeping.refuse_outbox()?;
+        let base = Base::open(remoting, keeping, self.codec, &self.settings)?;
+        let (now, mut effects) = (now(), Vec::new());
+        let settings = machine_settings(&self.settings, &base, now);
+        let machine = PointToPoint::new(settings, base.storing(&self.settings), now, &mut effects);
+        let (engine, reference) = (Links::new(&base, machine, effects), base.reference.clone());
+        Ok(ProducerController { sending: base.spawn(engine), reference })
     }
 }
 
-fn machine_settings(
-    settings: &DeliverySettings,
-    identity: &ProducerIdentity,
-    controller: &ControllerRef,
-    now: Instant,
-) -> PointToPointSettings {
+fn machine_settings<T>(settings: &DeliverySettings, base: &Base<T>, now: Instant) -> PointToPointSettings {
     let producer = &settings.producer;
     PointToPointSettings {
-        producer_id: identity.producer_id.clone(),
-        controller: controller.clone(),
-        stream: Some((identity.stream_id, identity.epoch)),
+        producer_id: base.producer_id.clone(),
+        controller: base.reference.clone(),
+        stream: base.stream,
         resend_first_interval: producer.resend_first_interval,
         resend_first_unconfirmed_idle_timeout: producer.resend_first_unconfirmed_idle_timeout,
-        clock: (sending::wall_clock_ms(), now),
+        clock: (wall_clock_ms(), now),
     }
 }
 
@@ -170,7 +139,7 @@ impl<T> fmt::Debug for ProducerBuilder<T> {
 /// Calls are served in the order in which their futures are first polled. A future that is dropped before the message was
 /// accepted sends nothing; afterwards the message is delivered all the same.
 pub struct Producer<T> {
-    sending: Sending<T>,
+    sending: Sending<T, ()>,
 }
 
 impl<T: Send + Sync + 'static> Producer<T> {
@@ -179,7 +148,7 @@ impl<T: Send + Sync + 'static> Producer<T> {
     /// # Errors
     /// [`SendError`]; the message was not sent, but for [`SendError::StoreUnknown`].
     pub async fn send(&self, message: T) -> Result<Sent, SendError<T>> {
-        self.sending.send(message, false).await
+        self.sending.send(self.sending.letter((), message, false)?).await
     }
 
     /// Sends a message, and waits until it is safe: stored if the producer is durable, otherwise confirmed.
@@ -187,7 +156,7 @@ impl<T: Send + Sync + 'static> Producer<T> {
     /// # Errors
     /// [`SendError`]; after [`SendError::Unconfirmed`] the message may have been processed.
     pub async fn ask(&self, message: T) -> Result<SeqNr, SendError<T>> {
-        self.sending.ask(message).await
+        self.sending.ask(self.sending.letter((), message, true)?).await
     }
 
     /// Sends a message, and waits until its consumer has confirmed it.
@@ -195,7 +164,7 @@ impl<T: Send + Sync + 'static> Producer<T> {
     /// # Errors
     /// [`SendError`]; after [`SendError::Unconfirmed`] the message may have been processed.
     pub async fn send_confirmed(&self, message: T) -> Result<SeqNr, SendError<T>> {
-        self.sending.send_confirmed(message).await
+        self.sending.send_confirmed(self.sending.letter((), message, true)?).await
     }
 
     /// Sends a message if there is room for it now.
@@ -203,7 +172,7 @@ impl<T: Send + Sync + 'static> Producer<T> {
     /// # Errors
     /// [`TrySendError`] with the message.
     pub fn try_send(&self, message: T) -> Result<Sent, TrySendError<T>> {
-        self.sending.try_send(message)
+        self.sending.try_send((), message)
     }
 
     /// Waits until the consumer has room for a message, and keeps the room for the caller. Cancel safe.
@@ -211,17 +180,17 @@ impl<T: Send + Sync + 'static> Producer<T> {
     /// # Errors
     /// [`ProducerError`].
     pub async fn request_next(&self) -> Result<RequestNext<'_, T>, ProducerError> {
-        self.sending.request_next().await
+        Ok(RequestNext::new(&self.sending, self.sending.permit().await?))
     }
 
     /// The last of the contiguously confirmed numbers.
     pub fn confirmed(&self) -> watch::Receiver<SeqNr> {
-        self.sending.shared.confirmed.subscribe()
+        self.sending.confirmed()
     }
 
     /// What the controller has seen so far.
     pub fn stats(&self) -> ControllerStats {
-        self.sending.shared.stats()
+        self.sending.seen(|seen| seen.stats)
     }
 
     /// The producer as a sink: it is ready while the consumer has room for a message; flushed when everything is stored, or
@@ -253,6 +222,6 @@ impl<T> Clone for Producer<T> {
 
 impl<T> fmt::Debug for Producer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Producer").field("stats", &self.sending.shared.stats()).finish_non_exhaustive()
+        f.debug_struct("Producer").field("stats", &self.sending.seen(|seen| seen.stats)).finish_non_exhaustive()
     }
 }

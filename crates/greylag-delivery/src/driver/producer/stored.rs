@@ -2,31 +2,20 @@
 
 use greylag_core::Encoded;
 
-use super::task::Task;
-use crate::machine::sharding_producer::{Input, Parcel};
-use crate::machine::storing::{Answer, Call, StoringState};
+use super::engine::Entities;
+use crate::machine::sharding_producer::Parcel;
+use crate::machine::storing::{Answer, Call};
 use crate::payload::Payload;
 use crate::queue::{MessageSent, QueueError, QueueState};
 
-impl<T: Send + Sync + 'static> Task<T> {
-    pub(super) fn on_answer(&mut self, call: u64, answer: Answer<Encoded>) {
-        let before = self.machine.storing_state();
-        let answer = match answer {
+impl<T: Send + Sync + 'static> Entities<T> {
+    /// The queue's answer, with its messages as they are sent.
+    pub(super) fn parcels_of(&self, answer: Answer<Encoded>) -> Answer<Parcel<Payload<T>>> {
+        match answer {
             Answer::Loaded(loaded) => Answer::Loaded(loaded.and_then(|state| self.loaded(state))),
             Answer::Stored(stored) => Answer::Stored(stored),
             Answer::Confirmed(stored) => Answer::Confirmed(stored),
             Answer::Polled(polled) => Answer::Polled(polled.and_then(|messages| self.parcels(messages))),
-        };
-        if let Answer::Loaded(Err(error))
-        | Answer::Stored(Err(error))
-        | Answer::Confirmed(Err(error))
-        | Answer::Polled(Err(error)) = &answer
-        {
-            tracing::warn!(%error, "a producer's queue did not do what it was asked");
-        }
-        self.tell(Input::Queue { call, answer });
-        if before == StoringState::Degraded && self.machine.storing_state() == StoringState::Open {
-            tracing::info!("a producer's queue is open again");
         }
     }
 
@@ -41,29 +30,29 @@ impl<T: Send + Sync + 'static> Task<T> {
     /// Messages of the queue as they are sent: decoded, cut into chunks, with the shards of their entities.
     fn parcels(&self, messages: Vec<MessageSent<Encoded>>) -> Result<Vec<MessageSent<Parcel<Payload<T>>>>, QueueError> {
         let parcel = |sent: MessageSent<Encoded>| {
-            let shard = self.shared.downstream.shard_of(&sent.qualifier);
-            let shard = shard.map_err(|reason| {
-                QueueError::Closed(format!("no entity can have the id {}: {reason}", sent.qualifier))
+            let shard = self.downstream.shard_of(&sent.qualifier).map_err(|reason| {
+                let error = format!("no entity can have the id {}: {reason}", sent.qualifier);
+                tracing::warn!(%error, "a producer's queue has a message that cannot be sent");
+                QueueError::Closed(error)
             })?;
             Ok(sent.map(|encoded| {
-                let payload = Payload::decode(encoded, &*self.shared.codec);
-                let bytes = payload.size();
-                Parcel { shard, bytes, frames: payload.frames(self.shared.limits.chunk_bytes) }
+                let bytes = encoded.payload.len();
+                Parcel { shard, bytes, frames: self.encoding.frames_of(encoded) }
             }))
         };
         messages.into_iter().map(parcel).collect()
     }
+}
 
-    pub(super) fn call_store(&mut self, id: u64, call: Call<Parcel<Payload<T>>>) {
-        let call = match call {
-            Call::Load => Call::Load,
-            Call::Confirm(confirmations) => Call::Confirm(confirmations),
-            Call::Poll(max_messages) => Call::Poll(max_messages),
-            Call::Store(batch) => {
-                let encoded = |sent: MessageSent<Parcel<Payload<T>>>| sent.map(|parcel| parcel.frames.encoded());
-                Call::Store(batch.into_iter().map(encoded).collect())
-            }
-        };
-        self.calls.push((id, call));
+/// A call of the queue, with its messages as they are stored.
+pub(super) fn encoded<T: 'static>(call: Call<Parcel<Payload<T>>>) -> Call<Encoded> {
+    match call {
+        Call::Load => Call::Load,
+        Call::Confirm(confirmations) => Call::Confirm(confirmations),
+        Call::Poll(max_messages) => Call::Poll(max_messages),
+        Call::Store(batch) => {
+            let encoded = |sent: MessageSent<Parcel<Payload<T>>>| sent.map(|parcel| parcel.frames.encoded());
+            Call::Store(batch.into_iter().map(encoded).collect())
+        }
     }
 }

@@ -10,8 +10,9 @@ use std::time::Duration;
 use futures::{FutureExt, SinkExt, poll};
 use greylag_codec::json;
 
-use super::{Keeping, ShardingProducer};
+use super::ShardingProducer;
 use crate::driver::region::RouteNews;
+use crate::driver::sending::Keeping;
 use crate::error::{ProducerError, SendError, StartError, TrySendError};
 use crate::ids::{Epoch, ProducerId, ProducerIdentity, SeqNr, StreamId};
 use crate::settings::DeliverySettings;

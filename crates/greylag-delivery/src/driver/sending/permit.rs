@@ -1,80 +1,124 @@
-//! Room for one message, taken before there is one.
+//! Permits: room that is set aside for one message, taken before there is one.
 
 use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
-use super::{Grant, Sending};
-use crate::driver::sent::Sent;
-use crate::error::{SendError, SentError};
+use tokio::sync::oneshot;
+
+use super::handle::safe;
+use super::{Address, Command, OnDrop, Sending, Sent};
+use crate::error::{ProducerError, SendError};
 use crate::ids::SeqNr;
+
+/// What the task says of a permit that it grants.
+#[derive(Debug)]
+pub(crate) struct Granted<A: Address> {
+    pub(crate) permit: u64,
+    pub(crate) current_seq_nr: SeqNr,
+    pub(crate) confirmed_seq_nr: SeqNr,
+    pub(crate) demand: A::Demand,
+}
+
+/// Room for one message; dropped unused, it goes to others.
+pub(crate) struct Permit<T, A: Address> {
+    pub(crate) granted: Granted<A>,
+    pub(super) release: OnDrop<Command<T, A>>,
+}
+
+/// A permit that was asked for. Dropped, it is not wanted any more.
+pub(super) struct Asking<T, A: Address> {
+    sending: Sending<T, A>,
+    answer: oneshot::Receiver<Granted<A>>,
+    release: Option<OnDrop<Command<T, A>>>,
+}
+
+impl<T, A: Address> Asking<T, A> {
+    pub(super) fn new(
+        sending: Sending<T, A>,
+        answer: oneshot::Receiver<Granted<A>>,
+        release: OnDrop<Command<T, A>>,
+    ) -> Self {
+        Self { sending, answer, release: Some(release) }
+    }
+}
+
+impl<T: Send + Sync + 'static, A: Address> Future for Asking<T, A> {
+    type Output = Result<Permit<T, A>, ProducerError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let granted = ready!(Pin::new(&mut self.answer).poll(cx));
+        Poll::Ready(match (granted, self.release.take()) {
+            (Ok(granted), Some(release)) => Ok(Permit { granted, release }),
+            _ => Err(self.sending.no_permit()),
+        })
+    }
+}
+
+impl<T: Send + Sync + 'static, A: Address> Permit<T, A> {
+    /// Sends a message with it, and waits until the message is safe. The message is sent whether or not the future is
+    /// polled.
+    pub(crate) fn ask(
+        self,
+        sending: &Sending<T, A>,
+        to: A,
+        message: T,
+    ) -> impl Future<Output = Result<SeqNr, SendError<T>>> + Send + use<T, A> {
+        let is_durable = sending.is_durable();
+        let sent = sending.letter(to, message, true).and_then(|letter| sending.redeem(self, letter));
+        async move { safe(sent?, is_durable).await.map_err(|error| SendError::of(error, None)) }
+    }
+}
 
 /// A permit: the consumer has room for one message, and it is kept for this one. Dropped unused, it goes to the next sender.
 ///
 /// Several may be had at the same time. Source: delivery P11.
-pub struct RequestNext<'a, T: Send + Sync + 'static> {
-    sending: &'a Sending<T>,
-    /// `None` once it is used.
-    ticket: Option<u64>,
-    grant: Grant,
+pub struct RequestNext<'a, T> {
+    sending: &'a Sending<T, ()>,
+    permit: Permit<T, ()>,
 }
 
 impl<'a, T: Send + Sync + 'static> RequestNext<'a, T> {
-    pub(super) fn new(sending: &'a Sending<T>, ticket: u64, grant: Grant) -> Self {
-        Self { sending, ticket: Some(ticket), grant }
+    pub(crate) fn new(sending: &'a Sending<T, ()>, permit: Permit<T, ()>) -> Self {
+        Self { sending, permit }
     }
 
-    /// The number that the next message gets.
+    /// The number that the next message gets, if nobody else sends before.
     pub fn current_seq_nr(&self) -> SeqNr {
-        self.grant.current_seq_nr
+        self.permit.granted.current_seq_nr
     }
 
     /// The highest number that was confirmed when the permit was given.
     pub fn confirmed_seq_nr(&self) -> SeqNr {
-        self.grant.confirmed_seq_nr
+        self.permit.granted.confirmed_seq_nr
     }
 
-    /// Sends a message. It is delivered from now on, unless its producer was superseded or closed, or its store fails;
-    /// [`Sent`] tells.
+    /// Sends a message, without waiting. It is delivered from now on, unless its producer was superseded or closed, or its
+    /// store fails; [`Sent`] tells.
     ///
     /// # Errors
-    /// [`SendError::Encode`] and [`SendError::MessageTooLarge`]; nothing was sent, and the permit goes to the next sender.
+    /// [`SendError`] with the message; nothing was sent, and the permit goes to the next sender.
     pub fn send(self, message: T) -> Result<Sent, SendError<T>> {
-        self.send_with(message, false)
+        let letter = self.sending.letter((), message, false)?;
+        self.sending.redeem(self.permit, letter)
     }
 
     /// Sends a message, and waits as [`Producer::ask`](crate::Producer::ask) does: the returned future need not be polled
     /// for it to be sent.
     ///
     /// # Errors
-    /// As [`RequestNext::send`].
-    pub fn ask(
-        self,
-        message: T,
-    ) -> Result<impl Future<Output = Result<SeqNr, SentError>> + Send + 'static, SendError<T>> {
-        let is_durable = self.sending.encoding.is_durable;
-        let mut sent = self.send_with(message, true)?;
-        Ok(async move { if is_durable { sent.seq_nr().await } else { sent.confirmed().await } })
-    }
-
-    fn send_with(mut self, message: T, ack: bool) -> Result<Sent, SendError<T>> {
-        let message = self.sending.encode(message, ack)?;
-        match self.ticket.take() {
-            Some(ticket) => Ok(self.sending.redeem(ticket, message)),
-            None => Err(SendError::Closed(None)),
-        }
+    /// As [`Producer::ask`](crate::Producer::ask).
+    pub fn ask(self, message: T) -> impl Future<Output = Result<SeqNr, SendError<T>>> + Send + use<T> {
+        self.permit.ask(self.sending, (), message)
     }
 }
 
-impl<T: Send + Sync + 'static> Drop for RequestNext<'_, T> {
-    fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.sending.give_back(ticket);
-        }
-    }
-}
-
-impl<T: Send + Sync + 'static> fmt::Debug for RequestNext<'_, T> {
+impl<T> fmt::Debug for RequestNext<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RequestNext").field("grant", &self.grant).finish_non_exhaustive()
+        f.debug_struct("RequestNext")
+            .field("current_seq_nr", &self.permit.granted.current_seq_nr)
+            .field("confirmed_seq_nr", &self.permit.granted.confirmed_seq_nr)
+            .finish_non_exhaustive()
     }
 }

@@ -1,5 +1,5 @@
-//! A producer as a sink: ready when the consumer has room, flushed when everything is stored or on its way, closed when all
-//! of it is confirmed.
+//! A producer as a sink: ready when there is room, flushed when everything is stored or accepted, closed when all of it is
+//! confirmed.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,100 +9,83 @@ use std::task::{Context, Poll, ready};
 
 use futures::Sink;
 use futures::future::BoxFuture;
-use tokio::sync::oneshot;
 
-use super::{Grant, Sending};
-use crate::driver::sent::Sent;
+use super::permit::{Asking, Permit};
+use super::{Address, Sending, Sent};
 use crate::error::{ProducerError, SendError};
 
-/// Made by `into_sink` of a producer. See [`Producer::into_sink`](crate::Producer::into_sink).
-pub struct ProducerSink<T: Send + Sync + 'static> {
-    sending: Sending<T>,
-    room: Room,
+/// What the sinks of all producers do.
+pub(crate) struct Sinking<T: Send + Sync + 'static, A: Address> {
+    sending: Sending<T, A>,
+    room: Room<T, A>,
     /// Messages whose acceptance was not seen yet, in order.
     unflushed: VecDeque<Sent>,
     closing: Option<BoxFuture<'static, bool>>,
 }
 
 /// Room for the next message.
-enum Room {
+enum Room<T, A: Address> {
     Unasked,
-    Asked(u64, oneshot::Receiver<Result<Grant, ProducerError>>),
-    Held(u64),
+    Asked(Asking<T, A>),
+    Held(Permit<T, A>),
 }
 
-impl<T: Send + Sync + 'static> ProducerSink<T> {
-    pub(crate) fn new(sending: Sending<T>) -> Self {
+impl<T: Send + Sync + 'static, A: Address> Sinking<T, A> {
+    pub(crate) fn new(sending: Sending<T, A>) -> Self {
         Self { sending, room: Room::Unasked, unflushed: VecDeque::new(), closing: None }
     }
 
-    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError<T>>> {
+    pub(crate) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError<T>>> {
         loop {
-            match &mut self.room {
-                Room::Unasked => {
-                    let (ticket, grant) = self.sending.reserve();
-                    self.room = Room::Asked(ticket, grant);
-                }
-                Room::Asked(ticket, grant) => {
-                    let ticket = *ticket;
-                    let granted = ready!(Pin::new(grant).poll(cx));
-                    self.room = Room::Unasked;
-                    match granted {
-                        Ok(Ok(_)) => self.room = Room::Held(ticket),
-                        Ok(Err(ProducerError::Superseded)) => return Poll::Ready(Err(SendError::Superseded(None))),
-                        Ok(Err(ProducerError::Fenced { newer, .. })) => {
-                            return Poll::Ready(Err(SendError::Fenced { newer, message: None }));
-                        }
-                        _ => return Poll::Ready(Err(SendError::Closed(None))),
-                    }
-                }
+            let next = match &mut self.room {
+                Room::Unasked => self.sending.ask_for_room().map(Room::Asked),
+                Room::Asked(asking) => ready!(Pin::new(asking).poll(cx)).map(Room::Held),
                 Room::Held(_) => return Poll::Ready(Ok(())),
+            };
+            match next {
+                Ok(room) => self.room = room,
+                Err(error) => {
+                    self.room = Room::Unasked;
+                    return Poll::Ready(Err(no_room(error)));
+                }
             }
         }
     }
 
-    fn poll_accepted(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError<T>>> {
+    pub(crate) fn start_send(&mut self, to: A, message: T) -> Result<(), SendError<T>> {
+        let Room::Held(permit) = std::mem::replace(&mut self.room, Room::Unasked) else {
+            return Err(SendError::Unavailable(Some(message)));
+        };
+        let letter = match self.sending.letter(to, message, false) {
+            Ok(letter) => letter,
+            Err(error) => {
+                self.room = Room::Held(permit);
+                return Err(error);
+            }
+        };
+        let sent = self.sending.redeem(permit, letter)?;
+        // What is accepted already is not looked at again.
+        while self.unflushed.front_mut().is_some_and(Sent::is_accepted) {
+            self.unflushed.pop_front();
+        }
+        self.unflushed.push_back(sent);
+        Ok(())
+    }
+
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError<T>>> {
         while let Some(sent) = self.unflushed.front_mut() {
             let number = ready!(pin!(sent.seq_nr()).poll(cx));
             self.unflushed.pop_front();
             if let Err(error) = number {
-                return Poll::Ready(Err(error.into()));
+                return Poll::Ready(Err(SendError::of(error, None)));
             }
         }
         Poll::Ready(Ok(()))
     }
 
-    fn give_room_back(&mut self) {
-        match std::mem::replace(&mut self.room, Room::Unasked) {
-            Room::Unasked => {}
-            Room::Asked(ticket, _) | Room::Held(ticket) => self.sending.give_back(ticket),
-        }
-    }
-}
-
-impl<T: Send + Sync + 'static> Sink<T> for ProducerSink<T> {
-    type Error = SendError<T>;
-
-    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.poll_room(cx)
-    }
-
-    fn start_send(mut self: Pin<&mut Self>, message: T) -> Result<(), Self::Error> {
-        let Room::Held(ticket) = self.room else { return Err(SendError::Unavailable(Some(message))) };
-        let message = self.sending.encode(message, false)?;
+    pub(crate) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError<T>>> {
+        ready!(self.poll_flush(cx))?;
         self.room = Room::Unasked;
-        let sent = self.sending.redeem(ticket, message);
-        self.unflushed.push_back(sent);
-        Ok(())
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.poll_accepted(cx)
-    }
-
-    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        ready!(self.poll_accepted(cx))?;
-        self.give_room_back();
         let sending = self.sending.clone();
         let closing = self.closing.get_or_insert_with(|| {
             Box::pin(async move {
@@ -113,23 +96,55 @@ impl<T: Send + Sync + 'static> Sink<T> for ProducerSink<T> {
         });
         let all_confirmed = ready!(closing.as_mut().poll(cx));
         self.closing = None;
-        let failure = self.sending.shared.failure();
-        Poll::Ready(match failure.map(ProducerError::from) {
-            _ if all_confirmed => Ok(()),
-            Some(ProducerError::Fenced { newer, .. }) => Err(SendError::Fenced { newer, message: None }),
-            _ => Err(SendError::Closed(None)),
-        })
+        let error = self.sending.failure().unwrap_or(ProducerError::Closed);
+        Poll::Ready(if all_confirmed { Ok(()) } else { Err(no_room(error)) })
+    }
+
+    pub(crate) fn unflushed(&self) -> usize {
+        self.unflushed.len()
     }
 }
 
-impl<T: Send + Sync + 'static> Drop for ProducerSink<T> {
-    fn drop(&mut self) {
-        self.give_room_back();
+/// Why a sink takes nothing more.
+fn no_room<T>(error: ProducerError) -> SendError<T> {
+    match error {
+        ProducerError::Fenced { newer, .. } => SendError::Fenced { newer, message: None },
+        ProducerError::Superseded => SendError::Superseded(None),
+        _ => SendError::Closed(None),
+    }
+}
+
+/// Made by `into_sink` of a producer. See [`Producer::into_sink`](crate::Producer::into_sink).
+pub struct ProducerSink<T: Send + Sync + 'static>(Sinking<T, ()>);
+
+impl<T: Send + Sync + 'static> ProducerSink<T> {
+    pub(crate) fn new(sending: Sending<T, ()>) -> Self {
+        Self(Sinking::new(sending))
+    }
+}
+
+impl<T: Send + Sync + 'static> Sink<T> for ProducerSink<T> {
+    type Error = SendError<T>;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, message: T) -> Result<(), Self::Error> {
+        self.0.start_send((), message)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.0.poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.0.poll_close(cx)
     }
 }
 
 impl<T: Send + Sync + 'static> fmt::Debug for ProducerSink<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProducerSink").field("unflushed", &self.unflushed.len()).finish_non_exhaustive()
+        f.debug_struct("ProducerSink").field("unflushed", &self.0.unflushed()).finish_non_exhaustive()
     }
 }

@@ -5,18 +5,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::{Codec, Encoded};
-use greylag_transport::{LaneKind, Remoting};
-use tokio::sync::{mpsc, watch};
+use greylag_transport::Remoting;
+use tokio::sync::watch;
 
 use super::directory::WorkerDirectory;
 use crate::driver::queue::DurableProducerQueue;
-use crate::driver::sending::{self, Encoding, PATHS, Parts, ProducerSink, RequestNext, Sending, Shared, Task};
-use crate::driver::sent::Sent;
-use crate::driver::storing::Store;
+use crate::driver::sending::{Base, Keeping, Links, ProducerSink, RequestNext, Sending, Sent, now, wall_clock_ms};
 use crate::error::{ProducerError, SendError, StartError, TrySendError, Undelivered};
-use crate::ids::{ControllerRef, ProducerId, ProducerIdentity, SeqNr, ServiceKey};
+use crate::ids::{ProducerId, ProducerIdentity, SeqNr, ServiceKey};
 use crate::machine::controller::ControllerStats;
-use crate::machine::storing::Storing;
 use crate::machine::work_pulling::{WorkPulling, WorkPullingSettings, WorkerStats};
 use crate::settings::DeliverySettings;
 
@@ -63,7 +60,7 @@ use crate::settings::DeliverySettings;
 ///
 /// Source: delivery §2.
 pub struct WorkPullingProducer<T> {
-    sending: Sending<T>,
+    sending: Sending<T, ()>,
 }
 
 /// Makes a [`WorkPullingProducer`].
@@ -89,7 +86,7 @@ impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
         WorkPullingBuilder { producer_id, identity: None, codec, key, directory, settings, queue: None }
     }
 
-    pub(super) fn sending(&self) -> &Sending<T> {
+    pub(crate) fn sending(&self) -> &Sending<T, ()> {
         &self.sending
     }
 
@@ -99,7 +96,7 @@ impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
     /// # Errors
     /// [`SendError`]; the message was not sent, but for [`SendError::StoreUnknown`].
     pub async fn send(&self, message: T) -> Result<Sent, SendError<T>> {
-        self.sending.send(message, false).await
+        self.sending.send(self.sending.letter((), message, false)?).await
     }
 
     /// Sends a message, and waits until it is safe: stored if the producer is durable, otherwise confirmed.
@@ -107,7 +104,7 @@ impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
     /// # Errors
     /// [`SendError`]; after [`SendError::Unconfirmed`] the message may have been processed.
     pub async fn ask(&self, message: T) -> Result<SeqNr, SendError<T>> {
-        self.sending.ask(message).await
+        self.sending.ask(self.sending.letter((), message, true)?).await
     }
 
     /// Sends a message, and waits until a worker has confirmed it.
@@ -115,7 +112,7 @@ impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
     /// # Errors
     /// [`SendError`]; after [`SendError::Unconfirmed`] the message may have been processed.
     pub async fn send_confirmed(&self, message: T) -> Result<SeqNr, SendError<T>> {
-        self.sending.send_confirmed(message).await
+        self.sending.send_confirmed(self.sending.letter((), message, true)?).await
     }
 
     /// Sends a message if there is room for it now.
@@ -123,7 +120,7 @@ impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
     /// # Errors
     /// [`TrySendError`] with the message.
     pub fn try_send(&self, message: T) -> Result<Sent, TrySendError<T>> {
-        self.sending.try_send(message)
+        self.sending.try_send((), message)
     }
 
     /// Waits until there is room for a message, and keeps the room for the caller. Cancel safe.
@@ -131,27 +128,27 @@ impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
     /// # Errors
     /// [`ProducerError`].
     pub async fn request_next(&self) -> Result<RequestNext<'_, T>, ProducerError> {
-        self.sending.request_next().await
+        Ok(RequestNext::new(&self.sending, self.sending.permit().await?))
     }
 
     /// The workers, and the messages with and without one.
     pub fn stats(&self) -> WorkerStats {
-        self.sending.shared.workers()
+        self.sending.seen(|seen| seen.workers).unwrap_or_default()
     }
 
     /// What the producer has seen so far.
     pub fn counters(&self) -> ControllerStats {
-        self.sending.shared.stats()
+        self.sending.seen(|seen| seen.stats)
     }
 
     /// The last of the contiguously confirmed numbers.
     pub fn confirmed(&self) -> watch::Receiver<SeqNr> {
-        self.sending.shared.confirmed.subscribe()
+        self.sending.confirmed()
     }
 
     /// Why the producer has ended by itself, if it has.
     pub fn failure(&self) -> Option<ProducerError> {
-        self.sending.shared.failure().map(ProducerError::from)
+        self.sending.failure()
     }
 
     /// The producer as a sink: ready while there is room, flushed when everything is stored, or accepted where nothing is
@@ -183,7 +180,9 @@ impl<T> Clone for WorkPullingProducer<T> {
 
 impl<T> fmt::Debug for WorkPullingProducer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WorkPullingProducer").field("stats", &self.sending.shared.workers()).finish_non_exhaustive()
+        f.debug_struct("WorkPullingProducer")
+            .field("stats", &self.sending.seen(|seen| seen.workers))
+            .finish_non_exhaustive()
     }
 }
 
@@ -212,51 +211,25 @@ impl<T: Send + Sync + 'static> WorkPullingBuilder<T> {
     /// # Errors
     /// [`StartError`]; nothing was started.
     pub fn spawn(self, remoting: &Arc<dyn Remoting>) -> Result<WorkPullingProducer<T>, StartError> {
-        self.settings.validate()?;
-        self.settings.validate_for_lane(remoting.maximum_message_size(LaneKind::Ordinary))?;
-        sending::refuse_outbox(self.queue.as_deref())?;
-        let path: Arc<str> = format!("{PATHS}{}", uuid::Uuid::new_v4().simple()).into();
-        let (instance, upstream) = sending::upstream(remoting, &path);
-        let reference = ControllerRef { node: remoting.self_address().clone(), path: path.clone(), instance };
-        let identity = self.identity.unwrap_or_else(|| ProducerIdentity::in_memory(self.producer_id.clone()));
-        let (now, mut effects) = (sending::now(), Vec::new());
-        let settings = machine_settings(&self.settings, &identity, &reference, now);
-        let storing = match self.queue {
-            Some(_) => Storing::durable(self.settings.storing()),
-            None => Storing::in_memory(),
-        };
-        let machine = WorkPulling::new(settings, storing, now, &mut effects);
-        let encoding = Arc::new(Encoding::new(self.codec, &self.settings, remoting, self.queue.as_deref()));
-        let (shared, (commands, inbox)) = (Shared::new(), mpsc::unbounded_channel());
-        let parts = Parts {
-            remoting: remoting.clone(),
-            producer_id: identity.producer_id,
-            path,
-            shared: shared.clone(),
-            commands: inbox,
-            upstream,
-            drain_on_drop: self.settings.producer.drain_on_drop,
-            encoding: encoding.clone(),
-            store: self.queue.map(|queue| Store::open(queue, reference)),
-            listings: Some(self.directory.subscribe(&self.key)),
-        };
-        tokio::spawn(Task::new(machine, parts, effects).run());
-        Ok(WorkPullingProducer { sending: Sending::start(&commands, &encoding, &shared) })
+        let identity = self.identity.unwrap_or_else(|| ProducerIdentity::in_memory(self.producer_id));
+        let keeping = Keeping::new(identity, self.queue);
+        keeping.refuse_outbox()?;
+        let base = Base::open(remoting, keeping, self.codec, &self.settings)?;
+        let (now, mut effects) = (now(), Vec::new());
+        let settings = machine_settings(&self.settings, &base, now);
+        let machine = WorkPulling::new(settings, base.storing(&self.settings), now, &mut effects);
+        let engine = Links::new(&base, machine, effects).with_workers(self.directory.subscribe(&self.key));
+        Ok(WorkPullingProducer { sending: base.spawn(engine).start_again() })
     }
 }
 
-fn machine_settings(
-    settings: &DeliverySettings,
-    identity: &ProducerIdentity,
-    reference: &ControllerRef,
-    now: Instant,
-) -> WorkPullingSettings {
+fn machine_settings<T>(settings: &DeliverySettings, base: &Base<T>, now: Instant) -> WorkPullingSettings {
     let (producer, work) = (&settings.producer, &settings.work_pulling);
     WorkPullingSettings {
-        producer_id: identity.producer_id.clone(),
-        node: reference.node.clone(),
-        path: reference.path.clone(),
-        stream: Some((identity.stream_id, identity.epoch)),
+        producer_id: base.producer_id.clone(),
+        node: base.reference.node.clone(),
+        path: base.reference.path.clone(),
+        stream: base.stream,
         resend_first_interval: producer.resend_first_interval,
         resend_first_unconfirmed_idle_timeout: producer.resend_first_unconfirmed_idle_timeout,
         buffer_size: work.buffer_size,
@@ -264,7 +237,7 @@ fn machine_settings(
         worker_first_timeout: work.worker_first_timeout,
         work_timeout: work.work_timeout,
         seed: uuid::Uuid::new_v4().as_u64_pair().0,
-        clock: (sending::wall_clock_ms(), now),
+        clock: (wall_clock_ms(), now),
     }
 }
 

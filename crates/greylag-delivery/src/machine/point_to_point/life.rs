@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::{Life, PointToPoint, Sent, new_link, to_recover};
 use crate::ids::SeqNr;
-use crate::machine::controller::{Effect, Failure, Refusal};
+use crate::machine::controller::{Controller, Effect, Failure, Refusal};
 use crate::machine::producer_link::{self, Frames};
 use crate::machine::storing;
 use crate::message::{ProducerStopped, Upstream};
@@ -30,12 +30,14 @@ impl<P: Clone> PointToPoint<P> {
         self.link = Some(new_link(&self.settings, stream, now));
         let tickets: BTreeMap<SeqNr, Option<u64>> =
             self.unconfirmed.drain(..).map(|sent| (sent.total, sent.ticket)).collect();
+        self.owed = 0;
         if let Some(from) = self.consumer.clone() {
             let message = Upstream::RegisterConsumer;
             self.tell(now, producer_link::Input::Received { from, epoch: None, message }, out);
         }
         for (total, frames, ack) in std::mem::take(&mut self.recovered) {
             let ticket = tickets.get(&total).copied().flatten();
+            self.owed += usize::from(ticket.is_none());
             self.unconfirmed.push_back(Sent { total, ticket });
             self.tell(now, producer_link::Input::Accept { total, frames, ack }, out);
         }
@@ -88,6 +90,7 @@ impl<P: Clone> PointToPoint<P> {
         }
         self.link = None;
         self.recovered.clear();
+        self.owed = 0;
         let unconfirmed = self.unconfirmed.drain(..);
         if self.storing.is_durable() {
             return;

@@ -24,6 +24,8 @@ struct Job<P> {
 #[derive(Debug, Clone)]
 pub(super) struct Jobs<P> {
     all: BTreeMap<SeqNr, Job<P>>,
+    /// How many of these no sender waits for: they were in the queue when it was loaded.
+    owed: usize,
     pending: BTreeSet<SeqNr>,
     /// The highest number that was ever among these.
     last: SeqNr,
@@ -35,11 +37,16 @@ pub(super) struct Jobs<P> {
 impl<P: Clone> Jobs<P> {
     pub(super) fn new(work_timeout: Option<Duration>) -> Self {
         let (all, pending, given_out) = (BTreeMap::new(), BTreeSet::new(), VecDeque::new());
-        Self { all, pending, last: SeqNr::NONE, work_timeout, given_out }
+        Self { all, owed: 0, pending, last: SeqNr::NONE, work_timeout, given_out }
     }
 
     pub(super) fn len(&self) -> usize {
         self.all.len()
+    }
+
+    /// Whether there are messages that no sender waits for.
+    pub(super) fn owes_recovered(&self) -> bool {
+        self.owed > 0
     }
 
     pub(super) fn pending(&self) -> usize {
@@ -57,6 +64,7 @@ impl<P: Clone> Jobs<P> {
     }
 
     pub(super) fn add(&mut self, total: SeqNr, frames: Frames<P>, ack: bool, ticket: Option<u64>) {
+        self.owed += usize::from(ticket.is_none());
         self.all.insert(total, Job { frames, ack, ticket, holders: BTreeSet::new() });
         self.pending.insert(total);
         self.last = self.last.max(total);
@@ -65,6 +73,7 @@ impl<P: Clone> Jobs<P> {
     /// What a queue that was opened again has: all of it waits, and senders of before go on waiting.
     pub(super) fn reload(&mut self, state: QueueState<Frames<P>>) {
         let before = std::mem::take(&mut self.all);
+        self.owed = 0;
         self.pending.clear();
         self.given_out.clear();
         self.last = self.last.max(SeqNr(state.current_seq_nr.get().saturating_sub(1)));
@@ -124,6 +133,7 @@ impl<P: Clone> Jobs<P> {
     pub(super) fn confirm(&mut self, total: SeqNr) -> Option<Option<u64>> {
         let job = self.all.remove(&total)?;
         self.pending.remove(&total);
+        self.owed -= usize::from(job.ticket.is_none());
         Some(job.ticket)
     }
 
@@ -131,6 +141,7 @@ impl<P: Clone> Jobs<P> {
     pub(super) fn drain(&mut self) -> impl Iterator<Item = (SeqNr, Option<u64>)> + use<P> {
         self.pending.clear();
         self.given_out.clear();
+        self.owed = 0;
         std::mem::take(&mut self.all).into_iter().map(|(total, job)| (total, job.ticket))
     }
 
@@ -140,5 +151,6 @@ impl<P: Clone> Jobs<P> {
             self.all.iter().all(|(total, job)| !job.holders.is_empty() || self.pending.contains(total)),
             "a message waits, or a worker has it"
         );
+        debug_assert_eq!(self.owed, self.all.values().filter(|job| job.ticket.is_none()).count());
     }
 }

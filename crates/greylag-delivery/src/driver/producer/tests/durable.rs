@@ -8,7 +8,8 @@ use greylag_core::Encoded;
 
 use super::region::{Answers, TestRegion};
 use super::{PATIENCE, open, until, without_repeats};
-use crate::driver::producer::{Keeping, ShardingProducer};
+use crate::driver::Keeping;
+use crate::driver::producer::ShardingProducer;
 use crate::driver::{DurableProducerQueue, InMemoryQueues, QueueCall, QueueFault};
 use crate::error::{ProducerError, SendError};
 use crate::ids::{ControllerRef, ProducerId, SeqNr};

@@ -6,7 +6,8 @@ use greylag_core::{Codec, CodecId, Encoded};
 
 use super::region::{Answers, TestRegion};
 use super::{PATIENCE, open, until, without_repeats};
-use crate::driver::producer::{Keeping, ShardingProducer};
+use crate::driver::Keeping;
+use crate::driver::producer::ShardingProducer;
 use crate::driver::{InMemoryQueues, QueueCall, QueueFault};
 use crate::error::SendError;
 use crate::ids::{ProducerId, SeqNr};

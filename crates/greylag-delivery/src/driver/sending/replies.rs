@@ -18,7 +18,7 @@ pub(crate) type Confirmed = oneshot::Sender<SeqNr>;
 pub(crate) enum Accepted<M> {
     /// To a caller that gets its message back if it is not sent.
     Returning(oneshot::Sender<Result<SeqNr, (SentError, Option<M>)>>),
-    /// To a [`Sent`](super::sent::Sent).
+    /// To a [`Sent`](super::Sent).
     Plain(oneshot::Sender<Result<SeqNr, SentError>>),
 }
 
@@ -71,8 +71,13 @@ impl<M> Replies<M> {
     }
 
     pub(crate) fn accept(&mut self, ticket: u64, seq_nr: SeqNr) {
-        if let Some(accepted) = self.waiting.get_mut(&ticket).and_then(|waiting| waiting.accepted.take()) {
+        let Some(waiting) = self.waiting.get_mut(&ticket) else { return };
+        if let Some(accepted) = waiting.accepted.take() {
             accepted.accept(seq_nr);
+        }
+        if waiting.confirmed.is_closed() {
+            // The ticket is settled by its confirmation all the same.
+            self.waiting.remove(&ticket);
         }
     }
 

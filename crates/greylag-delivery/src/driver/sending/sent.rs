@@ -1,5 +1,6 @@
 //! A message that was sent, as its sender follows it.
 
+use futures::FutureExt;
 use tokio::sync::oneshot;
 
 use crate::error::SentError;
@@ -44,6 +45,11 @@ impl Sent {
         };
         self.number = Number::Known(number);
         number
+    }
+
+    /// Whether it is known to be accepted.
+    pub(crate) fn is_accepted(&mut self) -> bool {
+        matches!(self.seq_nr().now_or_never(), Some(Ok(_)))
     }
 
     /// Waits until its consumer has confirmed it, and returns its number. A message that was sent while nothing else to its

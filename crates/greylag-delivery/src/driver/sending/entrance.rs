@@ -6,8 +6,7 @@
 //!
 //! Source: delivery §6 (FIFO in first-poll order), P13.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::mpsc;
 
@@ -22,17 +21,51 @@ pub(crate) struct Entrance<C> {
 #[derive(Debug)]
 struct Shared<C> {
     line: Mutex<Line<C>>,
-    /// Messages that asked for room and do not ask any more.
-    served: Arc<AtomicU64>,
+    room: Arc<Room>,
 }
 
 #[derive(Debug)]
 struct Line<C> {
     generation: u64,
     last_ticket: u64,
-    /// Messages that asked for room.
-    asked: u64,
     commands: mpsc::UnboundedSender<C>,
+}
+
+/// Room for messages that do not wait, as the task last saw it.
+#[derive(Debug)]
+pub(crate) struct Room(Mutex<Counts>);
+
+#[derive(Debug, Clone, Copy)]
+struct Counts {
+    free: u64,
+    /// Messages that have not reached the task.
+    on_the_way: u64,
+}
+
+impl Room {
+    /// The task has taken in so many messages, and has room for so many more.
+    pub(crate) fn publish(&self, arrived: u64, free: u64) {
+        let mut counts = self.counts();
+        counts.on_the_way = counts.on_the_way.saturating_sub(arrived);
+        counts.free = free;
+    }
+
+    /// A message goes to the task. One that does not wait may do so where there is room.
+    fn enter(&self, waits: bool) -> bool {
+        let mut counts = self.counts();
+        let enters = waits || counts.on_the_way < counts.free;
+        counts.on_the_way += u64::from(enters);
+        enters
+    }
+
+    fn leave(&self) {
+        let mut counts = self.counts();
+        counts.on_the_way = counts.on_the_way.saturating_sub(1);
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Why a call did not get in.
@@ -51,7 +84,7 @@ pub(crate) enum NotSubmitted<S, C> {
     Ended(C),
     /// The producer was started again, and this handle is an old one.
     Superseded(S),
-    /// As many messages wait for room as may.
+    /// There is no room, and the message would not wait.
     Full(S),
 }
 
@@ -78,19 +111,24 @@ impl<C> Drop for OnDrop<C> {
 }
 
 impl<C> Entrance<C> {
-    /// An entrance, the task's inbox, and the task's count of messages that ask for room no more.
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<C>, Arc<AtomicU64>) {
+    /// An entrance, the task's inbox, and the room that the task tells of; at first there is room for `free` messages.
+    pub(crate) fn new(free: u64) -> (Self, mpsc::UnboundedReceiver<C>, Arc<Room>) {
         let (commands, inbox) = mpsc::unbounded_channel();
-        let served = Arc::new(AtomicU64::new(0));
-        let line = Mutex::new(Line { generation: 0, last_ticket: 0, asked: 0, commands });
-        let shared = Arc::new(Shared { line, served: served.clone() });
-        (Self { generation: 0, shared }, inbox, served)
+        let room = Arc::new(Room(Mutex::new(Counts { free, on_the_way: 0 })));
+        let line = Mutex::new(Line { generation: 0, last_ticket: 0, commands });
+        let shared = Arc::new(Shared { line, room: room.clone() });
+        (Self { generation: 0, shared }, inbox, room)
     }
 
-    /// Puts a message in line under the next ticket, if no more than `limit` messages wait for room.
+    /// The number of the handles of this entrance; later ones have larger numbers.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Puts a message in line under the next ticket. One that does not wait needs room.
     pub(crate) fn submit<S>(
         &self,
-        limit: u64,
+        waits: bool,
         message: S,
         call: impl FnOnce(u64, S) -> C,
     ) -> Result<u64, NotSubmitted<S, C>> {
@@ -98,14 +136,31 @@ impl<C> Entrance<C> {
         if line.generation != self.generation {
             return Err(NotSubmitted::Superseded(message));
         }
-        if line.asked.saturating_sub(self.shared.served.load(Ordering::Acquire)) >= limit {
+        let ticket = line.last_ticket + 1;
+        if line.commands.is_closed() {
+            return Err(NotSubmitted::Ended(call(ticket, message)));
+        }
+        if !self.shared.room.enter(waits) {
             return Err(NotSubmitted::Full(message));
         }
-        let ticket = line.last_ticket + 1;
-        line.commands.send(call(ticket, message)).map_err(|mpsc::error::SendError(call)| NotSubmitted::Ended(call))?;
         line.last_ticket = ticket;
-        line.asked += 1;
+        line.commands.send(call(ticket, message)).map_err(|mpsc::error::SendError(call)| {
+            self.shared.room.leave();
+            NotSubmitted::Ended(call)
+        })?;
         Ok(ticket)
+    }
+
+    /// Whether there is room for a message that does not wait.
+    pub(crate) fn has_room(&self) -> bool {
+        let counts = *self.shared.room.counts();
+        counts.on_the_way < counts.free
+    }
+
+    /// Whether no message gets in any more: the producer has ended, or was started again.
+    pub(crate) fn is_over(&self) -> bool {
+        let line = self.line();
+        line.generation != self.generation || line.commands.is_closed()
     }
 
     /// Puts another call in line, under a number of the same sequence.
@@ -122,7 +177,8 @@ impl<C> Entrance<C> {
 
     /// Puts a call in line whose handle may be superseded meanwhile; it takes no number.
     pub(crate) fn tell(&self, call: C) -> bool {
-        self.line().commands.send(call).is_ok()
+        let commands = self.line().commands.clone();
+        commands.send(call).is_ok()
     }
 
     /// Puts a call in line when the result is dropped.
@@ -135,15 +191,15 @@ impl<C> Entrance<C> {
         self.line().generation != self.generation
     }
 
-    /// The entrance of handles that supersede all earlier ones.
-    pub(crate) fn start_again(&self, call: C) -> Self {
+    /// The entrance of handles that supersede all earlier ones; `call` is made of its generation.
+    pub(crate) fn start_again(&self, call: impl FnOnce(u64) -> C) -> Self {
         let mut line = self.line();
         line.generation += 1;
-        line.commands.send(call).ok();
+        line.commands.send(call(line.generation)).ok();
         Self { generation: line.generation, shared: self.shared.clone() }
     }
 
-    fn line(&self) -> std::sync::MutexGuard<'_, Line<C>> {
+    fn line(&self) -> MutexGuard<'_, Line<C>> {
         self.shared.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -180,24 +236,30 @@ mod tests {
 
     #[test]
     fn tickets_follow_the_calls_and_old_handles_are_superseded() {
-        let (entrance, mut inbox, served) = Entrance::new();
-        let submit = |entrance: &Entrance<u64>, limit| entrance.submit(limit, "m", |ticket, _| ticket);
-        assert_eq!(submit(&entrance, 2), Ok(1));
+        let (entrance, mut inbox, room) = Entrance::new(2);
+        let submit = |entrance: &Entrance<u64>, waits| entrance.submit(waits, "m", |ticket, _| ticket);
+        assert_eq!(submit(&entrance, false), Ok(1));
         assert_eq!(entrance.call(|number| number), Ok(2));
-        assert_eq!(submit(&entrance, 2), Ok(3));
-        assert_eq!(submit(&entrance, 2), Err(NotSubmitted::Full("m")));
-        served.fetch_add(1, Ordering::Release);
-        assert_eq!(submit(&entrance, 2), Ok(4));
-        let again = entrance.start_again(0);
-        assert_eq!(submit(&entrance, 9), Err(NotSubmitted::Superseded("m")));
+        assert_eq!(submit(&entrance, false), Ok(3));
+        assert!(!entrance.has_room());
+        assert_eq!(submit(&entrance, false), Err(NotSubmitted::Full("m")));
+        assert_eq!(submit(&entrance, true), Ok(4), "one that waits needs no room");
+        room.publish(3, 1);
+        assert_eq!(submit(&entrance, false), Ok(5));
+        assert_eq!(submit(&entrance, false), Err(NotSubmitted::Full("m")));
+        let again = entrance.start_again(|generation| 100 + generation);
+        assert_eq!(submit(&entrance, true), Err(NotSubmitted::Superseded("m")));
         assert_eq!(entrance.call(|number| number), Err(NotEntered::Superseded));
         assert!(entrance.is_superseded() && !again.is_superseded());
-        assert_eq!(submit(&again, 9), Ok(5));
+        assert!(entrance.is_over() && !again.is_over());
+        assert_eq!((entrance.generation(), again.generation()), (0, 1));
+        assert_eq!(submit(&again, true), Ok(6));
         drop(entrance.on_drop(7));
         again.on_drop(8).disarm();
         let calls: Vec<u64> = std::iter::from_fn(|| inbox.try_recv().ok()).collect();
-        assert_eq!(calls, [1, 2, 3, 4, 0, 5, 7]);
+        assert_eq!(calls, [1, 2, 3, 4, 5, 101, 6, 7]);
         drop(inbox);
-        assert_eq!(submit(&again, 9), Err(NotSubmitted::Ended(6)));
+        assert_eq!(submit(&again, false), Err(NotSubmitted::Ended(7)), "the end comes before room");
+        assert!(again.is_over());
     }
 }

@@ -1,0 +1,156 @@
+//! A producer as operators see it.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use super::report::{ProducerCounts, ProducerKind, ProducerReport, Reporting};
+use crate::driver::producer::EntitiesSeen;
+use crate::driver::sending::{Address, LinksSeen, Seen, Sending, WeakSending, now};
+use crate::ids::ProducerId;
+use crate::machine::storing::StoringState;
+
+/// A producer whose end is not put off by being watched.
+pub(super) struct Watched<T, A: Address> {
+    producer_id: ProducerId,
+    to: String,
+    is_durable: bool,
+    drain_on_drop: Duration,
+    sending: WeakSending<T, A>,
+}
+
+impl<T, A: Address> Watched<T, A> {
+    /// A producer that sends to what is called `to`; where the producer itself knows better, it says so.
+    pub(super) fn new(sending: &Sending<T, A>, producer_id: ProducerId, to: String, drain_on_drop: Duration) -> Self {
+        Self { producer_id, to, is_durable: sending.is_durable(), drain_on_drop, sending: sending.downgrade() }
+    }
+}
+
+/// What handles see of a producer, as it is reported.
+pub(super) trait Shown: Seen {
+    /// What it sends to.
+    fn kind(&self) -> ProducerKind;
+
+    /// Where it sends to, where that may change.
+    fn to(&self) -> Option<String> {
+        None
+    }
+
+    fn counts(&self) -> ProducerCounts;
+
+    fn store(&self) -> StoringState;
+
+    /// Why messages wait, other than for a queue.
+    fn waits_for(&self) -> Option<String> {
+        None
+    }
+}
+
+impl Shown for EntitiesSeen {
+    fn kind(&self) -> ProducerKind {
+        ProducerKind::Sharding
+    }
+
+    fn counts(&self) -> ProducerCounts {
+        let stats = &self.stats;
+        ProducerCounts {
+            links: stats.entities,
+            links_with_demand: stats.with_demand,
+            waiting: stats.waiting,
+            buffered: stats.buffered,
+            unconfirmed: stats.unconfirmed,
+            oldest_unconfirmed: stats.oldest_unconfirmed.map(|since| now().saturating_duration_since(since)),
+            sent: stats.sent,
+            resent: stats.resent,
+            confirmed: stats.confirmed,
+        }
+    }
+
+    fn store(&self) -> StoringState {
+        self.store
+    }
+}
+
+impl Shown for LinksSeen {
+    fn kind(&self) -> ProducerKind {
+        if self.workers.is_some() { ProducerKind::WorkPulling } else { ProducerKind::PointToPoint }
+    }
+
+    fn to(&self) -> Option<String> {
+        let is_one = self.workers.is_none();
+        is_one.then(|| self.consumer.as_ref().map(ToString::to_string).unwrap_or_default())
+    }
+
+    fn counts(&self) -> ProducerCounts {
+        let stats = &self.stats;
+        let links = match &self.workers {
+            Some(workers) => workers.number_of_workers,
+            None => u64::from(self.consumer.is_some()),
+        };
+        ProducerCounts {
+            links,
+            links_with_demand: stats.links_with_demand,
+            waiting: stats.waiting,
+            buffered: self.workers.map_or(0, |workers| workers.pending),
+            unconfirmed: stats.unconfirmed,
+            oldest_unconfirmed: None,
+            sent: stats.sent,
+            resent: stats.resent,
+            confirmed: stats.confirmed,
+        }
+    }
+
+    fn store(&self) -> StoringState {
+        self.store
+    }
+
+    fn waits_for(&self) -> Option<String> {
+        match &self.workers {
+            Some(workers) if workers.selectable == 0 && workers.pending > 0 => Some("no worker is there".to_owned()),
+            None if self.consumer.is_none() && self.stats.waiting + self.stats.unconfirmed > 0 => {
+                Some("no consumer is registered".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<T, A> Reporting for Watched<T, A>
+where
+    T: Send + Sync + 'static,
+    A: Address<Seen: Shown>,
+{
+    fn report(&self) -> Option<ProducerReport> {
+        self.sending.seen(|seen| ProducerReport {
+            producer_id: self.producer_id.clone(),
+            kind: seen.kind(),
+            to: seen.to().unwrap_or_else(|| self.to.clone()),
+            is_durable: self.is_durable,
+            trouble: of_store(seen.store()).or_else(|| seen.waits_for()),
+            counts: seen.counts(),
+        })
+    }
+
+    fn end(&self) -> BoxFuture<'static, ()> {
+        let Some(sending) = self.sending.upgrade() else { return Box::pin(std::future::ready(())) };
+        let (id, to, patience) = (self.producer_id.clone(), self.to.clone(), self.drain_on_drop);
+        Box::pin(async move {
+            match sending.drain(patience).await {
+                Err(left) if sending.is_durable() => {
+                    tracing::info!(producer = %id, %to, "a producer ends: {left}, and stay in its queue");
+                }
+                Err(left) => tracing::warn!(producer = %id, %to, "a producer ends: {left}, and are given up"),
+                Ok(()) => {}
+            }
+            sending.close().await;
+        })
+    }
+}
+
+fn of_store(store: StoringState) -> Option<String> {
+    match store {
+        StoringState::Loading => Some("its queue is being loaded; senders wait".to_owned()),
+        StoringState::Degraded => Some("its queue does not answer and is opened again; senders wait".to_owned()),
+        StoringState::InMemory | StoringState::Open | StoringState::Ended => None,
+    }
+}

@@ -1,0 +1,304 @@
+//! The engine of sharding producers: the machine, and the way of its frames through the region.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
+
+use super::batches::{Addressed, Batches};
+use crate::driver::region::{Downstream, Homes, NotTaken, RouteNews};
+use crate::driver::sending::{Address, Encoding, Engine, Granted, Input, Outcome, Seen, now};
+use crate::error::ProducerError;
+use crate::ids::SeqNr;
+use crate::machine::controller::{Failure, Refusal};
+use crate::machine::sharding_producer::{self, DemandSets, Effect, ProducerStats, ShardingProducer as Machine};
+use crate::machine::storing::StoringState;
+use crate::payload::Payload;
+
+/// Events of the region between two rounds of effects.
+const RUN: usize = 256;
+
+/// One entity.
+#[derive(Debug, Clone)]
+pub(in crate::driver) struct Entity {
+    pub(super) id: Arc<str>,
+    pub(super) shard: Arc<str>,
+}
+
+impl Address for Entity {
+    type Seen = EntitiesSeen;
+    type Demand = DemandSets;
+
+    fn has_room(&self, seen: &mut EntitiesSeen) -> bool {
+        seen.wants_demand = true;
+        seen.demand.buffered(&self.id) < seen.buffer_size_per_entity
+    }
+}
+
+/// What handles see of a sharding producer.
+#[derive(Debug)]
+pub(in crate::driver) struct EntitiesSeen {
+    pub(in crate::driver) stats: ProducerStats,
+    pub(in crate::driver) store: StoringState,
+    demand: DemandSets,
+    /// A handle asks for room without waiting, so the task keeps `demand` up to date.
+    wants_demand: bool,
+    buffer_size_per_entity: usize,
+}
+
+impl Default for EntitiesSeen {
+    fn default() -> Self {
+        Self {
+            stats: ProducerStats::default(),
+            store: StoringState::InMemory,
+            demand: DemandSets::default(),
+            wants_demand: false,
+            buffer_size_per_entity: 0,
+        }
+    }
+}
+
+impl Seen for EntitiesSeen {
+    fn undelivered(&self) -> u64 {
+        self.stats.unconfirmed + self.stats.storing + self.stats.waiting
+    }
+}
+
+/// How many messages may wait.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) buffer_size: usize,
+    pub(super) buffer_size_per_entity: usize,
+}
+
+/// See the module's documentation.
+pub(super) struct Entities<T> {
+    machine: Machine<Payload<T>>,
+    pub(super) encoding: Arc<Encoding<T>>,
+    pub(super) downstream: Arc<dyn Downstream<T>>,
+    limits: Limits,
+    news: BoxStream<'static, RouteNews>,
+    homes: Homes,
+    effects: Vec<Effect<Payload<T>>>,
+}
+
+impl<T: Send + Sync + 'static> Entities<T> {
+    /// An engine around a machine that has not begun.
+    pub(super) fn new(
+        machine: Machine<Payload<T>>,
+        encoding: Arc<Encoding<T>>,
+        downstream: Arc<dyn Downstream<T>>,
+        limits: Limits,
+    ) -> Self {
+        let (news, homes) = (downstream.news(), Homes::default());
+        let mut entities = Self { machine, encoding, downstream, limits, news, homes, effects: Vec::new() };
+        entities.handle(sharding_producer::Input::Start);
+        entities
+    }
+
+    fn handle(&mut self, input: sharding_producer::Input<Payload<T>>) {
+        self.machine.handle(now(), input, &mut self.effects);
+    }
+
+    // ---- what the region says -------------------------------------------------------------------
+
+    /// Whether events were missed, so that every route is to be looked at.
+    fn on_news(&mut self, news: RouteNews) -> bool {
+        use sharding_producer::Input;
+
+        match news {
+            RouteNews::Moved(shard) => {
+                self.homes.note(&shard, self.downstream.home_of(&shard));
+                self.handle(Input::ShardMoved(shard));
+            }
+            RouteNews::Routed(shard, routed) => {
+                self.homes.note(&shard, self.downstream.home_of(&shard));
+                self.handle(Input::RouteChanged { shard, routed });
+            }
+            RouteNews::Dropped(entity) => self.handle(Input::NotKept(entity)),
+            RouteNews::DroppedMany => {
+                for shard in self.homes.retain(self.machine.shards()) {
+                    self.handle(Input::NotBuffered(shard));
+                }
+            }
+            RouteNews::LookAtUnrouted => {
+                for shard in self.homes.retain(self.machine.shards()) {
+                    if self.downstream.home_of(&shard).is_none() {
+                        self.handle(Input::RouteChanged { shard: shard.clone(), routed: false });
+                        self.handle(Input::ShardMoved(shard));
+                    }
+                }
+            }
+            RouteNews::LookAtAll => return true,
+        }
+        false
+    }
+
+    /// Events were lost: what they would have said is seen from the routes. A shard that is where it was has nothing to
+    /// begin again for; what an entity forgot meanwhile it asks for itself.
+    fn look_at_all(&mut self) {
+        use sharding_producer::Input;
+
+        for shard in self.homes.retain(self.machine.shards()) {
+            let home = self.downstream.home_of(&shard);
+            let routed = home.is_some();
+            let has_moved = self.homes.note(&shard, home);
+            self.handle(Input::RouteChanged { shard: shard.clone(), routed });
+            self.handle(Input::NotBuffered(shard.clone()));
+            if has_moved {
+                self.handle(Input::ShardMoved(shard));
+            }
+        }
+    }
+
+    // ---- effects --------------------------------------------------------------------------------
+
+    /// Sends a batch. `refused` has the frames of this round that found no room, by link: what comes after such a frame is
+    /// not sent before it.
+    fn transmit(&mut self, (entity, batch): Addressed<T>, refused: &mut BTreeMap<u64, (u64, u64)>) {
+        let instance = batch.header.controller.instance;
+        let numbers = || batch.frames.iter().map(|message| message.frame.seq_nr);
+        let (from, to) = (numbers().min().unwrap_or_default(), numbers().max().unwrap_or_default());
+        if let Some(range) = refused.get_mut(&instance) {
+            *range = (range.0.min(from), range.1.max(to));
+            return;
+        }
+        match self.downstream.send(entity.clone(), batch) {
+            Ok(()) | Err(NotTaken::Otherwise) => {}
+            Err(NotTaken::NoRoom) => drop(refused.insert(instance, (from, to))),
+            Err(NotTaken::NotBuffered) => self.handle(sharding_producer::Input::NotKept(entity)),
+        }
+    }
+
+    /// What the machine asks for beside frames.
+    fn outcome(&self, effect: Effect<Payload<T>>) -> Option<Outcome<T, Entity>> {
+        Some(match effect {
+            Effect::Transmit { .. } | Effect::Stop { .. } => return None,
+            Effect::Admitted { ticket, total } => Outcome::Accepted { ticket, total },
+            Effect::Permit { permit } => Outcome::Permitted(Granted {
+                permit,
+                current_seq_nr: self.machine.current_seq_nr(),
+                confirmed_seq_nr: self.machine.highest_confirmed(),
+                demand: self.machine.demand().clone(),
+            }),
+            Effect::Queue { id, call } => Outcome::Call { id, call: super::stored::encoded(call) },
+            Effect::Confirmed { ticket, total } => Outcome::Confirmed { ticket, total },
+            Effect::StoreUnknown { ticket, total } => Outcome::Unknown { ticket, total },
+            Effect::Unavailable { ticket, frames } => {
+                Outcome::Refused { ticket, frames: Some(frames), why: Refusal::Unavailable }
+            }
+            Effect::Refused { ticket, frames } => {
+                Outcome::Refused { ticket, frames: Some(frames), why: Refusal::Closed }
+            }
+            Effect::Undelivered { ticket, entity, .. } => {
+                Outcome::Undelivered { ticket: (ticket > 0).then_some(ticket), to: entity }
+            }
+            Effect::Fenced { newer } => Outcome::Failed(ProducerError::Fenced { newer: Some(newer), by: None }),
+            Effect::QueueEnded(end) => Outcome::Failed(ProducerError::from(Failure::from(end))),
+            Effect::Closed => Outcome::Closed,
+        })
+    }
+}
+
+impl<T: Send + Sync + 'static> Engine<T> for Entities<T> {
+    type To = Entity;
+
+    fn tell(&mut self, input: Input<T, Entity>) {
+        use sharding_producer::Input as To;
+
+        let input = match input {
+            // Sends of former handles go on, and permits of theirs are released; routes take the place of registrations.
+            Input::Start { .. } | Input::Register(_) => return,
+            Input::Admit { ticket, to, message, permit, .. } => {
+                if let Some(permit) = permit {
+                    self.handle(To::UsePermit { permit, ticket });
+                }
+                let Entity { id: entity, shard } = to;
+                if self.homes.meet(&shard, || self.downstream.home_of(&shard)) {
+                    self.handle(To::RouteChanged { shard: shard.clone(), routed: false });
+                }
+                let (frames, bytes, ack) = (message.frames, message.bytes, message.ack);
+                To::Admit { ticket, entity, shard, frames, bytes, ack }
+            }
+            Input::Withdraw { ticket, to } => To::Withdraw { ticket, entity: to.id },
+            Input::Reserve { permit, .. } => To::RequestPermit { permit },
+            Input::Release { permit } => To::ReleasePermit { permit },
+            Input::Received(message) => To::Received(message),
+            Input::Answered { call, answer } => To::Queue { call, answer: self.parcels_of(answer) },
+            Input::Close => To::Close,
+            Input::Tick => To::Tick,
+        };
+        self.handle(input);
+    }
+
+    fn carry_out(&mut self, out: &mut Vec<Outcome<T, Entity>>) {
+        while !self.effects.is_empty() {
+            let (mut batches, mut refused) = (Batches::new(), BTreeMap::new());
+            for effect in std::mem::take(&mut self.effects) {
+                match effect {
+                    Effect::Transmit { entity, header, message } => {
+                        if let Some(full) = batches.add(entity, header, message) {
+                            self.transmit(full, &mut refused);
+                        }
+                    }
+                    Effect::Stop { to, message } => {
+                        if let Some(last) = batches.take(message.controller.instance) {
+                            self.transmit(last, &mut refused);
+                        }
+                        self.downstream.stopped(&to, message);
+                    }
+                    effect => out.extend(self.outcome(effect)),
+                }
+            }
+            batches.take_all().for_each(|batch| self.transmit(batch, &mut refused));
+            for (instance, (from, to)) in refused {
+                self.handle(sharding_producer::Input::Refused { instance, from, to });
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.machine.next_deadline()
+    }
+
+    /// The region tells of routes. After a flood of events one look at the routes serves for all that were missed.
+    async fn happens(&mut self) {
+        let Some(event) = self.news.next().await else { return std::future::pending().await };
+        let mut missed = self.on_news(event);
+        for _ in 0..RUN {
+            let Some(Some(event)) = self.news.next().now_or_never() else { break };
+            missed |= self.on_news(event);
+        }
+        if missed {
+            self.look_at_all();
+        }
+    }
+
+    fn room(&self) -> u64 {
+        let stats = self.machine.stats(now());
+        (self.limits.buffer_size as u64).saturating_sub(stats.waiting + stats.storing)
+    }
+
+    fn confirmed(&self) -> SeqNr {
+        self.machine.confirmed()
+    }
+
+    fn storing_state(&self) -> StoringState {
+        self.machine.storing_state()
+    }
+
+    fn owes_recovered(&self) -> bool {
+        self.machine.owes_recovered()
+    }
+
+    fn show(&self, seen: &mut EntitiesSeen) {
+        seen.stats = self.machine.stats(now());
+        seen.store = self.machine.storing_state();
+        seen.buffer_size_per_entity = self.limits.buffer_size_per_entity;
+        if seen.wants_demand {
+            seen.demand = self.machine.demand().clone();
+        }
+    }
+}

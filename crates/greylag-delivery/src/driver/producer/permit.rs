@@ -1,0 +1,96 @@
+//! Permits: room that is set aside for one message.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Entity, ShardingProducer};
+use crate::driver::sending::{Granted, Permit, Sent};
+use crate::error::SendError;
+use crate::ids::SeqNr;
+
+/// Room for one message to any entity, and what the producer knew when it was set aside. Using the permit consumes it;
+/// dropped, the room goes to others.
+///
+/// ```no_run
+/// # async fn sell(producer: &greylag_delivery::ShardingProducer<i64>) -> Result<(), Box<dyn std::error::Error>> {
+/// let next = producer.request_next().await?;
+/// // Who could take a message at once? Entities that the producer does not know could, too.
+/// let customer = next.entities_with_demand().first().cloned().unwrap_or_else(|| "alice".into());
+/// let sent = next.send(customer, 100)?;
+/// # drop(sent);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Source: delivery S4.
+pub struct ShardingRequestNext<'a, T> {
+    producer: &'a ShardingProducer<T>,
+    permit: Permit<T, Entity>,
+}
+
+impl<'a, T> ShardingRequestNext<'a, T> {
+    pub(super) fn new(producer: &'a ShardingProducer<T>, permit: Permit<T, Entity>) -> Self {
+        Self { producer, permit }
+    }
+
+    fn granted(&self) -> &Granted<Entity> {
+        &self.permit.granted
+    }
+
+    /// The number that the next message gets, if nobody else sends before.
+    pub fn current_seq_nr(&self) -> SeqNr {
+        self.granted().current_seq_nr
+    }
+
+    /// The highest confirmed number; lower ones may be unconfirmed.
+    pub fn confirmed_seq_nr(&self) -> SeqNr {
+        self.granted().confirmed_seq_nr
+    }
+
+    /// The entities that the producer knows and whose next message leaves at once.
+    pub fn entities_with_demand(&self) -> BTreeSet<Arc<str>> {
+        self.granted().demand.entities_with_demand()
+    }
+
+    /// Every other entity that the producer knows, with the number of messages that wait for its demand.
+    pub fn buffered_for_entities_without_demand(&self) -> BTreeMap<Arc<str>, usize> {
+        self.granted().demand.buffered_for_entities_without_demand()
+    }
+
+    /// Whether the entity's next message leaves at once; so it does for an entity that the producer does not know.
+    pub fn has_demand(&self, entity: &str) -> bool {
+        self.granted().demand.has_demand(entity)
+    }
+}
+
+impl<T: Send + Sync + 'static> ShardingRequestNext<'_, T> {
+    /// Sends a message with the room that the permit sets aside, without waiting. The number is known when the message
+    /// is accepted, see [`Sent::seq_nr`]: it may stand behind others for the same entity.
+    ///
+    /// # Errors
+    /// [`SendError`] with the message; the room is given back, so ask for another permit.
+    pub fn send(self, entity: impl Into<Arc<str>>, message: T) -> Result<Sent, SendError<T>> {
+        let letter = self.producer.letter(entity.into(), message, false)?;
+        self.producer.sending.redeem(self.permit, letter)
+    }
+
+    /// As [`send`](Self::send), and waits until the message is safe: stored, if the producer is durable, and confirmed by
+    /// its entity otherwise.
+    ///
+    /// # Errors
+    /// As [`ShardingProducer::ask`].
+    pub async fn ask(self, entity: impl Into<Arc<str>>, message: T) -> Result<SeqNr, SendError<T>> {
+        let (entity, message) = self.producer.entity(entity.into(), message)?;
+        self.permit.ask(&self.producer.sending, entity, message).await
+    }
+}
+
+impl<T> fmt::Debug for ShardingRequestNext<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShardingRequestNext")
+            .field("current_seq_nr", &self.granted().current_seq_nr)
+            .field("confirmed_seq_nr", &self.granted().confirmed_seq_nr)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,115 @@
+//! What every producer's task stands on: the node's remoting, a path of its own there, and where its messages are kept.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use greylag_core::{Codec, Encoded};
+use greylag_transport::{LaneKind, Remoting};
+use tokio::sync::mpsc;
+
+use super::task::Task;
+use super::{Encoding, Engine, Sending, upstream};
+use crate::driver::queue::DurableProducerQueue;
+use crate::driver::storing::Store;
+use crate::error::StartError;
+use crate::ids::{ControllerRef, Epoch, ProducerId, ProducerIdentity, StreamId};
+use crate::machine::storing::Storing;
+use crate::message::UpstreamMessage;
+use crate::settings::DeliverySettings;
+
+/// Where a producer keeps its messages.
+pub(crate) enum Keeping {
+    /// In memory alone, under this identity.
+    InMemory(ProducerIdentity),
+    /// In a queue, which knows stream and epoch.
+    Durable(ProducerId, Box<dyn DurableProducerQueue<Encoded>>),
+}
+
+impl ProducerIdentity {
+    /// A fresh stream, for a producer that remembers nothing across its starts.
+    pub fn in_memory(producer_id: ProducerId) -> Self {
+        Self { producer_id, stream_id: StreamId(uuid::Uuid::new_v4().as_u128()), epoch: Epoch::FIRST }
+    }
+}
+
+impl Keeping {
+    /// In the queue, if there is one.
+    pub(crate) fn new(identity: ProducerIdentity, queue: Option<Box<dyn DurableProducerQueue<Encoded>>>) -> Self {
+        match queue {
+            Some(queue) => Self::Durable(identity.producer_id, queue),
+            None => Self::InMemory(identity),
+        }
+    }
+
+    /// How often the queue is to be asked for messages that others wrote into it.
+    pub(crate) fn poll_interval(&self) -> Option<Duration> {
+        match self {
+            Self::InMemory(_) => None,
+            Self::Durable(_, queue) => queue.poll_interval(),
+        }
+    }
+
+    /// Refuses a queue that finds messages by itself, for producers that do not ask for any: its messages would wait for
+    /// ever.
+    pub(crate) fn refuse_outbox(&self) -> Result<(), StartError> {
+        self.poll_interval().map_or(Ok(()), |_| Err(StartError::Outbox))
+    }
+}
+
+/// See the module's documentation.
+pub(crate) struct Base<T> {
+    pub(crate) remoting: Arc<dyn Remoting>,
+    /// Where consumers answer to.
+    pub(crate) reference: ControllerRef,
+    pub(crate) producer_id: ProducerId,
+    /// The stream and the epoch of a producer that stores nothing.
+    pub(crate) stream: Option<(StreamId, Epoch)>,
+    pub(crate) encoding: Arc<Encoding<T>>,
+    pub(super) store: Option<Store>,
+    pub(super) upstream: mpsc::Receiver<UpstreamMessage>,
+    pub(super) drain_on_drop: Duration,
+}
+
+impl<T: Send + Sync + 'static> Base<T> {
+    /// Checks the settings, and opens what a task needs, on the tokio runtime of the caller.
+    ///
+    /// # Errors
+    /// [`StartError::Settings`]; nothing was opened.
+    pub(crate) fn open(
+        remoting: &Arc<dyn Remoting>,
+        keeping: Keeping,
+        codec: Arc<dyn Codec<T>>,
+        settings: &DeliverySettings,
+    ) -> Result<Self, StartError> {
+        settings.validate()?;
+        settings.validate_for_lane(remoting.maximum_message_size(LaneKind::Ordinary))?;
+        let (producer_id, stream, queue) = match keeping {
+            Keeping::InMemory(ProducerIdentity { producer_id, stream_id, epoch }) => {
+                (producer_id, Some((stream_id, epoch)), None)
+            }
+            Keeping::Durable(producer_id, queue) => (producer_id, None, Some(queue)),
+        };
+        let encoding = Arc::new(Encoding::new(codec, settings, remoting, queue.as_deref()));
+        let (reference, upstream) = upstream::open(remoting);
+        let store = queue.map(|queue| Store::open(queue, reference.clone()));
+        let (remoting, drain_on_drop) = (remoting.clone(), settings.producer.drain_on_drop);
+        Ok(Self { remoting, reference, producer_id, stream, encoding, store, upstream, drain_on_drop })
+    }
+
+    /// The storing of a machine with these settings.
+    pub(crate) fn storing<M: Clone>(&self, settings: &DeliverySettings) -> Storing<M> {
+        match self.store {
+            Some(_) => Storing::durable(settings.storing()),
+            None => Storing::in_memory(),
+        }
+    }
+
+    /// Starts the task; it runs until the returned handle and all that come of it are gone, or one of them closes it.
+    pub(crate) fn spawn<E: Engine<T>>(self, engine: E) -> Sending<T, E::To> {
+        let mut seen = Default::default();
+        engine.show(&mut seen);
+        let (sending, inbox) = Sending::open(self.encoding.clone(), engine.room(), seen);
+        tokio::spawn(Task::new(engine, self, inbox).run());
+        sending
+    }
+}

@@ -1,0 +1,254 @@
+//! The sending half of every producer's handle.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::entrance::{Entrance, NotEntered, NotSubmitted, Room, WeakEntrance};
+use super::permit::{Asking, Permit};
+use super::replies::Accepted;
+use super::{Address, Admit, Command, Encoding, Letter, Seen, Sent, Shared, lock};
+use crate::error::{ProducerError, SendError, SentError, TrySendError, Undelivered};
+use crate::ids::{ControllerRef, SeqNr};
+use crate::machine::controller::Message;
+use crate::payload::Payload;
+
+/// Clones are the same producer. When the last one is dropped the task delivers what it has, and ends.
+pub(crate) struct Sending<T, A: Address> {
+    entrance: Entrance<Command<T, A>>,
+    shared: Arc<Shared<T, A>>,
+}
+
+/// The task's side of the handles.
+pub(super) struct Inbox<T, A: Address> {
+    pub(super) commands: mpsc::UnboundedReceiver<Command<T, A>>,
+    pub(super) room: Arc<Room>,
+    pub(super) shared: Arc<Shared<T, A>>,
+}
+
+impl<T, A: Address> Clone for Sending<T, A> {
+    fn clone(&self) -> Self {
+        Self { entrance: self.entrance.clone(), shared: self.shared.clone() }
+    }
+}
+
+/// The way to a producer that does not keep it.
+pub(crate) struct WeakSending<T, A: Address> {
+    entrance: WeakEntrance<Command<T, A>>,
+    shared: Weak<Shared<T, A>>,
+}
+
+impl<T, A: Address> WeakSending<T, A> {
+    /// The newest handle of the producer, if it still has one.
+    pub(crate) fn upgrade(&self) -> Option<Sending<T, A>> {
+        let (entrance, shared) = (self.entrance.upgrade()?, self.shared.upgrade()?);
+        Some(Sending { entrance, shared })
+    }
+
+    /// What the producer has seen so far, as long as its task runs.
+    pub(crate) fn seen<V>(&self, see: impl FnOnce(&A::Seen) -> V) -> Option<V> {
+        let shared = self.shared.upgrade().filter(|shared| shared.is_running())?;
+        let seen = lock(&shared.seen);
+        Some(see(&seen))
+    }
+}
+
+impl<T, A: Address> Sending<T, A> {
+    /// A handle that takes over from all those before it (P13).
+    pub(crate) fn start_again(&self) -> Self {
+        let entrance = self.entrance.start_again(|session| Command::Start { session });
+        Self { entrance, shared: self.shared.clone() }
+    }
+
+    pub(crate) fn register(&self, consumer: &ControllerRef) {
+        self.entrance.tell(Command::Register(consumer.clone()));
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakSending<T, A> {
+        WeakSending { entrance: self.entrance.downgrade(), shared: Arc::downgrade(&self.shared) }
+    }
+
+    pub(crate) fn is_durable(&self) -> bool {
+        self.shared.encoding.is_durable
+    }
+
+    /// Why the producer has ended by itself, if it has.
+    pub(crate) fn failure(&self) -> Option<ProducerError> {
+        self.shared.failure()
+    }
+
+    /// The last of the contiguously confirmed numbers.
+    pub(crate) fn confirmed(&self) -> watch::Receiver<SeqNr> {
+        self.shared.confirmed.subscribe()
+    }
+
+    /// What the task has seen so far.
+    pub(crate) fn seen<V>(&self, see: impl FnOnce(&A::Seen) -> V) -> V {
+        see(&lock(&self.shared.seen))
+    }
+}
+
+impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
+    /// The first handle of a producer that has room for `free` messages, and the task's side of it.
+    pub(super) fn open(encoding: Arc<Encoding<T>>, free: u64, seen: A::Seen) -> (Self, Inbox<T, A>) {
+        let (entrance, commands, room) = Entrance::new(free);
+        let shared = Arc::new(Shared::new(encoding, seen));
+        (Self { entrance, shared: shared.clone() }, Inbox { commands, room, shared })
+    }
+
+    // ---- messages -------------------------------------------------------------------------------
+
+    /// The message as it is sent.
+    pub(crate) fn letter(&self, to: A, message: T, ack: bool) -> Result<Letter<T, A>, SendError<T>> {
+        let encoding = &self.shared.encoding;
+        let payload =
+            Payload::encode(message, &*encoding.codec).map_err(|(message, error)| SendError::Encode(message, error))?;
+        let (size, max) = (payload.size(), encoding.max_message_bytes);
+        if size > max {
+            return Err(match payload.into_value() {
+                Some(message) => SendError::MessageTooLarge { message, size, max },
+                None => SendError::Closed(None),
+            });
+        }
+        Ok(Letter { to, message: Message { frames: payload.frames(encoding.chunk_bytes), bytes: size, ack } })
+    }
+
+    /// Sends a message, and waits until it is accepted.
+    pub(crate) async fn send(&self, letter: Letter<T, A>) -> Result<Sent, SendError<T>> {
+        let ((accepted, answer), (confirmed, confirmation)) = (oneshot::channel(), oneshot::channel());
+        let (session, to) = (self.entrance.generation(), letter.to.clone());
+        let entered = self.entrance.submit(true, letter, |ticket, letter| {
+            let accepted = Accepted::Returning(accepted);
+            Command::Admit(Box::new(Admit { session, ticket, letter, permit: None, accepted, confirmed }))
+        });
+        let ticket = entered.map_err(|not| waited(self.not_sent(not)))?;
+        let withdraw = self.entrance.on_drop(Command::Withdraw { ticket, to });
+        let answer = answer.await;
+        withdraw.disarm();
+        match answer {
+            Ok(Ok(seq_nr)) => Ok(Sent::accepted(seq_nr, confirmation)),
+            Ok(Err((error, message))) => Err(SendError::of(error, message)),
+            Err(_) => Err(SendError::of(self.shared.end(), None)),
+        }
+    }
+
+    /// P12: sends a message, and waits until it is stored where messages are, and otherwise until it is confirmed.
+    pub(crate) async fn ask(&self, letter: Letter<T, A>) -> Result<SeqNr, SendError<T>> {
+        let sent = self.send(letter).await?;
+        safe(sent, self.is_durable()).await.map_err(|error| SendError::of(error, None))
+    }
+
+    /// Sends a message, and waits until it is confirmed.
+    pub(crate) async fn send_confirmed(&self, letter: Letter<T, A>) -> Result<SeqNr, SendError<T>> {
+        self.send(letter).await?.confirmed().await.map_err(|error| SendError::of(error, None))
+    }
+
+    /// Sends a message if there is room for it.
+    pub(crate) fn try_send(&self, to: A, message: T) -> Result<Sent, TrySendError<T>> {
+        let has_room = || self.entrance.has_room() && to.has_room(&mut lock(&self.shared.seen));
+        if !self.entrance.is_over() && !has_room() {
+            return Err(TrySendError::Full(message));
+        }
+        let letter = self.letter(to, message, false).map_err(TrySendError::Refused)?;
+        self.enter(false, letter, None)
+    }
+
+    /// Sends a message with the room that a permit sets aside.
+    pub(crate) fn redeem(&self, permit: Permit<T, A>, letter: Letter<T, A>) -> Result<Sent, SendError<T>> {
+        let sent = self.enter(true, letter, Some(permit.granted.permit)).map_err(waited)?;
+        permit.release.disarm();
+        Ok(sent)
+    }
+
+    /// Sends a message, and waits for nothing.
+    fn enter(&self, waits: bool, letter: Letter<T, A>, permit: Option<u64>) -> Result<Sent, TrySendError<T>> {
+        let ((accepted, answer), (confirmed, confirmation)) = (oneshot::channel(), oneshot::channel());
+        let session = self.entrance.generation();
+        let entered = self.entrance.submit(waits, letter, |ticket, letter| {
+            let accepted = Accepted::Plain(accepted);
+            Command::Admit(Box::new(Admit { session, ticket, letter, permit, accepted, confirmed }))
+        });
+        match entered {
+            Ok(_) => Ok(Sent::on_its_way(answer, confirmation)),
+            Err(not) => Err(self.not_sent(not)),
+        }
+    }
+
+    fn not_sent(&self, not: NotSubmitted<Letter<T, A>, Command<T, A>>) -> TrySendError<T> {
+        let (error, letter) = match not {
+            NotSubmitted::Superseded(letter) => (SentError::Superseded, Some(letter)),
+            NotSubmitted::Ended(Command::Admit(unsent)) => (self.shared.end(), Some(unsent.letter)),
+            NotSubmitted::Ended(_) => (self.shared.end(), None),
+            NotSubmitted::Full(letter) => match letter.message.frames.into_value() {
+                Some(message) => return TrySendError::Full(message),
+                None => (SentError::Unavailable, None),
+            },
+        };
+        match (error, letter.and_then(|letter| letter.message.frames.into_value())) {
+            (SentError::Closed, Some(message)) => TrySendError::Closed(message),
+            (error, message) => TrySendError::Refused(SendError::of(error, message)),
+        }
+    }
+
+    // ---- permits --------------------------------------------------------------------------------
+
+    /// Asks for room; the answer is the returned future's.
+    pub(super) fn ask_for_room(&self) -> Result<Asking<T, A>, ProducerError> {
+        let (granted, answer) = oneshot::channel();
+        let session = self.entrance.generation();
+        let entered = self.entrance.call(|permit| Command::Reserve { session, permit, granted });
+        let permit = entered.map_err(|not| match not {
+            NotEntered::Superseded => ProducerError::Superseded,
+            NotEntered::Ended => self.shared.error(),
+        })?;
+        let release = self.entrance.on_drop(Command::Release { permit });
+        Ok(Asking::new(self.clone(), answer, release))
+    }
+
+    pub(crate) async fn permit(&self) -> Result<Permit<T, A>, ProducerError> {
+        self.ask_for_room()?.await
+    }
+
+    /// Why a permit was asked for in vain.
+    pub(super) fn no_permit(&self) -> ProducerError {
+        if self.entrance.is_superseded() { ProducerError::Superseded } else { self.shared.error() }
+    }
+
+    // ---- the end --------------------------------------------------------------------------------
+
+    /// Waits until what was sent before is confirmed; false if the producer ends first.
+    pub(super) async fn drained(&self) -> bool {
+        let (done, drained) = oneshot::channel();
+        self.entrance.tell(Command::Drain(done));
+        drained.await.is_ok()
+    }
+
+    pub(crate) async fn drain(&self, patience: Duration) -> Result<(), Undelivered> {
+        match tokio::time::timeout(patience, self.drained()).await {
+            Ok(true) => Ok(()),
+            _ => Err(Undelivered { unconfirmed: self.seen(Seen::undelivered) }),
+        }
+    }
+
+    pub(crate) async fn close(&self) {
+        let (done, closed) = oneshot::channel();
+        if self.entrance.tell(Command::Close(done)) {
+            closed.await.ok();
+        }
+    }
+}
+
+/// Waits until a message is safe: stored where messages are, and otherwise confirmed.
+pub(super) async fn safe(mut sent: Sent, is_durable: bool) -> Result<SeqNr, SentError> {
+    if is_durable { sent.seq_nr().await } else { sent.confirmed().await }
+}
+
+/// Why a message was not sent that would have waited for room.
+fn waited<T>(error: TrySendError<T>) -> SendError<T> {
+    match error {
+        TrySendError::Full(message) => SendError::Unavailable(Some(message)),
+        TrySendError::Closed(message) => SendError::Closed(Some(message)),
+        TrySendError::Refused(error) => error,
+    }
+}

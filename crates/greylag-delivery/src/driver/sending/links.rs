@@ -1,0 +1,213 @@
+//! The engine of producers whose messages go to whichever consumer they have: those of point to point and of work pulling.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use greylag_core::Encoded;
+
+use super::frames::Outgoing;
+use super::{Address, Base, Encoding, Engine, Granted, Input, Outcome, Seen, now};
+use crate::error::ProducerError;
+use crate::ids::{ControllerRef, ProducerId, SeqNr};
+use crate::machine::controller::{self, Controller, ControllerStats, Effect};
+use crate::machine::producer_link::Frames;
+use crate::machine::storing::{Answer, Call, StoringState};
+use crate::machine::work_pulling::{ListedWorker, WorkerStats};
+use crate::payload::Payload;
+
+/// Messages go to whichever consumer there is.
+impl Address for () {
+    type Seen = LinksSeen;
+    type Demand = ();
+}
+
+/// What handles see of a producer without entities.
+#[derive(Debug)]
+pub(crate) struct LinksSeen {
+    pub(crate) stats: ControllerStats,
+    pub(crate) store: StoringState,
+    /// The workers, where there are some.
+    pub(crate) workers: Option<WorkerStats>,
+    /// The consumer controller, where there is one alone.
+    pub(crate) consumer: Option<ControllerRef>,
+}
+
+impl Default for LinksSeen {
+    fn default() -> Self {
+        let (stats, store) = (ControllerStats::default(), StoringState::InMemory);
+        Self { stats, store, workers: None, consumer: None }
+    }
+}
+
+impl Seen for LinksSeen {
+    fn undelivered(&self) -> u64 {
+        self.stats.unconfirmed + self.stats.waiting
+    }
+}
+
+/// See the module's documentation.
+pub(crate) struct Links<T, C> {
+    machine: C,
+    encoding: Arc<Encoding<T>>,
+    producer_id: ProducerId,
+    outgoing: Outgoing<T>,
+    effects: Vec<Effect<Payload<T>>>,
+    /// The workers of work pulling, whenever they change.
+    listings: Option<BoxStream<'static, Vec<ListedWorker>>>,
+}
+
+impl<T, C> Links<T, C>
+where
+    T: Send + Sync + 'static,
+    C: Controller<Payload<T>> + Send + 'static,
+{
+    /// An engine around a machine that has asked for `effects` already.
+    pub(crate) fn new(base: &Base<T>, machine: C, effects: Vec<Effect<Payload<T>>>) -> Self {
+        let (encoding, producer_id) = (base.encoding.clone(), base.producer_id.clone());
+        Self { machine, encoding, producer_id, outgoing: Outgoing::new(base.remoting.clone()), effects, listings: None }
+    }
+
+    /// The same, whose workers are those of the latest listing.
+    pub(crate) fn with_workers(self, listings: BoxStream<'static, Vec<ListedWorker>>) -> Self {
+        Self { listings: Some(listings), ..self }
+    }
+
+    fn handle(&mut self, input: controller::Input<Payload<T>>) {
+        self.machine.handle(now(), input, &mut self.effects);
+    }
+
+    /// The queue's answer, with its messages as they are sent.
+    fn answer(&self, answer: Answer<Encoded>) -> Answer<Frames<Payload<T>>> {
+        let frames_of = |encoded| self.encoding.frames_of(encoded);
+        match answer {
+            Answer::Loaded(loaded) => Answer::Loaded(loaded.map(|state| state.map(|sent| sent.map(frames_of)))),
+            Answer::Stored(stored) => Answer::Stored(stored),
+            Answer::Confirmed(stored) => Answer::Confirmed(stored),
+            Answer::Polled(polled) => {
+                Answer::Polled(polled.map(|messages| messages.into_iter().map(|sent| sent.map(frames_of)).collect()))
+            }
+        }
+    }
+
+    /// Sends frames; what else is asked for comes back.
+    fn carry_out_one(&mut self, effect: Effect<Payload<T>>) -> Option<Outcome<T, ()>> {
+        Some(match effect {
+            Effect::Transmit { to, header, message } => {
+                self.outgoing.push(to, header, message);
+                return None;
+            }
+            Effect::Stop { to, message } => {
+                self.outgoing.stopped(&to, &message);
+                return None;
+            }
+            Effect::Permitted { ticket: permit, current_seq_nr, confirmed_seq_nr } => {
+                Outcome::Permitted(Granted { permit, current_seq_nr, confirmed_seq_nr, demand: () })
+            }
+            Effect::Accepted { ticket, total } => Outcome::Accepted { ticket, total },
+            Effect::Confirmed { ticket, total } => Outcome::Confirmed { ticket, total },
+            Effect::Call { id, call } => Outcome::Call { id, call: encoded(call) },
+            Effect::Refused { ticket, frames, why } => Outcome::Refused { ticket, frames, why },
+            Effect::Unknown { ticket, total } => Outcome::Unknown { ticket, total },
+            Effect::Undelivered { ticket, .. } => Outcome::Undelivered { ticket, to: self.producer_id.as_str().into() },
+            Effect::Failed(failure) => Outcome::Failed(ProducerError::from(failure)),
+            Effect::Closed => Outcome::Closed,
+        })
+    }
+}
+
+impl<T, C> Engine<T> for Links<T, C>
+where
+    T: Send + Sync + 'static,
+    C: Controller<Payload<T>> + Send + 'static,
+{
+    type To = ();
+
+    fn tell(&mut self, input: Input<T, ()>) {
+        self.handle(match input {
+            Input::Start { session } => controller::Input::Start { session },
+            Input::Register(consumer) => controller::Input::RegisterConsumer(consumer),
+            Input::Admit { ticket, message, permit: Some(permit), .. } => {
+                controller::Input::Use { permit, ticket, message }
+            }
+            Input::Admit { session, ticket, message, permit: None, .. } => {
+                controller::Input::Admit { session, ticket, message, waits: true }
+            }
+            Input::Withdraw { ticket, .. } => controller::Input::Withdraw { ticket },
+            Input::Reserve { session, permit } => controller::Input::Reserve { session, ticket: permit },
+            Input::Release { permit } => controller::Input::Withdraw { ticket: permit },
+            Input::Received(message) => controller::Input::Received(message),
+            Input::Answered { call, answer } => controller::Input::Answered { call, answer: self.answer(answer) },
+            Input::Close => controller::Input::Close,
+            Input::Tick => controller::Input::Tick,
+        });
+    }
+
+    fn carry_out(&mut self, out: &mut Vec<Outcome<T, ()>>) {
+        for effect in std::mem::take(&mut self.effects) {
+            out.extend(self.carry_out_one(effect));
+        }
+        self.outgoing.flush();
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.machine.next_deadline()
+    }
+
+    /// There is room in a lane again, or there are other workers.
+    async fn happens(&mut self) {
+        let listing = tokio::select! {
+            () = self.outgoing.room() => return,
+            listing = listing_of(&mut self.listings) => listing,
+        };
+        match listing {
+            Some(workers) => self.handle(controller::Input::Workers(workers)),
+            // A directory that has ended tells nothing more; the workers that it named last go on.
+            None => self.listings = None,
+        }
+    }
+
+    fn room(&self) -> u64 {
+        self.machine.room()
+    }
+
+    fn confirmed(&self) -> SeqNr {
+        self.machine.confirmed()
+    }
+
+    fn storing_state(&self) -> StoringState {
+        self.machine.storing_state()
+    }
+
+    fn owes_recovered(&self) -> bool {
+        self.machine.owes_recovered()
+    }
+
+    fn show(&self, seen: &mut LinksSeen) {
+        seen.stats = self.machine.stats();
+        seen.store = self.machine.storing_state();
+        seen.workers = self.machine.worker_stats();
+        if seen.consumer.as_ref() != self.machine.consumer() {
+            seen.consumer = self.machine.consumer().cloned();
+        }
+    }
+}
+
+/// A call of the queue, with its messages as they are stored.
+fn encoded<T: 'static>(call: Call<Frames<Payload<T>>>) -> Call<Encoded> {
+    match call {
+        Call::Load => Call::Load,
+        Call::Poll(max_messages) => Call::Poll(max_messages),
+        Call::Confirm(confirmations) => Call::Confirm(confirmations),
+        Call::Store(batch) => Call::Store(batch.into_iter().map(|sent| sent.map(|frames| frames.encoded())).collect()),
+    }
+}
+
+/// The next listing of workers; `None` when there are no more.
+async fn listing_of(listings: &mut Option<BoxStream<'static, Vec<ListedWorker>>>) -> Option<Vec<ListedWorker>> {
+    match listings {
+        Some(listings) => listings.next().await,
+        None => std::future::pending().await,
+    }
+}
