@@ -65,7 +65,7 @@ async fn stored_messages_outlive_both_sides() {
     let mut numbers = run(consumer);
     let permit = within(permit_of.request_next()).await.unwrap();
     assert_eq!((permit.current_seq_nr(), permit.confirmed_seq_nr()), (SeqNr(5), SeqNr(4)));
-    within(permit.ask(5).unwrap()).await.unwrap();
+    within(permit.ask(5)).await.unwrap();
     assert_eq!(read(&mut numbers, 1).await, [5]);
 }
 
