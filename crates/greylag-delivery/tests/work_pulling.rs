@@ -436,3 +436,38 @@ mod ddata {
         until(&producer, |stats| stats.number_of_workers == 0).await;
     }
 }
+
+/// `drain`, and the background drain of a dropped producer, wait for what the queue had before, too.
+#[tokio::test]
+async fn what_the_queue_had_is_drained_too() {
+    let (nodes, disk) = (nodes(), InMemoryQueues::new());
+    let producer = |node| {
+        let builder = WorkPullingProducer::builder(
+            ProducerId::new("uploads").unwrap(),
+            json::<u64>("number"),
+            key(),
+            nodes.directory.clone(),
+        );
+        builder.settings(settings()).durable(disk.open("uploads")).spawn(node).unwrap()
+    };
+    let first = producer(&nodes.a);
+    for number in 1..=3 {
+        within(first.ask(number)).await.unwrap();
+    }
+    nodes.network.crash(nodes.a.self_address());
+    drop(first);
+
+    let second = producer(&nodes.b);
+    let left = second.drain(Duration::from_millis(100)).await.unwrap_err();
+    assert_eq!(left.unconfirmed, 3);
+    let (_worker, mut deliveries) = nodes.worker(&nodes.c);
+    drop(second);
+    let mut done = BTreeSet::new();
+    while done.len() < 3 {
+        let job = within(deliveries.next()).await.unwrap();
+        done.insert(*job);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        job.confirm();
+    }
+    assert_eq!(done, (1..=3).collect());
+}

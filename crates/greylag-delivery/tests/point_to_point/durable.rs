@@ -69,6 +69,31 @@ async fn stored_messages_outlive_both_sides() {
     assert_eq!(read(&mut numbers, 1).await, [5]);
 }
 
+/// `drain`, and the background drain of a dropped producer, wait for what the queue had before, too.
+#[tokio::test]
+async fn what_the_queue_had_is_drained_too() {
+    let (nodes, disk) = (nodes(), InMemoryQueues::new());
+    let first = durable(&nodes.a, &disk);
+    let silent = consumer(&nodes.b);
+    first.register_consumer(silent.reference());
+    let (handle, deliveries) = (first.start(), silent.start(Dedupe::none()));
+    for number in 1..=3 {
+        within(handle.ask(number)).await.unwrap();
+    }
+    nodes.network.crash(nodes.a.self_address());
+    drop((deliveries, silent, handle, first));
+
+    let second = durable(&nodes.b, &disk);
+    let handle = second.start();
+    let left = handle.drain(Duration::from_millis(100)).await.unwrap_err();
+    assert_eq!(left.unconfirmed, 3);
+    let consumer = consumer(&nodes.c);
+    second.register_consumer(consumer.reference());
+    drop((handle, second));
+    let mut deliveries = consumer.start(Dedupe::none());
+    assert_eq!(take(&mut deliveries, 3, Duration::from_millis(20)).await, [1, 2, 3]);
+}
+
 /// delivery 45: the consumer survives its producer, and sees nothing twice; the former controller is fenced.
 #[tokio::test]
 async fn a_surviving_consumer_sees_nothing_twice() {

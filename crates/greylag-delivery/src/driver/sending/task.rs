@@ -16,6 +16,7 @@ use super::{Admit, Base, Command, Engine, Granted, Input, Letter, Outcome, Share
 use crate::driver::storing::Store;
 use crate::error::{ProducerError, SentError};
 use crate::machine::controller::Refusal;
+use crate::machine::producer_link::Frames;
 use crate::machine::storing::{Answer, StoringState};
 use crate::message::UpstreamMessage;
 use crate::wire;
@@ -220,7 +221,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
                     Refusal::Closed => self.shared.end(),
                 };
                 self.permits.remove(&ticket);
-                self.replies.refuse(ticket, error, frames.and_then(|frames| frames.into_value()));
+                self.replies.refuse(ticket, error, frames.and_then(Frames::into_value));
             }
             Outcome::Unknown { ticket, total } => {
                 self.replies.refuse(ticket, SentError::StoreUnknown { seq_nr: total }, None);
