@@ -2,6 +2,7 @@
 //!
 //! Source: delivery §8.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ids::ProducerIdentity;
@@ -458,15 +459,16 @@ impl DeliverySettings {
     pub fn worker(&self) -> ShardingConsumerSettings {
         let mut settings = self.consumer(LinkMode::Sharding);
         let window = self.work_pulling.worker_window;
-        settings.link.flow_control_window = window;
-        settings.link.max_outstanding_deliveries = settings.link.max_outstanding_deliveries.min(window);
+        let link = Arc::make_mut(&mut settings.link);
+        link.flow_control_window = window;
+        link.max_outstanding_deliveries = link.max_outstanding_deliveries.min(window);
         settings
     }
 
     /// A consumer controller.
     pub fn consumer(&self, mode: LinkMode) -> ShardingConsumerSettings {
         ShardingConsumerSettings {
-            link: self.consumer_link(mode),
+            link: Arc::new(self.consumer_link(mode)),
             buffer_size: self.sharding.consumer_buffer_size,
             consumer_idle_after: self.sharding.consumer_idle_after,
             max_producers_per_entity: self.sharding.max_producers_per_entity,

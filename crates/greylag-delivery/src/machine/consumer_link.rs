@@ -14,265 +14,33 @@
 //! producer to the next. Source: delivery §1.3, C1 to C16.
 
 mod answers;
+mod arrivals;
 mod chunks;
 mod classify;
 mod deliver;
-mod retry;
+mod deliveries;
+mod protocol;
+mod senders;
 mod window;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::dedupe::{Attempts, Dedupe, Watermarks};
-use crate::ids::{ControllerRef, Epoch, MessageId, ProducerId, SeqNr, StreamId};
-use crate::machine::producer_link::Frames;
+use crate::ids::{ControllerRef, Epoch, ProducerId, SeqNr, StreamId};
 use crate::message::{BatchHeader, Content, SequencedMessage, Upstream};
 use answers::Answers;
-use chunks::Assembly;
+use arrivals::Arrivals;
+use deliveries::{Deliveries, DeliveryState};
+use senders::Senders;
 use window::Window;
 
 pub(crate) use chunks::MAX_CHUNKS;
+pub use protocol::{ConsumerCounters, ConsumerLinkSettings, DeliveryKey, Effect, Input, PoisonPolicy};
 
-/// What becomes of a message whose attempts are used up. Source: delivery §9.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PoisonPolicy {
-    /// The message is reported and confirmed.
-    #[default]
-    DeadLetter,
-    /// The message is reported, and the link waits.
-    Stall,
-    /// The message is reported, and the controller stops.
-    StopConsumer,
-}
-
-/// What a consumer link needs to know when it is made.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConsumerLinkSettings {
-    /// Frames in flight; at least 1.
-    pub flow_control_window: u32,
-    /// As far as the window may grow where it holds the producer up (§7); the window itself for one that never grows.
-    pub flow_control_window_max: u32,
-    /// Deliveries handed out and not confirmed; at least 1, at most the window.
-    pub max_outstanding_deliveries: u32,
-    /// How long an `Ack` may be held back while further frames are ready (C9b).
-    pub ack_max_delay: Duration,
-    /// After how long confirmations are told that no sender asked for; `None` leaves them to what is told anyway.
-    pub delayed_ack_timeout: Option<Duration>,
-    /// First interval of the retry tick (C11).
-    pub resend_interval_min: Duration,
-    /// Last interval of the retry tick.
-    pub resend_interval_max: Duration,
-    /// Lost frames are gone; nothing is asked for again.
-    pub only_flow_control: bool,
-    /// Pause before an abandoned delivery is handed out again; doubles per attempt, up to 30 s.
-    pub redelivery_backoff: Duration,
-    /// Attempts before the poison policy decides; 0 is unlimited.
-    pub max_delivery_attempts: u32,
-    /// What happens then.
-    pub on_poison: PoisonPolicy,
-    /// A delivery that took so long is reported as overdue (C13).
-    pub confirm_warn_after: Duration,
-    /// A delivery that took so long is treated as abandoned; `None` waits for ever.
-    pub confirm_timeout: Option<Duration>,
-    /// A message of more bytes is not put together; it becomes a delivery that cannot be read (K3).
-    pub max_message_bytes: u64,
-    /// Point to point the retry tick goes on at its longest interval; elsewhere it falls asleep.
-    pub keeps_asking: bool,
-}
-
-/// The longest pause before a redelivery. Source: delivery §8.
-const MAX_REDELIVERY_BACKOFF: Duration = Duration::from_secs(30);
 /// A moment further away than this is never.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-
-/// One attempt at one delivery.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DeliveryKey {
-    /// Number of the delivery in this controller, the same in every attempt.
-    pub number: u64,
-    /// 1 for the first attempt.
-    pub attempt: u32,
-}
-
-/// An input to the consumer's side of a link: frames of the producer, what the application did with deliveries, and
-/// that time passed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input<P> {
-    /// Frames arrived.
-    Frames {
-        /// What they have in common.
-        header: BatchHeader,
-        /// The frames.
-        frames: Vec<SequencedMessage<P>>,
-    },
-    /// The application has processed a delivery; any attempt counts.
-    Confirm(DeliveryKey),
-    /// The application has processed several deliveries at once.
-    ConfirmAll(Vec<DeliveryKey>),
-    /// The application gave up on an attempt; again after the pause, or after the usual backoff.
-    Abandon(DeliveryKey, Option<Duration>),
-    /// An attempt that the application never looked at, or could not make yet, comes back: it counts for nothing, and is
-    /// made again after the pause.
-    Return(DeliveryKey, Duration),
-    /// The message cannot be read. It keeps its place until it is confirmed, and nobody has it in hand.
-    Unreadable(DeliveryKey),
-    /// A consumer is attached, or another one in its place.
-    Start(Dedupe),
-    /// Attach to this producer controller.
-    RegisterTo(ControllerRef),
-    /// Deliver the messages that are here in order, then stop.
-    DeliverThenStop,
-    /// Deliver nothing new, wait for the deliveries that the application has in hand, then stop.
-    Finish,
-    /// Stop now.
-    Stop,
-    /// A deadline may have passed.
-    Tick,
-}
-
-/// What a link asks for, in this order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect<P> {
-    /// Hand a message to the application.
-    Deliver {
-        /// Which attempt at which delivery.
-        key: DeliveryKey,
-        /// The message.
-        id: MessageId,
-        /// Its content.
-        parts: Frames<P>,
-    },
-    /// Send to a producer controller.
-    Reply {
-        /// The link addressed.
-        to: ControllerRef,
-        /// The epoch that is answered; `None` in a registration.
-        epoch: Option<Epoch>,
-        /// What to say.
-        message: Upstream,
-    },
-    /// A message that was processed before came again; it is confirmed and not delivered.
-    Suppressed(MessageId),
-    /// The attempts at a message are used up.
-    Poisoned {
-        /// The message.
-        id: MessageId,
-        /// How many attempts there were.
-        attempts: u32,
-    },
-    /// A message waits for its next attempt without having been handed out here, because an earlier controller had.
-    Held(MessageId),
-    /// The application has had a message in hand for as long as is worth a warning. Once per attempt.
-    Overdue(MessageId),
-    /// Another controller is listened to from now on, in place of one that may still live.
-    Replaced {
-        /// The one before.
-        former: ControllerRef,
-        /// The one now.
-        by: ControllerRef,
-    },
-    /// The controller has ended.
-    Stopped,
-}
-
-/// What a link counts; all of it is harmless, and much of it means trouble elsewhere.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ConsumerCounters {
-    /// Frames that were here before (C10).
-    pub duplicates: u64,
-    /// Gaps that were asked for (C6).
-    pub gaps: u64,
-    /// Frames beyond the window.
-    pub beyond_window: u64,
-    /// Frames of producers that have no business here (C2f), and nonsense numbers.
-    pub unexpected: u64,
-    /// Confirmations that came after their controller, or twice (C16).
-    pub late_confirmations: u64,
-}
-
-impl ConsumerCounters {
-    /// Adds what a link counted since `before`.
-    pub(crate) fn add_since(&mut self, before: &Self, now: &Self) {
-        self.duplicates += now.duplicates - before.duplicates;
-        self.gaps += now.gaps - before.gaps;
-        self.beyond_window += now.beyond_window - before.beyond_window;
-        self.unexpected += now.unexpected - before.unexpected;
-        self.late_confirmations += now.late_confirmations - before.late_confirmations;
-    }
-}
-
-/// A sender: two epochs of one controller are two senders.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Sender {
-    controller: ControllerRef,
-    epoch: Epoch,
-}
-
-impl Sender {
-    fn of(header: &BatchHeader) -> Self {
-        Self { controller: header.controller.clone(), epoch: header.epoch }
-    }
-
-    fn sent(&self, header: &BatchHeader) -> bool {
-        self.epoch == header.epoch && self.controller == header.controller
-    }
-}
-
-/// Why a producer is no longer the one listened to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Replaced {
-    ByFirst(Sender),
-    ByRegistration(ControllerRef),
-}
-
-/// The producer listened to.
-#[derive(Debug, Clone)]
-struct Producer {
-    sender: Sender,
-    producer_id: ProducerId,
-    stream: StreamId,
-    ordered: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum DeliveryState {
-    /// The application has it in hand. `overdue` once that was reported.
-    Handed {
-        since: Instant,
-        overdue: bool,
-    },
-    /// Given up, to be handed out again.
-    Waiting {
-        until: Instant,
-    },
-    /// Its attempts are used up, and the policy is to wait.
-    Stalled,
-    /// It cannot be read.
-    Unreadable,
-    Confirmed,
-}
-
-/// A message that left the buffer and is not in the confirmed prefix.
-#[derive(Debug, Clone)]
-struct Outstanding<P> {
-    number: u64,
-    last_seq: u64,
-    producer_id: ProducerId,
-    stream: StreamId,
-    ordered: bool,
-    total: SeqNr,
-    ack: bool,
-    first: bool,
-    attempt: u32,
-    state: DeliveryState,
-    parts: Frames<P>,
-}
-
-impl<P> Outstanding<P> {
-    fn id(&self) -> MessageId {
-        MessageId { producer_id: self.producer_id.clone(), stream_id: self.stream, seq_nr: self.total }
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
@@ -287,65 +55,38 @@ enum Life {
 /// The machine. See the module's documentation.
 #[derive(Debug, Clone)]
 pub struct ConsumerLink<P> {
-    settings: ConsumerLinkSettings,
-    window: Window,
-    started: bool,
+    settings: Arc<ConsumerLinkSettings>,
     life: Life,
-    before_start: VecDeque<(BatchHeader, SequencedMessage<P>)>,
-    producer: Option<Producer>,
-    registering: Option<ControllerRef>,
-    replaced: VecDeque<Replaced>,
-    parked: Option<(BatchHeader, SequencedMessage<P>)>,
-    /// Frames above `received`, ascending.
-    buffer: VecDeque<SequencedMessage<P>>,
-    assembly: Option<Assembly<P>>,
-    outstanding: VecDeque<Outstanding<P>>,
-    /// Of those outstanding, how many the application has not confirmed.
-    unconfirmed: u32,
-    /// Of those, how many were reported as overdue.
-    overdue: u32,
-    received: u64,
-    highest_seen: u64,
-    /// Last frame of the last message that was handed out or suppressed.
-    delivered: u64,
+    /// Frames that came before a consumer was attached; `None` from then on.
+    before_start: Option<VecDeque<(BatchHeader, SequencedMessage<P>)>>,
+    senders: Senders<P>,
+    arrivals: Arrivals<P>,
+    deliveries: Deliveries<P>,
+    /// Up to this frame everything is confirmed.
     confirmed: u64,
+    /// Up to this frame the producer may send.
     requested: u64,
-    /// The lowest frame that was dropped because it lay beyond the window.
-    lost_from: Option<u64>,
-    lost_asked: bool,
-    next_number: u64,
+    window: Window,
     answers: Answers,
     counters: ConsumerCounters,
 }
 
 impl<P: Content> ConsumerLink<P> {
-    /// A link without producer and without consumer.
-    pub fn new(settings: ConsumerLinkSettings) -> Self {
+    /// A link without producer and without consumer. Links of one consumer share their settings.
+    pub fn new(settings: impl Into<Arc<ConsumerLinkSettings>>) -> Self {
+        let settings = settings.into();
         Self {
-            window: Window::new(settings.flow_control_window, settings.flow_control_window_max),
-            answers: Answers::new(&settings),
-            settings,
-            started: false,
             life: Life::Running,
-            before_start: VecDeque::new(),
-            producer: None,
-            registering: None,
-            replaced: VecDeque::new(),
-            parked: None,
-            buffer: VecDeque::new(),
-            assembly: None,
-            outstanding: VecDeque::new(),
-            unconfirmed: 0,
-            overdue: 0,
-            received: 0,
-            highest_seen: 0,
-            delivered: 0,
+            before_start: Some(VecDeque::new()),
+            senders: Senders::new(),
+            arrivals: Arrivals::new(settings.only_flow_control),
+            deliveries: Deliveries::new(),
             confirmed: 0,
             requested: 0,
-            lost_from: None,
-            lost_asked: false,
-            next_number: 1,
+            window: Window::new(settings.flow_control_window, settings.flow_control_window_max),
+            answers: Answers::new(&settings),
             counters: ConsumerCounters::default(),
+            settings,
         }
     }
 
@@ -385,42 +126,42 @@ impl<P: Content> ConsumerLink<P> {
         if self.life == Life::Stopped {
             return None;
         }
-        let redelivery = self.outstanding.iter().filter_map(|delivery| self.delivery_deadline(delivery));
-        redelivery.chain(self.answers.next_deadline()).min()
+        let deliveries = self.deliveries.iter().filter_map(|delivery| self.delivery_deadline(delivery.state()));
+        deliveries.chain(self.answers.next_deadline()).min()
     }
 
     /// Whether anything of the producer is undelivered or unconfirmed.
     pub fn is_busy(&self) -> bool {
-        !self.outstanding.is_empty() || self.is_next_buffered() || !self.before_start.is_empty()
+        !self.deliveries.is_empty() || self.arrivals.is_next_here() || self.has_early_frames()
     }
 
     /// Whether the application has something in hand, or will have without another message: it must not be passivated
     /// (S15). Messages that wait for a person do not keep it awake.
     pub fn keeps_awake(&self) -> bool {
-        let is_at_work = |delivery: &Outstanding<P>| {
-            matches!(delivery.state, DeliveryState::Handed { .. } | DeliveryState::Waiting { .. })
-        };
-        let is_deliverable = self.is_next_buffered() && self.has_room();
-        is_deliverable || !self.before_start.is_empty() || self.outstanding.iter().any(is_at_work)
+        let is_deliverable = self.arrivals.is_next_here() && self.has_room();
+        is_deliverable || self.has_early_frames() || self.deliveries.is_at_work()
+    }
+
+    fn has_early_frames(&self) -> bool {
+        self.before_start.as_ref().is_some_and(|frames| !frames.is_empty())
     }
 
     /// Deliveries that the application has had in hand for longer than is worth a warning.
     pub fn overdue(&self) -> u32 {
-        self.overdue
+        self.deliveries.overdue()
     }
 
     /// Messages that left the buffer and are not confirmed, with their attempts, and when the next one is due.
     pub(crate) fn attempts(&self) -> impl Iterator<Item = (StreamId, SeqNr, Attempts)> + '_ {
-        self.outstanding
-            .iter()
-            .filter(|delivery| delivery.attempt > 0 && delivery.state != DeliveryState::Confirmed)
-            .map(|delivery| {
-                let until = match delivery.state {
-                    DeliveryState::Waiting { until } => Some(until),
-                    _ => None,
-                };
-                (delivery.stream, delivery.total, Attempts { count: delivery.attempt, until })
-            })
+        let stream = self.stream();
+        let attempted = self.deliveries.iter().filter(|delivery| delivery.attempt > 0 && !delivery.is_confirmed());
+        attempted.filter_map(move |delivery| {
+            let until = match delivery.state() {
+                DeliveryState::Waiting { until } => Some(until),
+                _ => None,
+            };
+            Some((stream?, delivery.total, Attempts { count: delivery.attempt, until }))
+        })
     }
 
     /// Whether it has ended.
@@ -430,17 +171,17 @@ impl<P: Content> ConsumerLink<P> {
 
     /// The producer controller listened to, with its epoch.
     pub fn producer(&self) -> Option<(&ControllerRef, Epoch)> {
-        self.producer.as_ref().map(|producer| (&producer.sender.controller, producer.sender.epoch))
+        self.senders.current().map(|producer| (&producer.sender.controller, producer.sender.epoch))
     }
 
     /// The stream of the producer listened to.
     pub fn stream(&self) -> Option<StreamId> {
-        self.producer.as_ref().map(|producer| producer.stream)
+        self.senders.current().map(|producer| producer.stream)
     }
 
     /// The logical producer of the controller listened to.
     pub(crate) fn producer_id(&self) -> Option<&ProducerId> {
-        self.producer.as_ref().map(|producer| &producer.producer_id)
+        self.senders.current().map(|producer| &producer.producer_id)
     }
 
     /// What was counted so far.
@@ -457,33 +198,20 @@ impl<P: Content> ConsumerLink<P> {
         out: &mut Vec<Effect<P>>,
     ) {
         for message in frames {
-            if self.started {
-                self.on_frame(now, header, message, watermarks, out);
-            } else if (self.before_start.len() as u64) < self.window.size() {
-                self.before_start.push_back((header.clone(), message));
+            match &mut self.before_start {
+                None => self.on_frame(now, header, message, watermarks, out),
+                Some(early) if (early.len() as u64) < self.window.size() => early.push_back((header.clone(), message)),
+                Some(_) => {}
             }
         }
     }
 
     fn on_start(&mut self, now: Instant, dedupe: &Dedupe, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
         watermarks.merge(now, dedupe);
-        if self.started {
-            // C14: messages that the former consumer had in hand go to this one. Those that it gave up wait
-            // their time all the same, unless they are known to be processed.
-            for index in 0..self.outstanding.len() {
-                let delivery = &self.outstanding[index];
-                let is_known = delivery.ordered && delivery.total <= watermarks.confirmed(delivery.stream);
-                match delivery.state {
-                    DeliveryState::Confirmed => {}
-                    DeliveryState::Waiting { .. } | DeliveryState::Stalled | DeliveryState::Unreadable if !is_known => {
-                    }
-                    _ => self.attempt_again(now, index, watermarks, out),
-                }
-            }
-            return;
-        }
-        self.started = true;
-        for (header, message) in std::mem::take(&mut self.before_start) {
+        let Some(early) = self.before_start.take() else {
+            return self.hand_to_next_consumer(now, watermarks, out);
+        };
+        for (header, message) in early {
             self.on_frame(now, &header, message, watermarks, out);
         }
     }
@@ -495,45 +223,82 @@ impl<P: Content> ConsumerLink<P> {
         self.unpark(now, watermarks, out);
         let ends = match self.life {
             Life::Running | Life::Stopped => false,
-            Life::Draining => self.outstanding.is_empty() && !self.is_next_buffered(),
-            Life::Finishing => !self.has_in_hand(),
+            Life::Draining => self.deliveries.is_empty() && !self.arrivals.is_next_here(),
+            Life::Finishing => !self.deliveries.has_in_hand(),
         };
         if ends {
             self.stop(self.life == Life::Finishing, out);
         }
     }
 
-    /// Whether the application has any delivery in hand.
-    fn has_in_hand(&self) -> bool {
-        self.outstanding.iter().any(|delivery| matches!(delivery.state, DeliveryState::Handed { .. }))
+    fn on_tick(&mut self, now: Instant, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
+        self.redeliver_due(now, watermarks, out);
+        if self.life == Life::Stopped {
+            return;
+        }
+        self.report_overdue(now, out);
+        if self.answers.is_ack_due(now) {
+            self.send_ack(out);
+        }
+        if self.answers.is_retry_due(now) {
+            self.retry(now, out);
+        }
+    }
+
+    /// C11: repeats what the link waits for while its producer is silent. Every message of a link may be lost, so every state
+    /// in which the consumer waits has something to repeat: a registration, a gap, a confirmation, a grant. The interval
+    /// grows, and every frame of the current producer resets it, so a busy link never ticks.
+    fn retry(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
+        let idle = self.deliveries.is_empty();
+        let registering = self.senders.registering().cloned();
+        let quiet = !self.settings.keeps_asking && !self.settings.only_flow_control && registering.is_none();
+        if let Some(to) = registering {
+            out.push(Effect::Reply { to, epoch: None, message: Upstream::RegisterConsumer });
+        } else if let Some((from, to)) = self.arrivals.lowest_gap() {
+            self.reply(Upstream::Resend { from, to }, out);
+        } else if !idle {
+            // An ack that was lost would block its asker for as long as the next message takes.
+            self.send_ack(out);
+        } else {
+            if self.settings.only_flow_control {
+                self.requested = self.requested.max(self.arrivals.received() + (self.window.size() / 2).max(1));
+            }
+            self.reply(self.request(true), out);
+            self.answers.told();
+        }
+        if idle {
+            self.shrink();
+        }
+        self.answers.repeated(now, quiet && idle, &self.settings);
+    }
+
+    /// Gives back memory that only a busy link needs: most links of an entity are idle for most of the time.
+    fn shrink(&mut self) {
+        self.arrivals.shrink();
+        self.deliveries.shrink();
     }
 
     /// Whether the application may have one more delivery in hand.
     fn has_room(&self) -> bool {
-        self.unconfirmed < self.settings.max_outstanding_deliveries.max(1)
+        self.deliveries.unconfirmed() < self.settings.max_outstanding_deliveries.max(1)
     }
 
     /// C15: every stop says how far it got. Where another consumer is to take over what is left here, the producer hears
     /// of that, too, and need not find it out by its idle probe.
     fn stop(&mut self, hands_over: bool, out: &mut Vec<Effect<P>>) {
         self.life = Life::Stopped;
-        self.overdue = 0;
+        self.deliveries.stop();
         self.reply(Upstream::Ack { confirmed: self.confirmed, up_to: self.confirmed + 1 }, out);
-        if hands_over && (self.is_busy() || !self.buffer.is_empty()) {
+        if hands_over && (self.is_busy() || !self.arrivals.is_empty()) {
             self.reply(Upstream::Resend { from: 0, to: 0 }, out);
         }
         out.push(Effect::Stopped);
     }
 
-    fn is_next_buffered(&self) -> bool {
-        self.buffer.front().is_some_and(|next| {
-            next.frame.seq_nr == self.received + 1 || (self.settings.only_flow_control && !self.buffer.is_empty())
-        })
-    }
-
     fn reply(&self, message: Upstream, out: &mut Vec<Effect<P>>) {
-        if let Some(Producer { sender, .. }) = &self.producer {
-            out.push(Effect::Reply { to: sender.controller.clone(), epoch: Some(sender.epoch), message });
+        if let Some(producer) = self.senders.current() {
+            let (to, epoch) = (producer.sender.controller.clone(), Some(producer.sender.epoch));
+            out.push(Effect::Reply { to, epoch, message });
         }
     }
 
@@ -550,7 +315,7 @@ impl<P: Content> ConsumerLink<P> {
     fn send_request(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         self.reply(self.request(false), out);
         self.window.granted(self.requested);
-        self.answers.requested(now, self.misses_frames());
+        self.answers.requested(now, self.arrivals.misses_frames());
     }
 
     fn send_ack(&mut self, out: &mut Vec<Effect<P>>) {
@@ -560,16 +325,9 @@ impl<P: Content> ConsumerLink<P> {
     }
 
     fn check_invariants(&self) {
-        debug_assert!(self.received <= self.highest_seen, "received runs behind what was seen");
-        debug_assert!(self.buffer.iter().all(|message| message.frame.seq_nr > self.received));
-        debug_assert!(self.buffer.iter().map(|message| message.frame.seq_nr).is_sorted());
-        debug_assert!(self.buffer.len() as u64 <= self.window.largest(), "never more than a window is buffered");
-        let open = self.outstanding.iter().filter(|delivery| delivery.state != DeliveryState::Confirmed);
-        debug_assert_eq!(open.count(), self.unconfirmed as usize);
-        debug_assert!(self.unconfirmed <= self.settings.max_outstanding_deliveries.max(1));
-        let overdue =
-            |delivery: &&Outstanding<P>| matches!(delivery.state, DeliveryState::Handed { overdue: true, .. });
-        debug_assert_eq!(self.overdue as usize, self.outstanding.iter().filter(overdue).count());
+        self.arrivals.check_invariants(self.window.largest());
+        self.deliveries.check_invariants();
+        debug_assert!(self.deliveries.unconfirmed() <= self.settings.max_outstanding_deliveries.max(1));
     }
 }
 

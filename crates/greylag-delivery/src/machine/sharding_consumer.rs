@@ -9,6 +9,7 @@
 //! Source: delivery §3.2, S11 to S17.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
@@ -29,7 +30,7 @@ const SAME_TIME: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardingConsumerSettings {
     /// Settings of every link.
-    pub link: ConsumerLinkSettings,
+    pub link: Arc<ConsumerLinkSettings>,
     /// Frames that may wait for the entity's start.
     pub buffer_size: usize,
     /// A link that was idle for so long is dropped.
@@ -374,7 +375,7 @@ impl<P: Content> ShardingConsumer<P> {
             self.tell(now, oldest, consumer_link::Input::Stop, out);
         }
         let index = find(&self.streams).unwrap_err();
-        let link = ConsumerLink::new(self.settings.link.clone());
+        let link = ConsumerLink::new(Arc::clone(&self.settings.link));
         let number = self.next_number;
         self.next_number += 1;
         let armed = Armed::default();

@@ -265,16 +265,17 @@ impl ShardingConsumerWorld {
         settings.buffer_size = case.parse("buffer").unwrap_or(settings.buffer_size);
         settings.dedupe_streams_max = case.parse("streams").unwrap_or(settings.dedupe_streams_max);
         settings.dedupe_retention = case.duration("retention").unwrap_or(settings.dedupe_retention);
-        settings.link.max_outstanding_deliveries = case.parse("outstanding").unwrap_or(1);
-        settings.link.max_delivery_attempts = case.parse("attempts").unwrap_or(0);
-        settings.link.on_poison = match case.arg("poison") {
+        let link = Arc::make_mut(&mut settings.link);
+        link.max_outstanding_deliveries = case.parse("outstanding").unwrap_or(1);
+        link.max_delivery_attempts = case.parse("attempts").unwrap_or(0);
+        link.on_poison = match case.arg("poison") {
             Some("stall") => PoisonPolicy::Stall,
             Some("stop") => PoisonPolicy::StopConsumer,
             _ => PoisonPolicy::DeadLetter,
         };
         // Ticks are C11's business, which links are tested for.
-        settings.link.resend_interval_min = Duration::from_secs(3600);
-        settings.link.resend_interval_max = Duration::from_secs(3600);
+        link.resend_interval_min = Duration::from_secs(3600);
+        link.resend_interval_max = Duration::from_secs(3600);
         let now = Instant::now();
         Self { machine: ShardingConsumer::new(settings), start: now, now, handed: BTreeMap::new() }
     }

@@ -4,13 +4,15 @@
 
 use std::time::{Duration, Instant};
 
-use super::{
-    Assembly, ConsumerLink, DeliveryKey, DeliveryState, Effect, Life, MAX_REDELIVERY_BACKOFF, Outstanding,
-    PoisonPolicy, later,
-};
+use super::arrivals::{Step, Taken};
+use super::deliveries::DeliveryState;
+use super::{ConsumerLink, DeliveryKey, Effect, Life, PoisonPolicy, later};
 use crate::dedupe::{Attempts, Watermarks};
-use crate::machine::producer_link::Frames;
-use crate::message::{Content, SequencedMessage};
+use crate::ids::{MessageId, SeqNr};
+use crate::message::Content;
+
+/// The longest pause before a redelivery. Source: delivery §8.
+const MAX_REDELIVERY_BACKOFF: Duration = Duration::from_secs(30);
 
 /// What a prefix of confirmed messages asks to be told upstream.
 #[derive(Default)]
@@ -23,93 +25,70 @@ struct Advance {
 impl<P: Content> ConsumerLink<P> {
     /// C7: takes the next messages in order, as long as the application may have more in hand.
     pub(super) fn deliver(&mut self, now: Instant, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
-        let received = self.received;
+        let received = self.arrivals.received();
         while self.life != Life::Finishing
-            && self.started
+            && self.before_start.is_none()
             && self.has_room()
-            && self.is_next_buffered()
             && !self.waits_for_earlier_total()
+            && let Some(step) = self.arrivals.take(self.settings.max_message_bytes)
         {
-            let Some(message) = self.buffer.pop_front() else { break };
-            if message.frame.seq_nr > self.received + 1 {
-                // Flow control only: the gap is jumped, with the group that it tore (K6).
-                self.assembly = None;
+            match step {
+                Step::Message(message) => self.hand_out(now, message, watermarks, out),
+                Step::Chunk { seq_nr } => self.grant_more_chunks(now, seq_nr, out),
+                Step::Torn => {}
             }
-            self.received = message.frame.seq_nr;
-            self.highest_seen = self.highest_seen.max(self.received);
-            self.take(now, message, watermarks, out);
         }
-        if self.received != received {
+        if self.arrivals.received() != received {
             self.ask_for_lost(out);
         }
     }
 
     /// A renumbered message (K7) waits until its earlier copy is settled; C8 then drops it.
     fn waits_for_earlier_total(&self) -> bool {
-        let (Some(producer), Some(next)) = (&self.producer, self.buffer.front()) else { return false };
-        producer.ordered
-            && self
-                .outstanding
-                .iter()
-                .any(|earlier| earlier.stream == producer.stream && earlier.total >= next.frame.total)
+        let (Some(producer), Some(next)) = (self.senders.current(), self.arrivals.next_total()) else { return false };
+        producer.ordered && self.deliveries.iter().any(|earlier| earlier.total >= next)
     }
 
-    fn take(
-        &mut self,
-        now: Instant,
-        message: SequencedMessage<P>,
-        watermarks: &mut Watermarks,
-        out: &mut Vec<Effect<P>>,
-    ) {
-        let SequencedMessage { frame, first } = message;
-        let (seq_nr, total, ack) = (frame.seq_nr, frame.total, frame.ack);
-        let (first, parts) = match (frame.first_chunk, frame.last_chunk) {
-            (true, true) => {
-                self.assembly = None;
-                (first, Frames::Whole(frame.payload))
-            }
-            (true, false) => {
-                self.assembly = Some(Assembly::begin(first, frame, self.settings.max_message_bytes));
-                return self.grant_more_chunks(now, seq_nr, out);
-            }
-            (false, last) => {
-                let assembly = match self.assembly.take() {
-                    Some(mut assembly) => {
-                        assembly.add(frame);
-                        assembly
-                    }
-                    // K6: the gap that was jumped took its beginning with it.
-                    None if self.settings.only_flow_control => return,
-                    None => Assembly::torn(first, frame),
-                };
-                if !last {
-                    self.assembly = Some(assembly);
-                    return self.grant_more_chunks(now, seq_nr, out);
-                }
-                (assembly.first, assembly.into_frames())
-            }
-        };
-        self.delivered = seq_nr;
-        let Some(producer) = &self.producer else { return };
+    /// Hands a message out for the first time here. Attempts that an earlier controller of this consumer made count, as does
+    /// the pause after them (C14).
+    fn hand_out(&mut self, now: Instant, message: Taken<P>, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
+        let Some(producer) = self.senders.current() else { return };
+        let total = message.total;
         let earlier = watermarks.take_attempts(producer.stream, total).unwrap_or_default();
-        let delivery = Outstanding {
-            number: self.next_number,
-            last_seq: seq_nr,
-            producer_id: producer.producer_id.clone(),
-            stream: producer.stream,
-            ordered: producer.ordered,
-            total,
-            ack,
-            first,
-            attempt: earlier.count,
-            state: DeliveryState::Stalled,
-            parts,
-        };
-        self.next_number += 1;
-        self.unconfirmed += 1;
-        self.outstanding.push_back(delivery);
-        self.begin(now, self.outstanding.len() - 1, earlier, watermarks, out);
+        let index = self.deliveries.push(message, earlier.count);
+        match self.held(now, total, earlier, watermarks) {
+            Some(state) => {
+                self.deliveries.set_state(index, state);
+                out.extend(self.message_id(total).map(Effect::Held));
+            }
+            None => self.attempt_again(now, index, watermarks, out),
+        }
         self.advance(now, watermarks, out);
+    }
+
+    /// Where a message begins that is not handed out yet, because of what an earlier controller did about it.
+    fn held(&self, now: Instant, total: SeqNr, earlier: Attempts, watermarks: &Watermarks) -> Option<DeliveryState> {
+        let limit = self.settings.max_delivery_attempts;
+        if self.is_known(total, watermarks) {
+            return None;
+        }
+        match earlier.until {
+            // The policy was to wait, and a new value of the consumer does not change that.
+            _ if limit > 0 && earlier.count >= limit => Some(DeliveryState::Stalled),
+            Some(until) if until > now => Some(DeliveryState::Waiting { until }),
+            _ => None,
+        }
+    }
+
+    /// C8: whether a message is known to be processed.
+    fn is_known(&self, total: SeqNr, watermarks: &Watermarks) -> bool {
+        self.senders
+            .current()
+            .is_some_and(|producer| producer.ordered && total <= watermarks.confirmed(producer.stream))
+    }
+
+    fn message_id(&self, total: SeqNr) -> Option<MessageId> {
+        self.senders.current().map(|producer| producer.message_id(total))
     }
 
     /// K5: a message of more chunks than the window must not wait for its own end.
@@ -120,62 +99,36 @@ impl<P: Content> ConsumerLink<P> {
         }
     }
 
-    /// Hands out a delivery for the first time here. Attempts that an earlier controller of this consumer made count, as does
-    /// the pause after them (C14).
-    fn begin(
+    /// C14: messages that the former consumer had in hand go to the next one. Those that the former gave up wait their time
+    /// all the same, unless they are known to be processed.
+    pub(super) fn hand_to_next_consumer(
         &mut self,
         now: Instant,
-        index: usize,
-        earlier: Attempts,
-        watermarks: &Watermarks,
+        watermarks: &mut Watermarks,
         out: &mut Vec<Effect<P>>,
     ) {
-        let limit = self.settings.max_delivery_attempts;
-        let delivery = &mut self.outstanding[index];
-        let is_known = delivery.ordered && delivery.total <= watermarks.confirmed(delivery.stream);
-        let held = match earlier.until {
-            // The policy was to wait, and a new value of the consumer does not change that.
-            _ if limit > 0 && earlier.count >= limit && !is_known => DeliveryState::Stalled,
-            Some(until) if until > now && !is_known => DeliveryState::Waiting { until },
-            _ => return self.attempt_again(now, index, watermarks, out),
-        };
-        delivery.state = held;
-        out.push(Effect::Held(delivery.id()));
+        for index in 0..self.deliveries.len() {
+            let delivery = self.deliveries.at(index);
+            let is_known = self.is_known(delivery.total, watermarks);
+            match delivery.state() {
+                DeliveryState::Confirmed => {}
+                DeliveryState::Waiting { .. } | DeliveryState::Stalled | DeliveryState::Unreadable if !is_known => {}
+                _ => self.attempt_again(now, index, watermarks, out),
+            }
+        }
     }
 
     /// Hands out a delivery, unless its message is known to be processed: C8 is asked before every
     /// attempt.
-    pub(super) fn attempt_again(
-        &mut self,
-        now: Instant,
-        index: usize,
-        watermarks: &Watermarks,
-        out: &mut Vec<Effect<P>>,
-    ) {
-        let delivery = &self.outstanding[index];
-        if delivery.ordered && delivery.total <= watermarks.confirmed(delivery.stream) {
-            out.push(Effect::Suppressed(delivery.id()));
-            return self.set_state(index, DeliveryState::Confirmed);
+    fn attempt_again(&mut self, now: Instant, index: usize, watermarks: &Watermarks, out: &mut Vec<Effect<P>>) {
+        let total = self.deliveries.at(index).total;
+        let Some(id) = self.message_id(total) else { return };
+        if self.is_known(total, watermarks) {
+            out.push(Effect::Suppressed(id));
+            return self.deliveries.set_state(index, DeliveryState::Confirmed);
         }
-        self.set_state(index, DeliveryState::Handed { since: now, overdue: false });
-        let delivery = &mut self.outstanding[index];
-        delivery.attempt = delivery.attempt.saturating_add(1);
-        let key = DeliveryKey { number: delivery.number, attempt: delivery.attempt };
-        out.push(Effect::Deliver { key, id: delivery.id(), parts: delivery.parts.clone() });
-    }
-
-    /// Every change of a delivery's state passes here, so that what is counted of them stays true.
-    fn set_state(&mut self, index: usize, state: DeliveryState) {
-        let former = std::mem::replace(&mut self.outstanding[index].state, state);
-        if matches!(former, DeliveryState::Handed { overdue: true, .. }) {
-            self.overdue -= 1;
-        }
-        if matches!(state, DeliveryState::Handed { overdue: true, .. }) {
-            self.overdue += 1;
-        }
-        if state == DeliveryState::Confirmed && former != DeliveryState::Confirmed {
-            self.unconfirmed -= 1;
-        }
+        let (key, parts) = self.deliveries.attempt(now, index);
+        out.push(Effect::Deliver { key, id, parts });
     }
 
     /// Several confirmations at once, which are told upstream as one.
@@ -187,9 +140,9 @@ impl<P: Content> ConsumerLink<P> {
         out: &mut Vec<Effect<P>>,
     ) {
         for key in keys {
-            match self.outstanding.binary_search_by_key(&key.number, |delivery| delivery.number) {
-                Ok(index) if self.outstanding[index].state != DeliveryState::Confirmed => {
-                    self.set_state(index, DeliveryState::Confirmed);
+            match self.deliveries.position(*key) {
+                Some(index) if !self.deliveries.at(index).is_confirmed() => {
+                    self.deliveries.set_state(index, DeliveryState::Confirmed);
                 }
                 _ => self.counters.late_confirmations += 1,
             }
@@ -201,17 +154,23 @@ impl<P: Content> ConsumerLink<P> {
     pub(super) fn advance(&mut self, now: Instant, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
         let before = self.confirmed;
         let mut advance = Advance::default();
-        while let Some(done) = self.outstanding.pop_front_if(|first| first.state == DeliveryState::Confirmed) {
-            watermarks.confirm(now, done.stream, done.total);
+        let stream = self.stream();
+        while let Some(done) = self.deliveries.pop_confirmed() {
+            if let Some(stream) = stream {
+                watermarks.confirm(now, stream, done.total);
+            }
             self.confirmed = self.confirmed.max(done.last_seq);
             advance.had_first |= done.first;
             advance.had_ack |= done.ack;
             advance.count += 1;
         }
-        if self.confirmed == before {
-            return;
+        if self.confirmed != before {
+            self.tell_confirmed(now, &advance, out);
         }
-        self.window.confirmed(self.confirmed, self.outstanding.is_empty() && self.buffer.is_empty());
+    }
+
+    fn tell_confirmed(&mut self, now: Instant, advance: &Advance, out: &mut Vec<Effect<P>>) {
+        self.window.confirmed(self.confirmed, self.deliveries.is_empty() && self.arrivals.is_empty());
         let window = self.window.size();
         let half = window / 2;
         // Signed on purpose: without resending, `confirmed` may lie beyond `requested`.
@@ -224,8 +183,8 @@ impl<P: Content> ConsumerLink<P> {
             self.requested = self.confirmed + window;
             self.send_request(now, out);
         } else if advance.had_ack || self.answers.is_held() {
-            let most = window / 4;
-            if self.answers.asked(now, advance.count, most, self.is_next_buffered(), self.settings.ack_max_delay) {
+            let (most, is_next_here) = (window / 4, self.arrivals.is_next_here());
+            if self.answers.asked(now, advance.count, most, is_next_here, self.settings.ack_max_delay) {
                 self.send_ack(out);
             }
         } else {
@@ -241,51 +200,43 @@ impl<P: Content> ConsumerLink<P> {
         pause: Option<Duration>,
         out: &mut Vec<Effect<P>>,
     ) {
-        if let Some(index) = self.in_hand(key) {
+        if let Some(index) = self.deliveries.in_hand(key) {
             self.abandon(now, index, pause, out);
         }
     }
 
-    /// An attempt that the application has in hand, if it is the latest one.
-    fn in_hand(&self, key: DeliveryKey) -> Option<usize> {
-        let index = self.outstanding.binary_search_by_key(&key.number, |delivery| delivery.number).ok()?;
-        let delivery = &self.outstanding[index];
-        let is_in_hand = delivery.attempt == key.attempt && matches!(delivery.state, DeliveryState::Handed { .. });
-        is_in_hand.then_some(index)
-    }
-
     pub(super) fn on_return(&mut self, now: Instant, key: DeliveryKey, pause: Duration) {
-        if let Some(index) = self.in_hand(key) {
-            self.set_state(index, DeliveryState::Waiting { until: later(now, pause) });
-            self.outstanding[index].attempt -= 1;
+        if let Some(index) = self.deliveries.in_hand(key) {
+            self.deliveries.take_back(index, later(now, pause));
         }
     }
 
     pub(super) fn on_unreadable(&mut self, key: DeliveryKey) {
-        if let Some(index) = self.in_hand(key) {
-            self.set_state(index, DeliveryState::Unreadable);
+        if let Some(index) = self.deliveries.in_hand(key) {
+            self.deliveries.set_state(index, DeliveryState::Unreadable);
         }
     }
 
     fn abandon(&mut self, now: Instant, index: usize, pause: Option<Duration>, out: &mut Vec<Effect<P>>) {
-        let delivery = &self.outstanding[index];
-        let limit = self.settings.max_delivery_attempts;
-        if limit == 0 || delivery.attempt < limit {
-            let doublings = delivery.attempt.saturating_sub(1).min(20);
+        let delivery = self.deliveries.at(index);
+        let (attempts, limit) = (delivery.attempt, self.settings.max_delivery_attempts);
+        if limit == 0 || attempts < limit {
+            let doublings = attempts.saturating_sub(1).min(20);
             let doubled = self.settings.redelivery_backoff.saturating_mul(1 << doublings);
             let until = later(now, pause.unwrap_or(doubled.min(MAX_REDELIVERY_BACKOFF)));
-            return self.set_state(index, DeliveryState::Waiting { until });
+            return self.deliveries.set_state(index, DeliveryState::Waiting { until });
         }
-        out.push(Effect::Poisoned { id: delivery.id(), attempts: delivery.attempt });
+        out.extend(self.message_id(delivery.total).map(|id| Effect::Poisoned { id, attempts }));
         match self.settings.on_poison {
-            PoisonPolicy::DeadLetter => self.set_state(index, DeliveryState::Confirmed),
-            PoisonPolicy::Stall => self.set_state(index, DeliveryState::Stalled),
+            PoisonPolicy::DeadLetter => self.deliveries.set_state(index, DeliveryState::Confirmed),
+            PoisonPolicy::Stall => self.deliveries.set_state(index, DeliveryState::Stalled),
             PoisonPolicy::StopConsumer => self.stop(false, out),
         }
     }
 
-    pub(super) fn delivery_deadline(&self, delivery: &Outstanding<P>) -> Option<Instant> {
-        match delivery.state {
+    /// When a tick next has work to do for a delivery in this state.
+    pub(super) fn delivery_deadline(&self, state: DeliveryState) -> Option<Instant> {
+        match state {
             // Nothing new is handed out to a consumer that ends.
             DeliveryState::Waiting { until } => (self.life != Life::Finishing).then_some(until),
             DeliveryState::Handed { since, overdue } => {
@@ -302,28 +253,28 @@ impl<P: Content> ConsumerLink<P> {
 
     /// Warns of deliveries that are in hand for long (C13).
     pub(super) fn report_overdue(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
-        for index in 0..self.outstanding.len() {
-            let delivery = &self.outstanding[index];
-            if let DeliveryState::Handed { since, overdue: false } = delivery.state
+        for index in 0..self.deliveries.len() {
+            let delivery = self.deliveries.at(index);
+            if let DeliveryState::Handed { since, overdue: false } = delivery.state()
                 && later(since, self.settings.confirm_warn_after) <= now
             {
-                out.push(Effect::Overdue(delivery.id()));
-                self.set_state(index, DeliveryState::Handed { since, overdue: true });
+                out.extend(self.message_id(delivery.total).map(Effect::Overdue));
+                self.deliveries.set_state(index, DeliveryState::Handed { since, overdue: true });
             }
         }
     }
 
     /// Redelivers messages that waited long enough, and gives up on attempts that took too long (C13).
     pub(super) fn redeliver_due(&mut self, now: Instant, watermarks: &Watermarks, out: &mut Vec<Effect<P>>) {
-        for index in 0..self.outstanding.len() {
-            match self.outstanding[index].state {
+        for index in 0..self.deliveries.len() {
+            match self.deliveries.at(index).state() {
                 DeliveryState::Waiting { until } if until <= now && self.life != Life::Finishing => {
                     self.attempt_again(now, index, watermarks, out);
                 }
                 DeliveryState::Handed { since, .. } if self.timeout_at(since).is_some_and(|at| at <= now) => {
                     self.abandon(now, index, None, out);
                     // Without a pause the next attempt is due now, and is not left to another tick of this moment.
-                    let is_due = self.outstanding[index].state == DeliveryState::Waiting { until: now };
+                    let is_due = self.deliveries.at(index).state() == DeliveryState::Waiting { until: now };
                     if is_due && self.life != Life::Finishing && self.life != Life::Stopped {
                         self.attempt_again(now, index, watermarks, out);
                     }
