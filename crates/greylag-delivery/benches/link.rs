@@ -127,6 +127,23 @@ impl Link {
         }
     }
 
+    /// Lets time pass, with each tick at its time.
+    fn sleep(&mut self, pause: Duration) {
+        let end = self.now + pause;
+        loop {
+            let (producer, consumer) = (self.producer.next_deadline(), self.consumer.next_deadline());
+            match [producer, consumer].into_iter().flatten().min().filter(|at| *at <= end) {
+                Some(at) => self.now = at,
+                None => break,
+            }
+            self.producer.handle(self.now, producer_link::Input::Tick, &mut self.down);
+            self.consumer.handle(self.now, consumer_link::Input::Tick, &mut self.watermarks, &mut self.up);
+            self.confirm();
+            self.settle();
+        }
+        self.now = end;
+    }
+
     fn confirm(&mut self) {
         let mut told = std::mem::take(&mut self.up);
         while !told.is_empty() {
@@ -185,13 +202,14 @@ fn main() {
     idle();
 }
 
-/// What a link keeps between its messages: each end with one message behind it.
+/// What a link keeps between its messages: each end with one message behind it, five minutes after.
 fn idle() {
     let count = if is_measured() { 10_000 } else { 100 };
     let payload = Shared(Bytes::from_static(&[7; PAYLOAD]));
     let mut links: Vec<Link> = (0..count).map(|_| Link::new(50)).collect();
     for link in &mut links {
         link.run(1, &payload);
+        link.sleep(Duration::from_secs(300));
     }
     let bytes = |region: &Region<'_, System>| {
         let change = region.change();
