@@ -24,7 +24,7 @@ use undecodable::Waiting;
 /// How entities of one type take deliveries on this node, with the counters of that. Clones are the same.
 #[derive(Debug, Clone)]
 pub struct ConsumerDelivery {
-    settings: ShardingConsumerSettings,
+    settings: Arc<ShardingConsumerSettings>,
     on_undecodable: OnUndecodable,
     allow_bypass: bool,
     counters: DeliveryCounters,
@@ -57,7 +57,7 @@ impl ConsumerDelivery {
     pub fn new(settings: &DeliverySettings) -> Result<Self, SettingsError> {
         settings.validate()?;
         Ok(Self {
-            settings: settings.sharding_consumer(),
+            settings: Arc::new(settings.sharding_consumer()),
             on_undecodable: settings.consumer.on_undecodable,
             allow_bypass: settings.sharding.allow_bypass,
             counters: DeliveryCounters::default(),
@@ -99,7 +99,7 @@ impl ConsumerDelivery {
     #[doc(hidden)]
     #[must_use]
     pub fn sabotage_marks(mut self) -> Self {
-        self.settings.sabotage_marks = true;
+        Arc::make_mut(&mut self.settings).sabotage_marks = true;
         self
     }
 

@@ -181,12 +181,12 @@ enum Life {
 /// The machine. See the module's documentation.
 #[derive(Debug, Clone)]
 pub struct ShardingConsumer<P> {
-    settings: ShardingConsumerSettings,
+    settings: Arc<ShardingConsumerSettings>,
     life: Life,
     before_start: Vec<SequencedBatch<P>>,
     waiting_frames: usize,
-    /// Sorted by key. Boxed, because most entities have one.
-    streams: Vec<Box<Stream<P>>>,
+    /// Sorted by key.
+    streams: Vec<Stream<P>>,
     /// Links that ended because a message could not be processed ([`PoisonPolicy::StopConsumer`]).
     given_up: BTreeSet<(StreamId, ProducerId)>,
     watermarks: Watermarks,
@@ -203,8 +203,9 @@ pub struct ShardingConsumer<P> {
 }
 
 impl<P: Content> ShardingConsumer<P> {
-    /// A controller whose entity has not started.
-    pub fn new(settings: ShardingConsumerSettings) -> Self {
+    /// A controller whose entity has not started. The entities of one type share their settings.
+    pub fn new(settings: impl Into<Arc<ShardingConsumerSettings>>) -> Self {
+        let settings = settings.into();
         Self {
             watermarks: Watermarks::new(settings.dedupe_streams_max, settings.dedupe_retention),
             settings,
@@ -365,7 +366,7 @@ impl<P: Content> ShardingConsumer<P> {
 
     /// The stream's link, made if there is room for one.
     fn stream_index(&mut self, now: Instant, key: (StreamId, ProducerId), out: &mut Vec<Effect<P>>) -> Option<usize> {
-        let find = |streams: &[Box<Stream<P>>]| streams.binary_search_by(|stream| stream.key.cmp(&key));
+        let find = |streams: &[Stream<P>]| streams.binary_search_by(|stream| stream.key.cmp(&key));
         if let Ok(index) = find(&self.streams) {
             return Some(index);
         }
@@ -384,7 +385,9 @@ impl<P: Content> ShardingConsumer<P> {
         }
         let (busy, awake, overdue) = (false, false, 0);
         let stream = Stream { key, number, link, used_at: now, busy, awake, overdue, armed };
-        self.streams.insert(index, Box::new(stream));
+        // Most entities have one producer, and room for more would be most of what they keep.
+        self.streams.reserve_exact(1);
+        self.streams.insert(index, stream);
         self.tell(now, index, consumer_link::Input::Start(Dedupe::none()), out);
         let streams = &self.streams;
         self.watermarks.prune(now, |stream| streams.iter().any(|alive| alive.key.0 == stream));

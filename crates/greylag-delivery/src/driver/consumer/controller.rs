@@ -76,7 +76,7 @@ struct Vetoes {
 
 impl<T: Send + Sync + 'static> Controller<T> {
     pub(crate) fn new(delivery: ConsumerDelivery, entity: &str, outcomes: Outcomes) -> Self {
-        let mut machine = ShardingConsumer::new(delivery.settings.clone());
+        let mut machine = ShardingConsumer::new(Arc::clone(&delivery.settings));
         if let Some(legacy) = delivery.inherit(entity) {
             machine.take_over(legacy);
         }
