@@ -1,5 +1,6 @@
 //! Messages to entities of another node, over a network that refuses large messages as a real one does.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,8 +10,8 @@ use greylag_codec::json;
 use greylag_core::{Registry, ReplyTo};
 use greylag_delivery::{
     ConsumerDelivery, Delivery, DeliveryCodec, DeliveryEntity, DeliveryEvent, DeliveryHealth, DeliverySettings,
-    DeliveryType, OnUndecodable, ProducerId, ProducerIdentity, ShardingProducer, StartError, UnreadableError,
-    WithDelivery,
+    DeliveryType, OnUndecodable, ProducerId, ProducerIdentity, SendError, ShardingProducer, StartError,
+    UnreadableError, WithDelivery,
 };
 use greylag_sharding::{Ctx, EntityKey, EntityType, Failure, Region, Sharding, ShardingSettings};
 use greylag_transport::QuarantineReason;
@@ -61,12 +62,20 @@ struct World {
 /// Replicators are known per process, so no two nodes of these tests are the same incarnation.
 static LAST_UID: AtomicU64 = AtomicU64::new(0);
 
+async fn within<F: IntoFuture>(future: F) -> F::Output {
+    tokio::time::timeout(PATIENCE, future).await.expect("it takes too long")
+}
+
 async fn sharding(network: &MemoryNetwork, address: &str, roles: &[&str]) -> Sharding {
+    sharding_with(network, address, roles, ShardingSettings::test()).await
+}
+
+async fn sharding_with(network: &MemoryNetwork, address: &str, roles: &[&str], settings: ShardingSettings) -> Sharding {
     let address = format!("{address}#{}", LAST_UID.fetch_add(1, Ordering::Relaxed) + 1);
     let remoting = network.node(address.parse().unwrap(), Arc::new(Registry::new()));
     let roles = roles.iter().map(|role| (*role).to_owned()).collect();
     let cluster = Cluster::start(ClusterSettings { roles, ..ClusterSettings::test() }, remoting).await.unwrap();
-    Sharding::start(cluster, None, ShardingSettings::test()).await.unwrap()
+    Sharding::start(cluster, None, settings).await.unwrap()
 }
 
 impl World {
@@ -115,6 +124,33 @@ async fn a_message_larger_than_a_frame_arrives_whole() {
         lengths.iter().map(|len| (*len as u64, text(*len).chars().take(10).collect())).collect();
     assert_eq!(world.shelf("one").await, expected);
     assert_eq!(producer.stats().resent, 0, "nothing was refused and sent again");
+}
+
+/// delivery 88: 300 KiB and the largest message that there may be arrive whole, one byte more is refused with both numbers, and
+/// fifty messages of 6 KiB to a new entity travel together. The network, which takes no frame beyond the lane's limit, refuses
+/// none.
+#[tokio::test]
+async fn scenario_88_messages_of_every_size_arrive() {
+    const LARGEST: usize = 64 << 20;
+    let world = World::new(&DeliverySettings::test(), OnUndecodable::default()).await;
+    let producer = world.producer(DeliverySettings::test()).unwrap();
+    // JSON adds two quotes.
+    let lengths = [300 << 10, LARGEST - 2];
+    for len in lengths {
+        producer.send("one", "x".repeat(len)).await.unwrap();
+    }
+    let refused = producer.send("one", "x".repeat(LARGEST - 1)).await.unwrap_err();
+    let SendError::MessageTooLarge { message, size, max } = refused else { panic!("{refused}") };
+    assert_eq!((message.len(), size, max), (LARGEST - 1, LARGEST + 1, LARGEST));
+    drop(message);
+    let fifty = (0..50).map(|_| producer.send("another", "y".repeat(6 << 10)));
+    futures::future::try_join_all(fifty).await.unwrap();
+    producer.drain(PATIENCE).await.unwrap();
+    let shelf = world.shelf("one").await;
+    assert!(shelf.iter().map(|(len, _)| *len).eq(lengths.map(|len| len as u64)));
+    assert_eq!(world.shelf("another").await.len(), 50);
+    let refused = [&world.readers, &world.library].map(|node| node.remoting().dead_letter_totals());
+    assert_eq!(refused, [BTreeMap::new(), BTreeMap::new()], "nothing was refused");
 }
 
 /// delivery §9: a message that its reader does not take holds up its link, or is passed over, and harms nothing else.
@@ -188,6 +224,46 @@ async fn an_undecodable_message_may_end_its_link() {
     let lengths: Vec<u64> = world.shelf("one").await.iter().map(|(len, _)| *len).collect();
     assert_eq!(lengths, [3, 7]);
     assert_eq!(world.delivery.counters().snapshot().undecodable, 1, "no crash loop");
+}
+
+/// delivery 69: there is no coordinator, and the region's buffer is full of messages for other shards, so the first frame finds
+/// no room. When there is room again, no other message makes the region ask for the shard's home: a copy does, after the
+/// probe's time-out and a half at most, and the message is delivered. Meanwhile there is one attempt in that time at most.
+#[tokio::test]
+async fn scenario_69_a_copy_that_found_no_room_in_the_region() {
+    let network = MemoryNetwork::new();
+    let full = ShardingSettings { buffer_size: 10, ..ShardingSettings::test() };
+    let readers = sharding_with(&network, "readers:1", &[], full).await;
+    let delivery = ConsumerDelivery::new(&DeliverySettings::test()).unwrap();
+    let region = readers.init_proxy(shelves(&delivery)).unwrap();
+    readers.cluster().unwrap().join_seed_nodes(vec!["readers:1".parse().unwrap()]).await.unwrap();
+    readers.cluster().unwrap().wait_up().await.unwrap();
+    let fillers: Vec<_> = (0..20)
+        .map(|number| region.entity_ref(format!("filler-{number}")).ask(WithDelivery::Bypass).timeout(PATIENCE).send())
+        .collect();
+    let timeout = Duration::from_millis(400);
+    let mut settings = DeliverySettings::test();
+    settings.producer.resend_first_interval = Duration::from_millis(20);
+    settings.producer.resend_first_unconfirmed_idle_timeout = timeout;
+    let identity = ProducerIdentity::in_memory(ProducerId::new("reader").unwrap());
+    let producer =
+        ShardingProducer::start(&readers, identity, region.clone(), json::<String>("book"), settings).unwrap();
+    let started = tokio::time::Instant::now();
+    producer.send("one", text(3)).await.unwrap();
+    tokio::time::sleep(timeout * 3).await;
+    let most = 1 + started.elapsed().as_millis() / timeout.as_millis();
+    let attempts = u128::from(producer.stats().resent);
+    assert!((1..=most).contains(&attempts), "{attempts} repeats, at most {most}");
+    assert_eq!(producer.stats().confirmed, 0);
+
+    let library = sharding(&network, "library:1", &["library"]).await;
+    library.init(shelves(&delivery)).unwrap();
+    library.cluster().unwrap().join_seed_nodes(vec!["readers:1".parse().unwrap()]).await.unwrap();
+    library.cluster().unwrap().wait_up().await.unwrap();
+    producer.drain(PATIENCE).await.unwrap();
+    let shelf = within(region.entity_ref("one").ask(WithDelivery::Bypass).timeout(PATIENCE)).await.unwrap();
+    assert_eq!(shelf, [(3, "abc".to_owned())]);
+    drop(fillers);
 }
 
 /// delivery S13: the end of a node reaches the entities that listened to producers there.

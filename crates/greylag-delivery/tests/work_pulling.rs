@@ -259,7 +259,7 @@ async fn stored_jobs_outlive_their_producer_and_its_workers() {
     assert_eq!(outbox.unwrap_err(), greylag_delivery::StartError::Outbox, "its messages would wait for ever");
     let producer = start(&nodes.a);
     let mut seen = BTreeSet::new();
-    let mut former: Vec<_> = [&nodes.a, &nodes.b, &nodes.c].map(|node| nodes.worker(node)).into();
+    let mut workers: Vec<_> = [&nodes.a, &nodes.b, &nodes.c].map(|node| nodes.worker(node)).into();
     until(&producer, |stats| stats.number_of_workers == 3).await;
     for number in 1..=15 {
         // An ask is answered when the job is stored.
@@ -267,7 +267,7 @@ async fn stored_jobs_outlive_their_producer_and_its_workers() {
     }
     let mut confirmed = 0;
     while confirmed < 10 {
-        for (_, deliveries) in &mut former {
+        for (_, deliveries) in &mut workers {
             let job = tokio::time::timeout(Duration::from_millis(20), deliveries.next()).await;
             if let Ok(Some(job)) = job
                 && confirmed < 10
@@ -279,9 +279,10 @@ async fn stored_jobs_outlive_their_producer_and_its_workers() {
         }
     }
     nodes.network.crash(nodes.a.self_address());
-    drop((producer, former));
+    let killed = workers.remove(0);
+    drop((producer, killed));
     let second = start(&nodes.c);
-    let mut workers: Vec<_> = [&nodes.b, &nodes.c].map(|node| nodes.worker(node)).into();
+    workers.extend([&nodes.b, &nodes.c].map(|node| nodes.worker(node)));
     for number in 16..=20 {
         assert_eq!(within(second.ask(number)).await.unwrap(), SeqNr(number));
     }

@@ -4,4 +4,5 @@ mod consumers;
 mod durable;
 mod failures;
 mod producers;
+mod queues;
 mod support;
