@@ -1,33 +1,78 @@
 //! Delivery's machines under faults, by the worlds of `greylag-delivery`'s own tests.
 //!
-//! Each seed runs three: a sharding producer that runs over its input again, one that keeps its messages in a queue whose store
-//! fails, both with entities that persist, and a producer with one consumer at a time.
+//! Each seed runs them all: a sharding producer that runs over its input again, one that keeps its messages in a queue whose
+//! store fails, both with entities that persist; the two ends of a link, with repeats and where only the flow is controlled;
+//! and a producer of work with workers that come and go.
+
+use greylag_delivery::Sabotage;
 
 use crate::{Omission, Outcome, Violation};
 
+#[path = "../../crates/greylag-delivery/tests/simulation/content.rs"]
+mod content;
 #[path = "../../crates/greylag-delivery/tests/simulation/durable.rs"]
 mod durable;
-#[path = "../../crates/greylag-delivery/tests/simulation/point_to_point.rs"]
-mod point_to_point;
+#[path = "../../crates/greylag-delivery/tests/simulation/gaps.rs"]
+mod gaps;
+#[path = "../../crates/greylag-delivery/tests/simulation/link.rs"]
+mod link;
+#[path = "../../crates/greylag-delivery/tests/simulation/omission.rs"]
+mod omission;
+#[path = "../../crates/greylag-delivery/tests/simulation/senders.rs"]
+mod senders;
 #[path = "../../crates/greylag-delivery/tests/simulation/sharding.rs"]
 #[allow(dead_code, reason = "the crate's own tests use the rest")]
 mod sharding;
 #[path = "../../crates/greylag-delivery/tests/simulation/store.rs"]
 mod store;
+#[path = "../../crates/greylag-delivery/tests/simulation/work_pulling.rs"]
+mod work_pulling;
 #[path = "../../crates/greylag-delivery/tests/simulation/world.rs"]
 mod world;
 
-pub(crate) fn run(seed: u64, without: Option<Omission>) -> Result<Outcome, Violation> {
-    let sabotage = match without {
-        Some(Omission::DeliveryPosition) => sharding::Sabotage::Marks,
-        _ => sharding::Sabotage::None,
+use omission::Without;
+
+/// The clauses of delivery scenario 82.
+pub(crate) const OMISSIONS: &[Omission] = &[
+    Omission::Repeats,
+    Omission::RepeatsAndResend,
+    Omission::Resend,
+    Omission::Dedupe,
+    Omission::DeliveryPosition,
+    Omission::QueueClaims,
+    Omission::FencedAnswer,
+    Omission::HandBack,
+    Omission::ExactConfirmations,
+    Omission::HalfWindow,
+];
+
+fn without(omission: Option<Omission>) -> Without {
+    let clause = match omission {
+        Some(Omission::Repeats) => Sabotage::Repeats,
+        Some(Omission::RepeatsAndResend) => Sabotage::RepeatsAndResend,
+        Some(Omission::Resend) => Sabotage::Resend,
+        Some(Omission::Dedupe) => Sabotage::Dedupe,
+        Some(Omission::DeliveryPosition) => Sabotage::Marks,
+        Some(Omission::FencedAnswer) => Sabotage::FencedAnswer,
+        Some(Omission::HandBack) => Sabotage::HandBack,
+        Some(Omission::ExactConfirmations) => Sabotage::ExactConfirmations,
+        Some(Omission::HalfWindow) => Sabotage::HalfWindow,
+        other => return Without { machine: None, claims: other == Some(Omission::QueueClaims) },
     };
+    Without::clause(clause)
+}
+
+pub(crate) fn run(seed: u64, omission: Option<Omission>) -> Result<Outcome, Violation> {
+    let without = without(omission);
     let broken = |promise| move |what| Violation { promise, what };
-    let tally = sharding::run(seed, sabotage).map_err(broken("every message is applied exactly once, in order"))?;
-    let kept = sharding::run_durable(seed, sabotage);
+    let tally = sharding::run(seed, without).map_err(broken("every message is applied exactly once, in order"))?;
+    let kept = sharding::run_durable(seed, without);
     let kept =
         kept.map_err(broken("what is stored is applied exactly once, in order, and senders are told the truth"))?;
-    point_to_point::run(seed).map_err(broken("every message arrives in order, twice only where a process died"))?;
+    link::run(seed, without).map_err(broken("every message arrives in order, twice only where a process died"))?;
+    let arrives = "what arrives where only the flow is controlled is in order, and the link goes on";
+    link::run_flow_control_only(seed, without).map_err(broken(arrives))?;
+    work_pulling::run(seed, without).map_err(broken("every message is processed, and senders are told the truth"))?;
     let (steps, faults) = (tally.events + kept.events, tally.deaths + kept.deaths);
     Ok(Outcome { steps, faults, checked: tally.applied + kept.applied, ..Outcome::default() })
 }

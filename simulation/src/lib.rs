@@ -43,6 +43,24 @@ pub enum Omission {
     RegionIncarnation,
     /// An entity's events carry no position of the delivery that caused them (delivery §7).
     DeliveryPosition,
+    /// A producer repeats nothing by itself (delivery P8, P9).
+    Repeats,
+    /// A consumer does not ask for the frames that it misses (delivery C6, C11).
+    Resend,
+    /// Nothing is repeated and nothing asked for (delivery P8, P9, C6, C11).
+    RepeatsAndResend,
+    /// What was processed before is delivered all the same (delivery C8).
+    Dedupe,
+    /// A producer that was left behind is not told so (delivery C2a).
+    FencedAnswer,
+    /// The store of a queue takes what controllers write that have lost it (delivery §4.2).
+    QueueClaims,
+    /// A worker that is gone gives nothing back (delivery W5).
+    HandBack,
+    /// Work pulling stores confirmations up to a number (delivery W8).
+    ExactConfirmations,
+    /// A new window is granted at exactly half of the last one (delivery C9).
+    HalfWindow,
     /// A merge keeps members that the other side has removed (cluster M9, M29).
     Tombstones,
     /// The leader acts on states that not all members have seen (cluster M17).
@@ -205,8 +223,8 @@ pub fn worlds() -> Vec<World> {
         World {
             name: "delivery",
             profile: None,
-            about: "producers and consumers: everything once, in order, soon after the faults have stopped",
-            omissions: &[Omission::DeliveryPosition],
+            about: "producers and consumers: everything once, in order, soon after the faults have stopped, and room comes back",
+            omissions: delivery::OMISSIONS,
             run: Run::Plain(delivery::run),
         },
         World {

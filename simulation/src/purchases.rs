@@ -163,7 +163,7 @@ impl Purchases {
         let is_slow = pick(&[0, 1]) == 1;
         let input = (0..count).map(|_| rng.random_range(0..customers)).collect();
         let mut consumer = settings.sharding_consumer();
-        consumer.sabotage_marks = forgets;
+        std::sync::Arc::make_mut(&mut consumer.link).sabotage = forgets.then_some(greylag_delivery::Sabotage::Marks);
         Self {
             input,
             customers,

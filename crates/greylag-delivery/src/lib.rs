@@ -158,6 +158,7 @@ mod outbox;
 #[cfg(feature = "sharding")]
 mod payload;
 pub mod queue;
+mod sabotage;
 mod settings;
 #[cfg(feature = "tck")]
 pub mod tck;
@@ -218,6 +219,8 @@ pub use message::{
 pub use outbox::{DeliveryOutbox, OutboxEvent};
 #[cfg(feature = "sharding")]
 pub use payload::{Payload, UnreadableError};
+#[doc(hidden)]
+pub use sabotage::Sabotage;
 pub use settings::{
     ConsumerSettings, DeliverySettings, OnUndecodable, ProducerSettings, SettingsError, ShardingSettings,
     WorkPullingSettings,

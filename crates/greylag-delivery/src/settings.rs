@@ -432,6 +432,7 @@ impl DeliverySettings {
             confirm_timeout: consumer.confirm_timeout,
             max_message_bytes: self.producer.max_message_bytes as u64,
             keeps_asking: mode == LinkMode::PointToPoint,
+            sabotage: None,
         }
     }
 
@@ -474,7 +475,6 @@ impl DeliverySettings {
             max_producers_per_entity: self.sharding.max_producers_per_entity,
             dedupe_streams_max: self.dedupe_streams_max,
             dedupe_retention: self.dedupe_retention,
-            sabotage_marks: false,
         }
     }
 }

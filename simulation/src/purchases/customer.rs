@@ -88,7 +88,7 @@ impl Customer {
     ) -> (Self, Wishes) {
         let outcomes = Outcomes::default();
         let id = format!("Customer|{number}").parse().expect("an id");
-        let account = Account { id, outcomes: outcomes.clone(), forgets: settings.sabotage_marks };
+        let account = Account { id, outcomes: outcomes.clone(), forgets: settings.link.sabotage.is_some() };
         let mut actions = Vec::new();
         let core = EntityCore::start(account.stored(), init, now, &mut actions).expect("settings for tests work");
         let mut customer = Self {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::counters::DeliveryCounters;
 use crate::machine::sharding_consumer::{Legacy, ShardingConsumerSettings};
+use crate::sabotage::Sabotage;
 use crate::settings::{DeliverySettings, OnUndecodable, SettingsError};
 pub(crate) use controller::{Controller, changed};
 use departures::Departures;
@@ -99,13 +100,13 @@ impl ConsumerDelivery {
     #[doc(hidden)]
     #[must_use]
     pub fn sabotage_marks(mut self) -> Self {
-        Arc::make_mut(&mut self.settings).sabotage_marks = true;
+        Arc::make_mut(&mut Arc::make_mut(&mut self.settings).link).sabotage = Some(Sabotage::Marks);
         self
     }
 
     #[cfg(feature = "persistence")]
     pub(crate) fn forgets_marks(&self) -> bool {
-        self.settings.sabotage_marks
+        self.settings.link.sabotage == Some(Sabotage::Marks)
     }
 
     /// How many streams are remembered for ever, and each of the others for how long.

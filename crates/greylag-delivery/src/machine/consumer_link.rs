@@ -30,6 +30,7 @@ use std::time::{Duration, Instant};
 use crate::dedupe::{Attempts, Dedupe, Watermarks};
 use crate::ids::{ControllerRef, Epoch, ProducerId, SeqNr, StreamId};
 use crate::message::{BatchHeader, Content, SequencedMessage, Upstream};
+use crate::sabotage::Sabotage;
 use answers::Answers;
 use arrivals::Arrivals;
 use deliveries::{Deliveries, DeliveryState};
@@ -255,7 +256,7 @@ impl<P: Content> ConsumerLink<P> {
         if let Some(to) = registering {
             out.push(Effect::Reply { to, epoch: None, message: Upstream::RegisterConsumer });
         } else if let Some((from, to)) = self.arrivals.lowest_gap() {
-            self.reply(Upstream::Resend { from, to }, out);
+            self.ask_again(from, to, out);
         } else if !idle {
             // An ack that was lost would block its asker for as long as the next message takes.
             self.send_ack(out);
@@ -300,6 +301,17 @@ impl<P: Content> ConsumerLink<P> {
             let (to, epoch) = (producer.sender.controller.clone(), Some(producer.sender.epoch));
             out.push(Effect::Reply { to, epoch, message });
         }
+    }
+
+    /// Asks for frames that are missing; an end of 0 means from there on.
+    fn ask_again(&self, from: u64, to: u64, out: &mut Vec<Effect<P>>) {
+        if Sabotage::leaves_resend(self.settings.sabotage) {
+            self.reply(Upstream::Resend { from, to }, out);
+        }
+    }
+
+    fn omits(&self, clause: Sabotage) -> bool {
+        self.settings.sabotage == Some(clause)
     }
 
     fn request(&self, via_timeout: bool) -> Upstream {

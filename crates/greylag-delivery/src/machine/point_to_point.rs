@@ -24,6 +24,7 @@ use crate::machine::producer_link::{self, Frames, LinkMode, ProducerLink, Produc
 use crate::machine::storing::{self, Storing, StoringState, Unstored};
 use crate::message::{BatchHeader, SequencedMessage, Upstream, UpstreamMessage};
 use crate::queue::{Confirmation, QueueState, TimestampMillis};
+use crate::sabotage::Sabotage;
 
 /// What the controller needs to know when it is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,6 +98,7 @@ pub struct PointToPoint<P> {
     stats: ControllerStats,
     from_link: Vec<producer_link::Effect<P>>,
     from_storing: Vec<storing::Effect<Frames<P>>>,
+    sabotage: Option<Sabotage>,
 }
 
 impl<P: Clone> PointToPoint<P> {
@@ -124,9 +126,18 @@ impl<P: Clone> PointToPoint<P> {
             stats: ControllerStats::default(),
             from_link: Vec::new(),
             from_storing: Vec::new(),
+            sabotage: None,
         };
         machine.store(now, storing::Input::Start, out);
         machine
+    }
+
+    /// For simulations: a controller without a clause, to see that the checkers notice.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn sabotaged(mut self, without: Option<Sabotage>) -> Self {
+        self.sabotage = without;
+        self
     }
 
     fn on_input(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>) {

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::ids::{ControllerRef, Epoch, NUMBER_LIMIT, SeqNr, StreamId};
 use crate::message::{Frame, Upstream};
+use crate::sabotage::Sabotage;
 use held::Held;
 use peers::Peers;
 use repeats::Repeats;
@@ -144,6 +145,7 @@ pub struct ProducerLink<P> {
     highest_transmitted: u64,
     demand: u64,
     violations: u64,
+    sabotage: Option<Sabotage>,
 }
 
 impl<P: Clone> ProducerLink<P> {
@@ -164,7 +166,16 @@ impl<P: Clone> ProducerLink<P> {
             highest_transmitted: 0,
             demand: 1,
             violations: 0,
+            sabotage: None,
         }
+    }
+
+    /// For simulations: a link without a clause, to see that the checkers notice.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn sabotaged(mut self, without: Option<Sabotage>) -> Self {
+        self.sabotage = without;
+        self
     }
 
     /// Takes one input. A message that makes no sense here is dropped and counted.
@@ -203,6 +214,9 @@ impl<P: Clone> ProducerLink<P> {
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.held.is_empty() || self.fenced || !self.is_attached() {
             return None;
+        }
+        if !Sabotage::leaves_repeats(self.sabotage) {
+            return self.repeats.refused_until();
         }
         self.repeats.deadline(self.held.base() == self.first_seq)
     }
@@ -351,7 +365,7 @@ impl<P: Clone> ProducerLink<P> {
     }
 
     fn note_heard(&mut self, now: Instant, from: &ControllerRef) {
-        let (is_present, is_known) = self.peers.heard(from);
+        let (is_present, is_known) = self.peers.heard(from, self.repeats.unanswered() >= 2);
         self.repeats.heard(now, is_present, is_known);
     }
 

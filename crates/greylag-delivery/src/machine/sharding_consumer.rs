@@ -22,6 +22,7 @@ use crate::machine::consumer_link::{
 use crate::machine::deadlines::{Armed, Deadlines};
 use crate::machine::producer_link::Frames;
 use crate::message::{Content, ProducerStopped, SequencedBatch, Upstream};
+use crate::sabotage::Sabotage;
 
 /// Two streams of one producer id that are heard within so long may have two living producers.
 const SAME_TIME: Duration = Duration::from_secs(10);
@@ -41,10 +42,6 @@ pub struct ShardingConsumerSettings {
     pub dedupe_streams_max: usize,
     /// How long a stream beyond that number is remembered.
     pub dedupe_retention: Duration,
-    /// For simulations: forgets the positions that the entity recovered, to prove that the checkers
-    /// notice.
-    #[doc(hidden)]
-    pub sabotage_marks: bool,
 }
 
 /// One attempt at one delivery of one link.
@@ -395,7 +392,7 @@ impl<P: Content> ShardingConsumer<P> {
     }
 
     fn on_start(&mut self, now: Instant, dedupe: Dedupe, out: &mut Vec<Effect<P>>) {
-        if !self.settings.sabotage_marks {
+        if self.settings.link.sabotage != Some(Sabotage::Marks) {
             self.watermarks.merge(now, &dedupe);
         }
         match self.life {

@@ -39,6 +39,7 @@ use crate::machine::contiguous::Contiguous;
 use crate::machine::producer_link;
 use crate::machine::storing::{self, Storing, StoringSettings, StoringState};
 use crate::queue::TimestampMillis;
+use crate::sabotage::Sabotage;
 use admission::{Admission, Limits};
 use links::Links;
 use out_state::Waiter;
@@ -79,6 +80,7 @@ pub struct ShardingProducer<P> {
     tally: Tally,
     scratch: Vec<producer_link::Effect<P>>,
     stored: Vec<storing::Effect<Parcel<P>>>,
+    sabotage: Option<Sabotage>,
 }
 
 impl<P: Clone> ShardingProducer<P> {
@@ -113,6 +115,7 @@ impl<P: Clone> ShardingProducer<P> {
             tally: Tally::default(),
             scratch: Vec::new(),
             stored: Vec::new(),
+            sabotage: None,
             settings,
         }
     }
@@ -130,6 +133,14 @@ impl<P: Clone> ShardingProducer<P> {
         let identity = ProducerIdentity { producer_id, stream_id: StreamId(0), epoch: Epoch(0) };
         let storing = Storing::durable(storing);
         Self { life: Life::Loading, storing, clock: Some(clock), ..Self::new(settings, identity, node, path) }
+    }
+
+    /// For simulations: a controller without a clause, to see that the checkers notice.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn sabotaged(mut self, without: Option<Sabotage>) -> Self {
+        self.sabotage = without;
+        self
     }
 
     /// The same over a queue whose messages others write: it is asked for them so often while there are none.

@@ -27,6 +27,7 @@ use crate::machine::producer_link::{self, Frames};
 use crate::machine::storing::{self, Storing, StoringState, Unstored};
 use crate::message::{Upstream, UpstreamMessage};
 use crate::queue::{Confirmation, QueueState, TimestampMillis};
+use crate::sabotage::Sabotage;
 use jobs::Jobs;
 use workers::Workers;
 
@@ -116,6 +117,7 @@ pub struct WorkPulling<P> {
     highest_confirmed: SeqNr,
     stats: ControllerStats,
     from_storing: Vec<storing::Effect<Frames<P>>>,
+    sabotage: Option<Sabotage>,
 }
 
 impl<P: Clone> WorkPulling<P> {
@@ -138,10 +140,19 @@ impl<P: Clone> WorkPulling<P> {
             highest_confirmed: SeqNr::NONE,
             stats: ControllerStats::default(),
             from_storing: Vec::new(),
+            sabotage: None,
             settings,
         };
         machine.store(now, storing::Input::Start, out);
         machine
+    }
+
+    /// For simulations: a controller without a clause, to see that the checkers notice.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn sabotaged(mut self, without: Option<Sabotage>) -> Self {
+        self.sabotage = without;
+        self
     }
 
     /// The workers, and the messages with and without one.
@@ -298,7 +309,13 @@ impl<P: Clone> WorkPulling<P> {
         if let Some(ticket) = ticket {
             out.push(Effect::Confirmed { ticket, total });
         }
-        let confirmation = Confirmation::Exact { seq_nrs: vec![total], timestamp_ms: self.timestamp(now) };
+        let timestamp_ms = self.timestamp(now);
+        let confirmation = match self.sabotage {
+            Some(Sabotage::ExactConfirmations) => {
+                Confirmation::UpTo { qualifier: "".into(), seq_nr: total, timestamp_ms }
+            }
+            _ => Confirmation::Exact { seq_nrs: vec![total], timestamp_ms },
+        };
         self.store(now, storing::Input::Confirm { confirmation, messages: 1 }, out);
     }
 

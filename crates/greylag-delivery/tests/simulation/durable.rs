@@ -1,15 +1,14 @@
 //! What a durable producer promises, and what became of each message that was handed to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use greylag_delivery::SeqNr;
-use greylag_delivery::machine::sharding_producer::Effect;
 
-use super::store::{Store, Writer};
+use super::store::{Kept, Store, Writer};
 
 /// What a sender was told of its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
+pub(crate) enum Told {
     /// Nothing yet, by this producer.
     Nothing(u64),
     /// It is accepted under this total.
@@ -21,85 +20,89 @@ enum Told {
 }
 
 /// The store of the producer's queue, the producers that write it, and what senders were told.
-pub(crate) struct Durable {
-    pub(crate) store: Store,
+pub(crate) struct Durable<M> {
+    pub(crate) store: Store<M>,
     /// By the number of the producer.
     pub(crate) writers: BTreeMap<u64, Writer>,
-    /// By message.
-    told: Vec<Told>,
+    /// By ticket, which is the content.
+    told: BTreeMap<u64, Told>,
+    /// Tickets whose sender went away before it was told anything.
+    withdrawn: BTreeSet<u64>,
 }
 
-impl Durable {
-    pub(crate) fn new() -> Self {
-        Self { store: Store::default(), writers: BTreeMap::new(), told: Vec::new() }
+impl<M: Kept> Durable<M> {
+    pub(crate) fn new(store: Store<M>) -> Self {
+        Self { store, writers: BTreeMap::new(), told: BTreeMap::new(), withdrawn: BTreeSet::new() }
     }
 
-    /// The next message is handed to a producer.
-    pub(crate) fn submit(&mut self, producer: u64) {
-        self.told.push(Told::Nothing(producer));
+    /// A message is handed to a producer.
+    pub(crate) fn submit(&mut self, ticket: u64, producer: u64) {
+        self.told.insert(ticket, Told::Nothing(producer));
     }
 
     /// The producer dies: what it has not answered is unknown.
-    pub(crate) fn kill(&mut self) {
-        for told in &mut self.told {
-            if matches!(told, Told::Nothing(_)) {
-                *told = Told::Unknown;
-            }
+    pub(crate) fn kill(&mut self, producer: u64) {
+        for told in self.told.values_mut().filter(|told| **told == Told::Nothing(producer)) {
+            *told = Told::Unknown;
         }
     }
 
-    /// Looks at an effect of the producer.
-    pub(crate) fn see(&mut self, effect: &Effect<u64>) -> Result<(), String> {
-        match effect {
-            Effect::Admitted { ticket, total } => {
-                if !self.store.ever().contains_key(&total.get()) {
-                    return Err(format!("message {total} was accepted and is not stored"));
-                }
-                self.tell(*ticket, Told::Accepted(total.get()))
-            }
-            Effect::StoreUnknown { ticket, .. } => self.tell(*ticket, Told::Unknown),
-            Effect::Unavailable { ticket, .. } | Effect::Refused { ticket, .. } => self.tell(*ticket, Told::NotStored),
-            Effect::Transmit { message, .. } if !self.is_stored(message.frame.total) => {
-                Err(format!("I10: message {} was transmitted and is not stored", message.frame.total))
-            }
-            Effect::Fenced { .. } | Effect::QueueEnded(_) => Err(format!("the only producer ended: {effect:?}")),
-            _ => Ok(()),
+    /// The producer accepted a message.
+    pub(crate) fn accepted(&mut self, ticket: u64, total: SeqNr) -> Result<(), String> {
+        if !self.is_stored(total) {
+            return Err(format!("I8, I10: message {total} was accepted and is not stored"));
         }
+        self.tell(ticket, Told::Accepted(total.get()))
+    }
+
+    /// The sender goes away before it is told anything.
+    pub(crate) fn withdraw(&mut self, ticket: u64) {
+        self.told.insert(ticket, Told::Unknown);
+        self.withdrawn.insert(ticket);
+    }
+
+    /// A frame of this message leaves.
+    pub(crate) fn transmitted(&self, total: SeqNr) -> Result<(), String> {
+        if self.is_stored(total) {
+            return Ok(());
+        }
+        Err(format!("I10: message {total} was transmitted and is not stored"))
     }
 
     fn is_stored(&self, total: SeqNr) -> bool {
         self.store.ever().contains_key(&total.get())
     }
 
-    fn tell(&mut self, ticket: u64, told: Told) -> Result<(), String> {
-        let before = &mut self.told[ticket as usize - 1];
-        match before {
-            Told::Nothing(_) => *before = told,
-            _ => return Err(format!("I8: the sender of ticket {ticket} was told {before:?}, and then {told:?}")),
+    /// What the sender of this ticket is told, for the first time.
+    pub(crate) fn tell(&mut self, ticket: u64, told: Told) -> Result<(), String> {
+        match self.told.get_mut(&ticket) {
+            _ if self.withdrawn.contains(&ticket) => {}
+            Some(before @ Told::Nothing(_)) => *before = told,
+            before => return Err(format!("I8: the sender of ticket {ticket} was told {before:?}, and then {told:?}")),
         }
         Ok(())
     }
 
     /// Whether every sender was told something.
     pub(crate) fn is_settled(&self) -> bool {
-        self.store.is_settled() && !self.told.iter().any(|told| matches!(told, Told::Nothing(_)))
+        self.store.is_settled() && !self.told.values().any(|told| matches!(told, Told::Nothing(_)))
     }
 
-    /// Messages of an entity that were stored, in the order of totals.
-    pub(crate) fn stored(&self, entity: usize) -> Vec<u64> {
-        self.store.ever().values().filter(|(of, _)| *of == entity).map(|(_, value)| *value).collect()
+    /// Messages of a qualifier that were stored, in the order of totals.
+    pub(crate) fn stored(&self, qualifier: &str) -> Vec<u64> {
+        self.store.ever().values().filter(|(of, _)| **of == *qualifier).map(|(_, content)| *content).collect()
     }
 
     /// What senders were told is true of the store.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let mut by_value: BTreeMap<u64, u64> = BTreeMap::new();
-        for (total, (_, value)) in self.store.ever() {
-            if let Some(other) = by_value.insert(*value, *total) {
-                return Err(format!("message {value} is stored twice, as {other} and as {total}"));
+        let mut totals: BTreeMap<u64, u64> = BTreeMap::new();
+        for (total, (_, content)) in self.store.ever() {
+            if let Some(other) = totals.insert(*content, *total) {
+                return Err(format!("message {content} is stored twice, as {other} and as {total}"));
             }
         }
-        for (value, told) in self.told.iter().enumerate() {
-            let stored = by_value.get(&(value as u64)).copied();
+        for (ticket, told) in &self.told {
+            let stored = totals.get(ticket).copied();
             let is_true = match told {
                 Told::Accepted(total) => stored == Some(*total),
                 Told::NotStored => stored.is_none(),
@@ -107,7 +110,7 @@ impl Durable {
                 Told::Nothing(_) => false,
             };
             if !is_true {
-                return Err(format!("the sender of {value} was told {told:?}, and it is stored as {stored:?}"));
+                return Err(format!("I8: the sender of {ticket} was told {told:?}, and it is stored as {stored:?}"));
             }
         }
         Ok(())

@@ -1,13 +1,18 @@
-//! One sharding producer, entities that persist what they process, and everything that can die.
+//! Sharding producers, entities that persist what they process, and everything that can die.
 //!
 //! The journal is kept apart from the machines: what is in it happened. The producer has a stable
 //! identity and runs over the same input again after every kill, under the next epoch. At the end
-//! each entity's journal must hold exactly what was sent to it, in order (I1, I2, I5), soon after
-//! the faults have stopped (I7).
+//! each entity's journal must hold exactly what was sent to it, in order (I1, I5), soon after
+//! the faults have stopped (I7); no incarnation is handed a lower number after a higher one (I2), nor twice (I3).
 //!
 //! A durable producer keeps its messages in a queue whose store fails, too, and the next one goes on where it ended: each
 //! entity's journal must hold exactly what was stored for it (I10), and senders were told the truth, once (I8).
+//!
+//! A producer that is replaced may live on as one that was left behind: it goes on sending until it is told. Messages are
+//! cut into chunks, of which entities lose some when they move. Room is taken as permits, too, and given back. Some messages
+//! fail at every attempt and are given up. Afterwards nothing is left, and all room is free (I9).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,30 +21,40 @@ use greylag_core::UniqueAddress;
 use greylag_delivery::machine::producer_link::Frames;
 use greylag_delivery::machine::sharding_consumer::{self, DeliveryHandle, ShardingConsumer, ShardingConsumerSettings};
 use greylag_delivery::machine::sharding_producer::{self, Parcel, ShardingProducer, ShardingProducerSettings};
-use greylag_delivery::machine::storing::{Call, StoringSettings, StoringState};
+use greylag_delivery::machine::storing::{Call, End, StoringSettings, StoringState};
 use greylag_delivery::{
-    ControllerRef, Dedupe, DeliverySettings, Epoch, MessageId, ProducerId, ProducerIdentity, SequencedBatch, StreamId,
-    UpstreamMessage,
+    ControllerRef, Dedupe, DeliverySettings, Epoch, MessageId, ProducerId, ProducerIdentity, Sabotage, SeqNr,
+    SequencedBatch, StreamId, UpstreamMessage,
 };
 use greylag_testkit::deadlines::assert_moved;
 use rand::RngExt;
 
-use super::durable::Durable;
-use super::store::{Fate, Writer};
+use super::content::Chunks;
+use super::durable::{Durable, Told};
+use super::omission::Without;
+use super::store::{Fate, Store, Writer};
 use super::world::World;
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sabotage {
-    None,
-    Marks,
-}
 
 const FAULTS_END: Duration = Duration::from_secs(8);
 pub(crate) const STREAM: StreamId = StreamId(77);
 
 #[derive(Debug, Clone)]
 enum Event {
-    Submit(usize),
+    /// The sender of a message of the input comes to this producer.
+    Submit {
+        producer: u64,
+        index: usize,
+    },
+    /// The sender of a message has its permit, and uses it or gives it back.
+    Permitted {
+        permit: u64,
+        index: usize,
+    },
+    /// A permit that nobody waits for is given back.
+    Release {
+        producer: u64,
+        permit: u64,
+    },
     Downstream {
         entity: usize,
         batch: SequencedBatch<u64>,
@@ -62,7 +77,12 @@ enum Event {
         entity: usize,
         instance: u64,
         handle: DeliveryHandle,
-        value: u64,
+        content: u64,
+    },
+    /// The entity confirms what it has done, all at once.
+    ConfirmAll {
+        entity: usize,
+        instance: u64,
     },
     KillProducer,
     KillEntity(usize),
@@ -78,6 +98,14 @@ enum Event {
     },
 }
 
+/// A producer controller: the present one, or one that was left behind.
+struct Producer {
+    machine: ShardingProducer<u64>,
+    tick_at: Option<Instant>,
+    has_ended: bool,
+    permits: u64,
+}
+
 /// One incarnation of an entity.
 struct Incarnation {
     instance: u64,
@@ -85,31 +113,53 @@ struct Incarnation {
     tick_at: Option<Instant>,
     /// In whatever order attempts run, one at a time.
     last_total: u64,
+    /// Deliveries that were handed out, by the link's number and their own.
+    handed: BTreeSet<(u64, u64)>,
+    /// Processed, and not confirmed yet.
+    done: Vec<DeliveryHandle>,
 }
 
 struct Entity {
-    /// Values applied, with their totals: what an event-sourced entity's journal would say.
+    /// Messages applied, with their totals: what an event-sourced entity's journal would say.
     journal: Vec<(u64, u64)>,
+    /// Messages given up.
+    poisoned: BTreeSet<u64>,
     live: Option<Incarnation>,
     unrouted_until: Option<Instant>,
 }
 
+impl Entity {
+    fn applied(&self, content: u64) -> bool {
+        self.journal.iter().any(|(known, _)| *known == content)
+    }
+}
+
 pub(crate) struct Simulation {
     world: World<Event>,
-    producer: ShardingProducer<u64>,
-    producer_number: u64,
+    producers: BTreeMap<u64, Producer>,
+    /// The present producer; those below it were left behind.
+    current: u64,
     producer_settings: ShardingProducerSettings,
     consumer_settings: ShardingConsumerSettings,
-    producer_tick: Option<Instant>,
     entities: Vec<Entity>,
-    /// Entity of each message; the value is the index.
+    /// Entity of each message, whose content is its index and one more.
     input: Vec<usize>,
+    chunks: Chunks,
     submitted: usize,
+    /// Contents by ticket: a producer that runs again asks under new tickets.
+    tickets: BTreeMap<u64, u64>,
+    next_ticket: u64,
+    /// Permits that messages wait for.
+    wanted: BTreeMap<u64, usize>,
+    /// Tickets of the present producer that are accepted, and those that are confirmed.
+    accepted: BTreeSet<u64>,
+    confirmed: BTreeSet<u64>,
     /// Of a producer that keeps its messages.
-    durable: Option<Durable>,
+    durable: Option<Durable<Parcel<u64>>>,
     storing_settings: StoringSettings,
     next_instance: u64,
-    sabotage: Sabotage,
+    without: Without,
+    confirms_all: bool,
     faults: bool,
     processing: Duration,
     tally: Tally,
@@ -125,18 +175,18 @@ pub(crate) struct Tally {
     pub(crate) applied: u64,
 }
 
-pub(crate) fn run(seed: u64, sabotage: Sabotage) -> Result<Tally, String> {
-    Simulation::new(seed, sabotage, false).run().map(|(tally, _)| tally)
+pub(crate) fn run(seed: u64, without: Without) -> Result<Tally, String> {
+    Simulation::new(seed, without, false).run().map(|(tally, _)| tally)
 }
 
-pub(crate) fn run_durable(seed: u64, sabotage: Sabotage) -> Result<Tally, String> {
-    let mut simulation = Simulation::new(seed, sabotage, false);
-    simulation.durable = Some(Durable::new());
+pub(crate) fn run_durable(seed: u64, without: Without) -> Result<Tally, String> {
+    let mut simulation = Simulation::new(seed, without, false);
+    simulation.durable = Some(Durable::new(Store::new(STREAM, without.claims)));
     simulation.run().map(|(tally, _)| tally)
 }
 
 pub(crate) fn trace(seed: u64) -> String {
-    Simulation::new(seed, Sabotage::None, true).run().unwrap().1
+    Simulation::new(seed, Without::NOTHING, true).run().unwrap().1
 }
 
 fn node(port: u16, uid: u64) -> UniqueAddress {
@@ -144,7 +194,7 @@ fn node(port: u16, uid: u64) -> UniqueAddress {
 }
 
 impl Simulation {
-    fn new(seed: u64, sabotage: Sabotage, traced: bool) -> Self {
+    fn new(seed: u64, without: Without, traced: bool) -> Self {
         let mut world = World::new(seed);
         let mut settings = DeliverySettings::test();
         settings.consumer.flow_control_window = [1, 2, 3, 4, 5, 20][world.pick(6)];
@@ -155,6 +205,7 @@ impl Simulation {
         settings.consumer.resend_interval_min = Duration::from_millis(200);
         settings.consumer.resend_interval_max = Duration::from_millis(1000);
         settings.consumer.redelivery_backoff = Duration::from_millis(10);
+        settings.consumer.max_delivery_attempts = [0, 3][world.pick(2)];
         settings.producer.resend_first_interval = Duration::from_millis(100);
         settings.producer.resend_first_unconfirmed_idle_timeout = Duration::from_millis(1000);
         settings.sharding.buffer_size = [10, 100][world.pick(2)];
@@ -169,17 +220,23 @@ impl Simulation {
         let messages = world.rng.random_range(20..=80);
         let input: Vec<usize> = (0..messages).map(|_| world.pick(entities)).collect();
         let mut consumer_settings = settings.sharding_consumer();
-        consumer_settings.sabotage_marks = sabotage == Sabotage::Marks;
+        Arc::make_mut(&mut consumer_settings.link).sabotage = without.machine;
         let processing = Duration::from_millis(world.rng.random_range(0..=40));
+        let entity = || Entity { journal: Vec::new(), poisoned: BTreeSet::new(), live: None, unrouted_until: None };
         let mut simulation = Self {
-            producer: producer(&settings.sharding_producer(), 1),
+            producers: BTreeMap::new(),
+            current: 0,
             producer_settings: settings.sharding_producer(),
             consumer_settings,
-            producer_number: 1,
-            producer_tick: None,
-            entities: (0..entities).map(|_| Entity { journal: Vec::new(), live: None, unrouted_until: None }).collect(),
+            entities: (0..entities).map(|_| entity()).collect(),
             input,
+            chunks: Chunks([1, 1, 3, 7][world.pick(4)]),
             submitted: 0,
+            tickets: BTreeMap::new(),
+            next_ticket: 1,
+            wanted: BTreeMap::new(),
+            accepted: BTreeSet::new(),
+            confirmed: BTreeSet::new(),
             durable: None,
             storing_settings: StoringSettings {
                 request_timeout: Duration::from_millis(300),
@@ -192,7 +249,8 @@ impl Simulation {
                 restart_max_backoff: Duration::from_millis(400),
             },
             next_instance: 1,
-            sabotage,
+            without,
+            confirms_all: world.chance(0.5),
             faults: true,
             processing,
             tally: Tally::default(),
@@ -221,14 +279,12 @@ impl Simulation {
             self.world.after(at, Event::Rebalance(entity));
         }
         self.world.after(FAULTS_END, Event::FaultsEnd);
-        self.world.after(Duration::ZERO, Event::Submit(0));
+        self.world.after(Duration::ZERO, Event::Submit { producer: 1, index: 0 });
     }
 
     fn run(mut self) -> Result<(Tally, String), String> {
         let limit = FAULTS_END + Duration::from_secs(60);
-        if self.durable.is_some() {
-            self.start_durable()?;
-        }
+        self.start_producer()?;
         while let Some(event) = self.world.next() {
             self.tally.events += 1;
             if let Some(trace) = &mut self.trace {
@@ -238,48 +294,62 @@ impl Simulation {
             if !self.faults && self.is_done() {
                 self.check()?;
                 self.tally.applied = self.input.len() as u64;
+                self.rest()?;
                 return Ok((self.tally, self.trace.unwrap_or_default()));
             }
             if self.world.elapsed() > limit {
-                let stats = self.producer.stats(self.world.now);
+                let stats: Vec<_> = self.producers.values().map(|of| of.machine.stats(self.world.now)).collect();
                 return Err(format!(
-                    "no progress after the faults: {stats:?}, {} of {} submitted",
+                    "I7: no progress after the faults: {stats:?}, {} of {} submitted",
                     self.submitted,
                     self.input.len()
                 ));
             }
         }
-        Err("nothing is scheduled any more".to_owned())
+        Err("I7: nothing is scheduled any more, and not all is done".to_owned())
     }
 
     fn is_done(&self) -> bool {
-        let stats = self.producer.stats(self.world.now);
-        let is_delivered = stats.unconfirmed == 0 && stats.waiting == 0 && stats.storing == 0;
-        let is_stored = self
-            .durable
-            .as_ref()
-            .is_none_or(|durable| self.producer.storing_state() == StoringState::Open && durable.is_settled());
-        self.submitted == self.input.len() && is_delivered && is_stored && !self.producer.owes_recovered()
+        let now = self.world.now;
+        let is_idle = |producer: &Producer| {
+            let stats = producer.machine.stats(now);
+            let is_delivered = stats.unconfirmed == 0 && stats.waiting == 0 && stats.storing == 0;
+            let is_open = matches!(producer.machine.storing_state(), StoringState::Open | StoringState::InMemory);
+            producer.has_ended || (is_delivered && is_open && !producer.machine.owes_recovered())
+        };
+        let is_stored = self.durable.as_ref().is_none_or(Durable::is_settled);
+        self.submitted == self.input.len()
+            && self.wanted.is_empty()
+            && self.producers.values().all(is_idle)
+            && is_stored
     }
 
     fn check(&self) -> Result<(), String> {
         for (index, entity) in self.entities.iter().enumerate() {
-            let sent = match &self.durable {
-                Some(durable) => durable.stored(index),
-                None => (0..self.input.len()).filter(|i| self.input[*i] == index).map(|i| i as u64).collect(),
+            let mut sent = match &self.durable {
+                Some(durable) => durable.stored(&name(index)),
+                None => (0..self.input.len()).filter(|i| self.input[*i] == index).map(|i| i as u64 + 1).collect(),
             };
-            let applied: Vec<u64> = entity.journal.iter().map(|(value, _)| *value).collect();
+            if let Some(content) = sent.iter().find(|content| self.is_poison(**content) && entity.applied(**content)) {
+                return Err(format!("entity {index} applied {content}, which fails at every attempt"));
+            }
+            sent.retain(|content| !entity.poisoned.contains(content));
+            let applied: Vec<u64> = entity.journal.iter().map(|(content, _)| *content).collect();
             if sent != applied {
-                return Err(format!("entity {index} was sent {sent:?} and applied {applied:?}"));
+                return Err(format!("I1, I5: entity {index} was sent {sent:?} and applied {applied:?}"));
             }
         }
         self.durable.as_ref().map_or(Ok(()), Durable::check)?;
+        if let Some(ticket) = self.accepted.difference(&self.confirmed).next() {
+            return Err(format!("I8: ticket {ticket} was accepted, and nobody says that it is confirmed"));
+        }
         let took = self.world.elapsed().saturating_sub(FAULTS_END);
         let whole_backlog = self.processing * self.input.len() as u32 * 2;
         // A load that gets no answer is waited for as long as sixteen full rounds of attempts.
         let load = self.storing_settings.request_timeout * self.storing_settings.retry_attempts * 16;
         let of_store = if self.durable.is_some() { load + Duration::from_secs(5) } else { Duration::ZERO };
-        let of_network = self.world.link.max_delay * 8 * self.input.len() as u32;
+        let frames: u64 = (1..=self.input.len() as u64).map(|content| self.chunks.of(content)).sum();
+        let of_network = self.world.link.max_delay * 8 * frames as u32;
         let bound = Duration::from_secs(3) + whole_backlog + of_network + of_store;
         if took > bound {
             return Err(format!("I7: it took {took:?} to settle, {bound:?} is the most"));
@@ -287,15 +357,47 @@ impl Simulation {
         Ok(())
     }
 
+    /// I9: after a while of rest no state of an entity is left, and all room is free.
+    fn rest(&mut self) -> Result<(), String> {
+        let until = self.world.now + self.producer_settings.cleanup_unused_after * 2 + Duration::from_secs(3);
+        while self.world.now < until {
+            let Some(event) = self.world.next() else { break };
+            self.on_event(event)?;
+        }
+        let capacity = self.producer_settings.buffer_size - self.producer_settings.buffer_size / 10;
+        if let Some(producer) = self.producers.get_mut(&self.current) {
+            producer.permits = 0;
+        }
+        for _ in 0..=capacity {
+            let permit = self.ticket(0);
+            self.tell_producer(self.current, sharding_producer::Input::RequestPermit { permit })?;
+        }
+        let producer = &self.producers[&self.current];
+        let stats = producer.machine.stats(self.world.now);
+        if (stats.entities, stats.unconfirmed, stats.buffered, stats.waiting) != (0, 0, 0, 0) {
+            return Err(format!("I9: {stats:?} after the rest"));
+        }
+        if producer.permits != capacity as u64 {
+            return Err(format!("I9: {} permits are given where there is room for {capacity}", producer.permits));
+        }
+        Ok(())
+    }
+
     fn on_event(&mut self, event: Event) -> Result<(), String> {
         let now = self.world.now;
         match event {
-            Event::Submit(index) => self.submit(index)?,
+            Event::Submit { producer, index } if producer == self.current => self.submit(index)?,
+            Event::Submit { .. } => {}
+            Event::Permitted { permit, index } => self.use_permit(permit, index)?,
+            Event::Release { producer, permit } => {
+                self.tell_producer(producer, sharding_producer::Input::ReleasePermit { permit })?;
+            }
             Event::Downstream { entity, batch } => self.arrive(entity, batch)?,
             Event::Upstream(message) => {
                 // What is meant for a dead controller has no recipient.
-                if message.to.path == path(self.producer_number) {
-                    self.tell_producer(sharding_producer::Input::Received(message))?;
+                let number = self.producers.keys().copied().find(|number| message.to.path == path(*number));
+                if let Some(number) = number {
+                    self.tell_producer(number, sharding_producer::Input::Received(message))?;
                 }
             }
             Event::ToConsumer { instance, message } => {
@@ -304,11 +406,12 @@ impl Simulation {
                     self.tell_consumer(entity, sharding_consumer::Input::ProducerStopped(message))?;
                 }
             }
-            Event::ProducerTick(number) if number == self.producer_number => {
-                self.producer_tick = None;
-                self.tell_producer(sharding_producer::Input::Tick)?;
+            Event::ProducerTick(number) => {
+                if let Some(producer) = self.producers.get_mut(&number) {
+                    producer.tick_at = None;
+                    self.tell_producer(number, sharding_producer::Input::Tick)?;
+                }
             }
-            Event::ProducerTick(_) => {}
             Event::Queue { producer, id, call, fate } => self.queue(producer, id, call, fate)?,
             Event::ConsumerTick { entity, instance } => {
                 if let Some(live) = self.entities[entity].live.as_mut().filter(|live| live.instance == instance) {
@@ -322,7 +425,15 @@ impl Simulation {
                     self.tell_consumer(entity, sharding_consumer::Input::Start(marks))?;
                 }
             }
-            Event::Processed { entity, instance, handle, value } => self.processed(entity, instance, handle, value)?,
+            Event::Processed { entity, instance, handle, content } => {
+                self.processed(entity, instance, handle, content)?;
+            }
+            Event::ConfirmAll { entity, instance } => {
+                if let Some(live) = self.entities[entity].live.as_mut().filter(|live| live.instance == instance) {
+                    let done = std::mem::take(&mut live.done);
+                    self.tell_consumer(entity, sharding_consumer::Input::ConfirmAll(done))?;
+                }
+            }
             Event::KillProducer => self.kill_producer()?,
             Event::KillEntity(entity) => {
                 self.tally.deaths += 1;
@@ -335,10 +446,11 @@ impl Simulation {
                 self.entities[entity].unrouted_until = Some(now + away);
                 let shard = shard(entity);
                 if self.world.chance(0.8) {
-                    self.tell_producer(sharding_producer::Input::RouteChanged { shard: shard.clone(), routed: false })?;
+                    let (shard, routed) = (shard.clone(), false);
+                    self.tell_producers(&sharding_producer::Input::RouteChanged { shard, routed })?;
                 }
                 if self.world.chance(0.7) {
-                    self.tell_producer(sharding_producer::Input::ShardMoved(shard))?;
+                    self.tell_producers(&sharding_producer::Input::ShardMoved(shard))?;
                 }
                 self.world.after(away, Event::Routed(entity));
             }
@@ -346,8 +458,8 @@ impl Simulation {
                 let over = self.entities[entity].unrouted_until.is_some_and(|until| until <= now);
                 if over {
                     self.entities[entity].unrouted_until = None;
-                    let shard = shard(entity);
-                    self.tell_producer(sharding_producer::Input::RouteChanged { shard, routed: true })?;
+                    let (shard, routed) = (shard(entity), true);
+                    self.tell_producers(&sharding_producer::Input::RouteChanged { shard, routed })?;
                 }
             }
             Event::FaultsEnd => {
@@ -358,69 +470,134 @@ impl Simulation {
         Ok(())
     }
 
+    // ---- senders --------------------------------------------------------------------------------
+
+    fn ticket(&mut self, content: u64) -> u64 {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.tickets.insert(ticket, content);
+        ticket
+    }
+
     fn submit(&mut self, index: usize) -> Result<(), String> {
         if index != self.submitted || index == self.input.len() {
             return Ok(());
         }
-        self.submitted += 1;
-        let entity = self.input[index];
-        let ack = self.world.chance(0.3);
-        if let Some(durable) = &mut self.durable {
-            durable.submit(self.producer_number);
+        if self.world.chance(0.1) {
+            // Somebody takes room, or asks for it, and has no message after all.
+            let (producer, permit) = (self.current, self.ticket(0));
+            self.tell_producer(producer, sharding_producer::Input::RequestPermit { permit })?;
+            let pause = self.world.upto(Duration::from_millis(100));
+            self.world.after(pause, Event::Release { producer, permit });
         }
-        self.tell_producer(sharding_producer::Input::Admit {
-            ticket: index as u64 + 1,
-            entity: name(entity),
-            shard: shard(entity),
-            frames: Frames::Whole(index as u64),
-            bytes: 100,
-            ack,
-        })?;
+        self.submitted += 1;
+        if self.world.chance(0.25) {
+            let permit = self.ticket(0);
+            self.wanted.insert(permit, index);
+            return self.tell_producer(self.current, sharding_producer::Input::RequestPermit { permit });
+        }
+        self.admit(index, None)
+    }
+
+    /// A sender has its permit; in the end it may not want it.
+    fn use_permit(&mut self, permit: u64, index: usize) -> Result<(), String> {
+        if self.wanted.remove(&permit).is_none() {
+            return Ok(());
+        }
+        if self.world.chance(0.25) {
+            self.tell_producer(self.current, sharding_producer::Input::ReleasePermit { permit })?;
+            return self.admit(index, None);
+        }
+        self.admit(index, Some(permit))
+    }
+
+    /// The message is sent. Without a permit, and where another producer was left behind, perhaps by that one.
+    fn admit(&mut self, index: usize, permit: Option<u64>) -> Result<(), String> {
+        let (entity, content) = (self.input[index], index as u64 + 1);
+        let mut left_behind = self.producers.iter().filter(|(number, of)| **number != self.current && !of.has_ended);
+        let left_behind = left_behind.next_back().map(|(number, _)| *number);
+        let goes_there = self.durable.is_some() && permit.is_none() && self.world.chance(0.3);
+        let number = left_behind.filter(|_| goes_there).unwrap_or(self.current);
+        let ticket = self.ticket(content);
+        if let Some(durable) = &mut self.durable {
+            durable.submit(content, number);
+        }
+        if let Some(permit) = permit {
+            self.tell_producer(number, sharding_producer::Input::UsePermit { permit, ticket })?;
+        }
+        let ack = self.world.chance(0.3);
+        let (name, shard, frames) = (name(entity), shard(entity), self.chunks.cut(content));
+        self.tell_producer(
+            number,
+            sharding_producer::Input::Admit { ticket, entity: name, shard, frames, bytes: 100, ack },
+        )?;
         let pause = self.world.upto(Duration::from_millis(60));
-        self.world.after(pause, Event::Submit(index + 1));
+        self.world.after(pause, Event::Submit { producer: self.current, index: index + 1 });
         Ok(())
     }
 
     /// The next producer, as a process that was started again would have it: one with a stable identity runs over the same
-    /// input again, a durable one goes on with what its queue has.
+    /// input again, a durable one goes on with what its queue has. The former one may be alive all the same.
     fn kill_producer(&mut self) -> Result<(), String> {
         self.tally.deaths += 1;
-        self.producer_number += 1;
-        self.producer_tick = None;
-        if let Some(durable) = &mut self.durable {
-            durable.kill();
-            return self.start_durable();
+        let is_open = |producer: &Producer| {
+            matches!(producer.machine.storing_state(), StoringState::Open | StoringState::InMemory)
+        };
+        let lives_on = self.world.chance(0.4) && self.producers.get(&self.current).is_some_and(is_open);
+        // A message that waits for its permit is sent by the next one.
+        let waiting = std::mem::take(&mut self.wanted);
+        if !lives_on {
+            self.producers.remove(&self.current);
         }
-        self.producer = producer(&self.producer_settings, self.producer_number);
-        self.submitted = 0;
-        self.world.after(Duration::from_millis(1), Event::Submit(0));
-        Ok(())
+        match &mut self.durable {
+            Some(durable) => {
+                if !lives_on {
+                    durable.kill(self.current);
+                }
+                self.submitted = waiting.into_values().next().unwrap_or(self.submitted);
+            }
+            None => self.submitted = 0,
+        }
+        let next = Event::Submit { producer: self.current + 1, index: self.submitted };
+        self.world.after(Duration::from_millis(1), next);
+        self.accepted.clear();
+        self.confirmed.clear();
+        self.start_producer()
     }
 
-    fn start_durable(&mut self) -> Result<(), String> {
-        let number = self.producer_number;
+    fn start_producer(&mut self) -> Result<(), String> {
+        self.current += 1;
+        let number = self.current;
         let (node, path) = (node(1, number), path(number));
-        let controller = ControllerRef { node: node.clone(), path: path.clone(), instance: 0 };
-        if let Some(durable) = &mut self.durable {
-            durable.writers.insert(number, Writer::new(controller));
-        }
-        let (settings, storing) = (self.producer_settings.clone(), self.storing_settings.clone());
         let id = ProducerId::new("shop").unwrap();
-        self.producer = ShardingProducer::durable(settings, storing, id, node, path, (self.world.now, 1_000_000));
-        self.tell_producer(sharding_producer::Input::Start)
+        let settings = self.producer_settings.clone();
+        let machine = match &mut self.durable {
+            Some(durable) => {
+                let controller = ControllerRef { node: node.clone(), path: path.clone(), instance: 0 };
+                durable.writers.insert(number, Writer::new(controller));
+                let storing = self.storing_settings.clone();
+                ShardingProducer::durable(settings, storing, id, node, path, (self.world.now, 1_000_000))
+            }
+            None => ShardingProducer::new(settings, ProducerIdentity::stable(id, STREAM, Epoch(number)), node, path),
+        };
+        let machine = machine.sabotaged(self.without.machine);
+        self.producers.insert(number, Producer { machine, tick_at: None, has_ended: false, permits: 0 });
+        self.tell_producer(number, sharding_producer::Input::Start)
     }
 
-    /// Makes a call of the producer's queue.
-    fn call(&mut self, id: u64, call: Call<Parcel<u64>>) {
+    // ---- the queue ------------------------------------------------------------------------------
+
+    /// Makes a call of a producer's queue.
+    fn call(&mut self, producer: u64, id: u64, call: Call<Parcel<u64>>) {
         let fate = if self.faults { Fate::drawn(self.world.pick(1 << 20)) } else { Fate::GOOD };
         let takes = self.world.upto(Duration::from_millis(if self.faults { 60 } else { 10 }));
         let Some(durable) = &mut self.durable else { return };
         let at = durable.store.done_at(self.world.now, takes);
-        self.world.at(at, Event::Queue { producer: self.producer_number, id, call, fate });
+        self.world.at(at, Event::Queue { producer, id, call, fate });
     }
 
     fn queue(&mut self, producer: u64, id: u64, call: Call<Parcel<u64>>, fate: Fate) -> Result<(), String> {
-        let is_alive = producer == self.producer_number;
+        let is_alive = self.producers.contains_key(&producer);
         let Some(durable) = &mut self.durable else { return Ok(()) };
         if !is_alive && matches!(call, Call::Load) {
             // A dead process takes over from nothing.
@@ -429,9 +606,16 @@ impl Simulation {
         let Some(writer) = durable.writers.get_mut(&producer) else { return Ok(()) };
         let answer = durable.store.call(writer, call, fate);
         match answer.filter(|_| is_alive) {
-            Some(answer) => self.tell_producer(sharding_producer::Input::Queue { call: id, answer }),
+            Some(answer) => self.tell_producer(producer, sharding_producer::Input::Queue { call: id, answer }),
             None => Ok(()),
         }
+    }
+
+    // ---- entities -------------------------------------------------------------------------------
+
+    /// Whether the handler of this message fails whenever it runs.
+    fn is_poison(&self, content: u64) -> bool {
+        self.consumer_settings.link.max_delivery_attempts > 0 && content.is_multiple_of(11)
     }
 
     fn arrive(&mut self, entity: usize, batch: SequencedBatch<u64>) -> Result<(), String> {
@@ -446,7 +630,15 @@ impl Simulation {
             let instance = self.next_instance;
             self.next_instance += 1;
             let machine = ShardingConsumer::new(self.consumer_settings.clone());
-            self.entities[entity].live = Some(Incarnation { instance, machine, tick_at: None, last_total: 0 });
+            let live = Incarnation {
+                instance,
+                machine,
+                tick_at: None,
+                last_total: 0,
+                handed: BTreeSet::new(),
+                done: Vec::new(),
+            };
+            self.entities[entity].live = Some(live);
             let recovery = self.world.upto(Duration::from_millis(60));
             self.world.after(recovery, Event::Recovered { entity, instance });
         }
@@ -454,7 +646,7 @@ impl Simulation {
     }
 
     /// The end of a handler run: the append, and what may go wrong around it.
-    fn processed(&mut self, entity: usize, instance: u64, handle: DeliveryHandle, value: u64) -> Result<(), String> {
+    fn processed(&mut self, entity: usize, instance: u64, handle: DeliveryHandle, content: u64) -> Result<(), String> {
         if !self.is_live(entity, instance) {
             // A fenced owner: its append changes nothing, and confirms nothing.
             return Ok(());
@@ -462,59 +654,85 @@ impl Simulation {
         let total = handle.id.seq_nr.get();
         let is_known = self.entities[entity].journal.iter().any(|(_, applied)| *applied >= total);
         let trouble = self.faults && self.world.chance(0.15);
-        if is_known && self.sabotage == Sabotage::None {
+        if is_known && self.without.machine != Some(Sabotage::Marks) {
             // Asked again at the moment the handler would run.
-            return self.tell_consumer(entity, sharding_consumer::Input::Confirm(handle));
+            return self.confirm(entity, handle);
         }
-        if trouble && self.world.chance(0.4) {
+        if self.is_poison(content) || (trouble && self.world.chance(0.4)) {
             // The usual backoff doubles with every attempt, which is not what is looked at here.
             let pause = (handle.key.attempt > 4).then_some(Duration::from_millis(10));
             return self.tell_consumer(entity, sharding_consumer::Input::Abandon(handle, pause));
         }
         if self.has_earlier_outstanding(entity, total) {
             // `NotInOrder`: an earlier delivery is neither persisted nor confirmed.
-            return self
-                .tell_consumer(entity, sharding_consumer::Input::Abandon(handle, Some(Duration::from_millis(10))));
+            return self.tell_consumer(entity, sharding_consumer::Input::Return(handle, Duration::from_millis(10)));
         }
-        self.entities[entity].journal.push((value, total));
+        self.entities[entity].journal.push((content, total));
+        // An entity that died before it could say that it gave the message up gets it again.
+        self.entities[entity].poisoned.remove(&content);
         if trouble {
             // Stored, but the entity dies before it can confirm, or the answer is lost.
             self.entities[entity].live = None;
             return Ok(());
         }
-        self.tell_consumer(entity, sharding_consumer::Input::Confirm(handle))
+        self.confirm(entity, handle)
     }
 
-    /// Whether a message below `total` was sent to the entity and is not in its journal.
+    /// Confirms a delivery, at once or with others.
+    fn confirm(&mut self, entity: usize, handle: DeliveryHandle) -> Result<(), String> {
+        if !self.confirms_all {
+            return self.tell_consumer(entity, sharding_consumer::Input::Confirm(handle));
+        }
+        let Some(live) = &mut self.entities[entity].live else { return Ok(()) };
+        live.done.push(handle);
+        if live.done.len() == 1 {
+            let instance = live.instance;
+            let pause = self.world.upto(Duration::from_millis(30));
+            self.world.after(pause, Event::ConfirmAll { entity, instance });
+        }
+        Ok(())
+    }
+
+    /// Whether a message below `total` was sent to the entity, and is neither in its journal nor given up.
     fn has_earlier_outstanding(&self, entity: usize, total: u64) -> bool {
-        let applied = |value: u64| self.entities[entity].journal.iter().any(|(known, _)| *known == value);
+        let of = &self.entities[entity];
+        let is_open = |content: u64| !of.applied(content) && !of.poisoned.contains(&content);
         match &self.durable {
             Some(durable) => {
-                let mut earlier = durable.store.ever().range(..total).map(|(_, (of, value))| (*of, *value));
-                earlier.any(|(of, value)| of == entity && !applied(value))
+                let name = name(entity);
+                let mut earlier = durable.store.ever().range(..total);
+                earlier.any(|(_, (qualifier, content))| *qualifier == name && is_open(*content))
             }
-            None => (0..total as usize - 1).any(|index| self.input[index] == entity && !applied(index as u64)),
+            None => (0..total as usize - 1).any(|index| self.input[index] == entity && is_open(index as u64 + 1)),
         }
     }
 
-    fn tell_producer(&mut self, input: sharding_producer::Input<u64>) -> Result<(), String> {
+    // ---- machines -------------------------------------------------------------------------------
+
+    fn tell_producers(&mut self, input: &sharding_producer::Input<u64>) -> Result<(), String> {
+        let numbers: Vec<u64> = self.producers.keys().copied().collect();
+        numbers.into_iter().try_for_each(|number| self.tell_producer(number, input.clone()))
+    }
+
+    fn tell_producer(&mut self, number: u64, input: sharding_producer::Input<u64>) -> Result<(), String> {
+        let Some(producer) = self.producers.get_mut(&number) else { return Ok(()) };
         let mut effects = Vec::new();
         let ticks = matches!(input, sharding_producer::Input::Tick);
-        self.producer.handle(self.world.now, input, &mut effects);
+        producer.machine.handle(self.world.now, input, &mut effects);
         if ticks {
-            assert_moved("producer", self.world.now, self.producer.next_deadline());
+            assert_moved("producer", self.world.now, producer.machine.next_deadline());
         }
         let mut batches: Vec<(usize, SequencedBatch<u64>)> = Vec::new();
         for effect in effects {
             if let Some(trace) = &mut self.trace {
-                let _ = writeln!(trace, "  producer {effect:?}");
-            }
-            if let Some(durable) = &mut self.durable {
-                durable.see(&effect)?;
+                let _ = writeln!(trace, "  producer {number} {effect:?}");
             }
             match effect {
-                sharding_producer::Effect::Queue { id, call } => self.call(id, call),
+                sharding_producer::Effect::Queue { id, call } => self.call(number, id, call),
                 sharding_producer::Effect::Transmit { entity, header, message } => {
+                    if let Some(durable) = &self.durable {
+                        durable.transmitted(message.frame.total)?;
+                    }
                     let entity: usize = entity.parse().unwrap();
                     match batches.last_mut() {
                         Some((last, batch)) if *last == entity && batch.header == header => batch.frames.push(message),
@@ -524,16 +742,86 @@ impl Simulation {
                 sharding_producer::Effect::Stop { to, message } => {
                     self.world.send(&Event::ToConsumer { instance: to.instance, message }, Duration::ZERO);
                 }
-                _ => {}
+                sharding_producer::Effect::Permit { permit } => self.on_permit(number, permit),
+                other => self.on_told(number, other)?,
             }
         }
         for (entity, batch) in batches {
             self.world.send(&Event::Downstream { entity, batch }, Duration::ZERO);
         }
-        let deadline = self.producer.next_deadline();
-        if let Some(at) = deadline.filter(|at| self.producer_tick.is_none_or(|armed| *at < armed)) {
-            self.producer_tick = Some(at);
-            self.world.at(at, Event::ProducerTick(self.producer_number));
+        let Some(producer) = self.producers.get_mut(&number) else { return Ok(()) };
+        let deadline = producer.machine.next_deadline();
+        if let Some(at) = deadline.filter(|at| producer.tick_at.is_none_or(|armed| *at < armed)) {
+            producer.tick_at = Some(at);
+            self.world.at(at, Event::ProducerTick(number));
+        }
+        Ok(())
+    }
+
+    fn on_permit(&mut self, number: u64, permit: u64) {
+        if let Some(producer) = self.producers.get_mut(&number) {
+            producer.permits += 1;
+        }
+        if let Some(index) = self.wanted.get(&permit).copied().filter(|_| number == self.current) {
+            let pause = self.world.upto(Duration::from_millis(40));
+            self.world.after(pause, Event::Permitted { permit, index });
+        }
+    }
+
+    /// What a sender is told, or that the producer has ended.
+    fn on_told(&mut self, number: u64, effect: sharding_producer::Effect<u64>) -> Result<(), String> {
+        use sharding_producer::Effect;
+        let content = |ticket: u64| self.tickets.get(&ticket).copied().unwrap_or(0);
+        let is_current = number == self.current;
+        match effect {
+            Effect::Admitted { ticket, total } => {
+                let content = content(ticket);
+                if is_current && !self.accepted.insert(ticket) {
+                    return Err(format!("I8: ticket {ticket} was accepted twice"));
+                }
+                match &mut self.durable {
+                    Some(durable) => durable.accepted(content, total)?,
+                    None if total.get() != content => {
+                        return Err(format!("message {content} has the number {total} this time"));
+                    }
+                    None => {}
+                }
+            }
+            Effect::Confirmed { ticket, total } => self.on_confirmed(is_current, ticket, total)?,
+            Effect::StoreUnknown { ticket, .. } => self.told(content(ticket), Told::Unknown)?,
+            Effect::Unavailable { ticket, .. } | Effect::Refused { ticket, .. } => {
+                self.told(content(ticket), Told::NotStored)?;
+            }
+            Effect::Fenced { .. } | Effect::QueueEnded(End::Fenced { .. }) if !is_current => {
+                if let Some(producer) = self.producers.get_mut(&number) {
+                    producer.has_ended = true;
+                }
+            }
+            Effect::Fenced { .. } | Effect::QueueEnded(_) => {
+                return Err(format!("the newest producer ended: {effect:?}"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn told(&mut self, content: u64, told: Told) -> Result<(), String> {
+        self.durable.as_mut().map_or(Ok(()), |durable| durable.tell(content, told))
+    }
+
+    /// I8: a message is confirmed once, and was processed before.
+    fn on_confirmed(&mut self, is_current: bool, ticket: u64, total: SeqNr) -> Result<(), String> {
+        let content = match (&self.durable, self.tickets.get(&ticket)) {
+            (Some(durable), _) => durable.store.ever().get(&total.get()).map_or(0, |(_, content)| *content),
+            (None, content) => content.copied().unwrap_or(0),
+        };
+        let of =
+            (content as usize).checked_sub(1).and_then(|index| self.input.get(index)).map(|of| &self.entities[*of]);
+        if !of.is_some_and(|of| of.applied(content) || of.poisoned.contains(&content)) {
+            return Err(format!("I8: message {content} is confirmed as {total}, and was not processed"));
+        }
+        if is_current && ticket > 0 && !self.confirmed.insert(ticket) {
+            return Err(format!("I8: ticket {ticket} was told twice that it is confirmed"));
         }
         Ok(())
     }
@@ -553,19 +841,7 @@ impl Simulation {
                 let _ = writeln!(trace, "  entity {entity} {effect:?}");
             }
             match effect {
-                sharding_consumer::Effect::Deliver { handle, parts } => {
-                    let Frames::Whole(value) = parts else { return Err("a chunk was delivered".to_owned()) };
-                    let total = handle.id.seq_nr.get();
-                    let live = self.entities[entity].live.as_mut().unwrap();
-                    if handle.key.attempt == 1 {
-                        if total <= live.last_total {
-                            return Err(format!("I2: entity {entity} was handed {total} after {}", live.last_total));
-                        }
-                        live.last_total = total;
-                    }
-                    let took = self.world.upto(self.processing);
-                    self.world.after(took, Event::Processed { entity, instance, handle, value });
-                }
+                sharding_consumer::Effect::Deliver { handle, parts } => self.deliver(entity, handle, &parts)?,
                 sharding_consumer::Effect::Reply { to, epoch, message } => {
                     let message = UpstreamMessage { from: from.clone(), to, epoch, message };
                     let late = self.faults && self.world.chance(0.03);
@@ -574,9 +850,21 @@ impl Simulation {
                 }
                 sharding_consumer::Effect::Suppressed(MessageId { seq_nr, .. }) => {
                     let known = self.entities[entity].journal.iter().any(|(_, total)| *total >= seq_nr.get());
-                    if !known {
-                        return Err(format!("entity {entity} suppressed {seq_nr}, which it never applied"));
+                    let poisoned =
+                        self.content_of(seq_nr).is_some_and(|of| self.entities[entity].poisoned.contains(&of));
+                    if !known && !poisoned {
+                        return Err(format!("I1: entity {entity} suppressed {seq_nr}, which it never applied"));
                     }
+                }
+                sharding_consumer::Effect::Poisoned { id, attempts } => {
+                    if attempts != self.consumer_settings.link.max_delivery_attempts {
+                        return Err(format!("{} was given up after {attempts} attempts", id.seq_nr));
+                    }
+                    let content = self.content_of(id.seq_nr).unwrap_or(0);
+                    if self.entities[entity].applied(content) {
+                        return Err(format!("{content} was given up, though it was applied"));
+                    }
+                    self.entities[entity].poisoned.insert(content);
                 }
                 _ => {}
             }
@@ -590,19 +878,41 @@ impl Simulation {
         Ok(())
     }
 
+    fn deliver(&mut self, entity: usize, handle: DeliveryHandle, parts: &Frames<u64>) -> Result<(), String> {
+        let content = self.chunks.joined(parts)?;
+        let total = handle.id.seq_nr;
+        if self.content_of(total) != Some(content) {
+            return Err(format!("{total} was delivered with the content of {content}"));
+        }
+        let Some(live) = self.entities[entity].live.as_mut() else { return Ok(()) };
+        if live.handed.insert((handle.link, handle.key.number)) {
+            if total.get() <= live.last_total {
+                return Err(format!("I2, I3: entity {entity} was handed {total} after {}", live.last_total));
+            }
+            live.last_total = total.get();
+        }
+        let instance = live.instance;
+        let took = self.world.upto(self.processing);
+        self.world.after(took, Event::Processed { entity, instance, handle, content });
+        Ok(())
+    }
+
+    /// The message of a number.
+    fn content_of(&self, total: SeqNr) -> Option<u64> {
+        match &self.durable {
+            Some(durable) => durable.store.ever().get(&total.get()).map(|(_, content)| *content),
+            None => Some(total.get()),
+        }
+    }
+
     fn is_live(&self, entity: usize, instance: u64) -> bool {
         self.entities[entity].live.as_ref().is_some_and(|live| live.instance == instance)
     }
 
     fn marks(&self, entity: usize) -> Dedupe {
         let highest = self.entities[entity].journal.iter().map(|(_, total)| *total).max();
-        highest.map(|total| (STREAM, greylag_delivery::SeqNr(total))).into_iter().collect()
+        highest.map(|total| (STREAM, SeqNr(total))).into_iter().collect()
     }
-}
-
-fn producer(settings: &ShardingProducerSettings, number: u64) -> ShardingProducer<u64> {
-    let identity = ProducerIdentity::stable(ProducerId::new("shop").unwrap(), STREAM, Epoch(number));
-    ShardingProducer::new(settings.clone(), identity, node(1, number), path(number))
 }
 
 fn path(number: u64) -> Arc<str> {

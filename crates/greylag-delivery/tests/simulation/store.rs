@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use greylag_delivery::machine::producer_link::Frames;
 use greylag_delivery::machine::sharding_producer::Parcel;
 use greylag_delivery::machine::storing::{Answer, Call};
-use greylag_delivery::queue::{MessageSent, QueueError, Started, StoredQueue};
-use greylag_delivery::{ControllerRef, Epoch, SeqNr};
+use greylag_delivery::queue::{MessageSent, Qualifier, QueueError, QueueState, Started, StoredQueue};
+use greylag_delivery::{ControllerRef, Epoch, SeqNr, StreamId};
 
-use super::sharding::STREAM;
+use super::content::content_of;
 
 /// What becomes of a call.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +47,23 @@ impl Fate {
     }
 }
 
+/// A message as a producer gives it to its queue.
+pub(crate) trait Kept: Clone {
+    fn frames(&self) -> &Frames<u64>;
+}
+
+impl Kept for Frames<u64> {
+    fn frames(&self) -> &Frames<u64> {
+        self
+    }
+}
+
+impl Kept for Parcel<u64> {
+    fn frames(&self) -> &Frames<u64> {
+        &self.frames
+    }
+}
+
 /// One producer's way to the store.
 #[derive(Debug)]
 pub(crate) struct Writer {
@@ -54,23 +71,31 @@ pub(crate) struct Writer {
     epoch: Option<Epoch>,
     /// The last number that it gave, or found.
     known: SeqNr,
+    /// It was told that it has the queue.
+    has_loaded: bool,
 }
 
 impl Writer {
     pub(crate) fn new(controller: ControllerRef) -> Self {
-        Self { controller, epoch: None, known: SeqNr::NONE }
+        Self { controller, epoch: None, known: SeqNr::NONE, has_loaded: false }
     }
 }
 
-#[derive(Default)]
-pub(crate) struct Store {
-    rows: StoredQueue<Parcel<u64>>,
-    /// Entity and value of every message that was ever stored, by total.
-    ever: BTreeMap<u64, (usize, u64)>,
+pub(crate) struct Store<M> {
+    stream: StreamId,
+    rows: StoredQueue<M>,
+    /// Qualifier and content of every message that was ever stored, by total.
+    ever: BTreeMap<u64, (Qualifier, u64)>,
     busy_until: Option<Instant>,
+    /// Writes are taken of whoever makes them.
+    unchecked: bool,
 }
 
-impl Store {
+impl<M: Kept> Store<M> {
+    pub(crate) fn new(stream: StreamId, unchecked: bool) -> Self {
+        Self { stream, rows: StoredQueue::default(), ever: BTreeMap::new(), busy_until: None, unchecked }
+    }
+
     /// When a call that is made now, and takes so long, is done.
     pub(crate) fn done_at(&mut self, now: Instant, takes: Duration) -> Instant {
         let at = self.busy_until.map_or(now, |busy| busy.max(now)) + takes;
@@ -78,7 +103,7 @@ impl Store {
         at
     }
 
-    pub(crate) fn ever(&self) -> &BTreeMap<u64, (usize, u64)> {
+    pub(crate) fn ever(&self) -> &BTreeMap<u64, (Qualifier, u64)> {
         &self.ever
     }
 
@@ -87,13 +112,9 @@ impl Store {
     }
 
     /// Carries a call out, or not, and says what the producer hears of it.
-    pub(crate) fn call(
-        &mut self,
-        writer: &mut Writer,
-        call: Call<Parcel<u64>>,
-        fate: Fate,
-    ) -> Option<Answer<Parcel<u64>>> {
+    pub(crate) fn call(&mut self, writer: &mut Writer, call: Call<M>, fate: Fate) -> Option<Answer<M>> {
         let refused = self.refuses(writer, &call);
+        let refused_load = self.lost_to(writer);
         let failure = if fate.is_done { QueueError::OutcomeUnknown } else { QueueError::NotStored("drawn".to_owned()) };
         let error = refused.or(matches!(fate.heard, Heard::Failure).then_some(failure));
         let is_lost = matches!(fate.heard, Heard::Nothing);
@@ -101,6 +122,7 @@ impl Store {
             writer.epoch = None;
         }
         let answer = match call {
+            Call::Load if refused_load.is_some() => Answer::Loaded(Err(refused_load?)),
             Call::Load => {
                 let done = if fate.is_done { Some(self.load(writer)) } else { None };
                 if error.is_some() {
@@ -108,7 +130,10 @@ impl Store {
                 }
                 Answer::Loaded(match (error, done) {
                     (Some(error), _) => Err(error),
-                    (None, Some(state)) => Ok(state),
+                    (None, Some(state)) => {
+                        writer.has_loaded |= !is_lost;
+                        Ok(state)
+                    }
                     (None, None) => Err(QueueError::OutcomeUnknown),
                 })
             }
@@ -137,30 +162,36 @@ impl Store {
     }
 
     /// Why a write is refused whatever the store's state.
-    fn refuses(&self, writer: &Writer, call: &Call<Parcel<u64>>) -> Option<QueueError> {
+    fn refuses(&self, writer: &Writer, call: &Call<M>) -> Option<QueueError> {
         if matches!(call, Call::Load) {
             return None;
         }
         let Some(epoch) = writer.epoch else { return Some(QueueError::NotLoaded) };
-        let by = self.rows.started().filter(|started| started.epoch != epoch)?;
+        let by = self.rows.started().filter(|started| started.epoch != epoch && !self.unchecked)?;
         Some(QueueError::Fenced { by: Some(by.controller.clone()) })
     }
 
-    fn load(&mut self, writer: &mut Writer) -> greylag_delivery::queue::QueueState<Parcel<u64>> {
+    /// A queue that its controller opens again, though another one has it now, is not claimed.
+    fn lost_to(&self, writer: &Writer) -> Option<QueueError> {
+        let newest = self.rows.started().filter(|started| started.controller != writer.controller)?;
+        let is_lost = writer.has_loaded && !self.unchecked;
+        is_lost.then(|| QueueError::Fenced { by: Some(newest.controller.clone()) })
+    }
+
+    fn load(&mut self, writer: &mut Writer) -> QueueState<M> {
         let epoch = Epoch(self.rows.started().map_or(0, |started| started.epoch.0) + 1);
-        self.rows.start(Started { stream_id: STREAM, epoch, controller: writer.controller.clone() });
+        self.rows.start(Started { stream_id: self.stream, epoch, controller: writer.controller.clone() });
         writer.epoch = Some(epoch);
         writer.known = SeqNr(self.rows.current().get() - 1).max(writer.known);
-        let copy = |parcel: &Parcel<u64>| Ok::<_, std::convert::Infallible>(parcel.clone());
+        let copy = |message: &M| Ok::<_, std::convert::Infallible>(message.clone());
         self.rows.loaded(copy).ok().flatten().expect("it was started")
     }
 
-    fn store(&mut self, writer: &mut Writer, batch: Vec<MessageSent<Parcel<u64>>>) -> Result<(), QueueError> {
+    fn store(&mut self, writer: &mut Writer, batch: Vec<MessageSent<M>>) -> Result<(), QueueError> {
         let last = batch.last().map_or(SeqNr::NONE, |sent| sent.seq_nr);
         writer.known = writer.known.max(last);
         for sent in self.rows.judge_batch(batch, writer.known)? {
-            let Frames::Whole(value) = sent.message.frames else { unreachable!("messages are whole") };
-            self.ever.insert(sent.seq_nr.get(), (sent.qualifier.parse().expect("entities are numbered"), value));
+            self.ever.insert(sent.seq_nr.get(), (sent.qualifier.clone(), content_of(sent.message.frames())));
             self.rows.add(sent);
         }
         Ok(())

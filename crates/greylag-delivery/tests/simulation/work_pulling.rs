@@ -1,25 +1,32 @@
 //! One producer of work, and workers that come, die silently or in order, and are listed late.
 //!
-//! Every message that was accepted is processed by some worker (I1), under one number; asks are answered once, and not before
-//! their message was stored, or processed where nothing is stored (I8); afterwards nothing is left anywhere, and all room is
-//! free again (I9). A durable producer dies, too, and goes on from its queue.
+//! Every message that was accepted is processed by some worker (I1), under one number; senders are told the truth, once, and not
+//! before their message was stored, or processed where nothing is stored (I8, I10); afterwards nothing is left anywhere, and all
+//! room is free again (I9). A durable producer dies, too, and goes on from its queue, whose store fails. Room is taken as
+//! permits, too, and given back; senders give up while they wait, or are replaced by others. Some messages fail at every
+//! attempt and are given up.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_delivery::machine::consumer_controller::{self, ConsumerController, ConsumerKind};
 use greylag_delivery::machine::controller::{Controller, Effect, Input, Message};
 use greylag_delivery::machine::producer_link::Frames;
-use greylag_delivery::machine::sharding_consumer::{self, DeliveryHandle};
-use greylag_delivery::machine::storing::{Answer, Call, Storing};
+use greylag_delivery::machine::sharding_consumer::{self, DeliveryHandle, ShardingConsumerSettings};
+use greylag_delivery::machine::storing::{Call, Storing, StoringSettings};
 use greylag_delivery::machine::work_pulling::{ListedWorker, WorkPulling, WorkPullingSettings, WorkerSelection};
-use greylag_delivery::queue::{Confirmation, MessageSent, QueueState};
 use greylag_delivery::{
     ControllerRef, Dedupe, DeliverySettings, Epoch, ProducerId, SeqNr, SequencedBatch, StreamId, UpstreamMessage,
 };
 use greylag_testkit::deadlines::assert_moved;
 use rand::RngExt;
 
+use super::content::Chunks;
+use super::durable::{Durable, Told};
+use super::omission::Without;
+use super::senders::{Senders, Wish};
+use super::store::{Fate, Store, Writer};
 use super::world::World;
 
 const FAULTS_END: Duration = Duration::from_secs(8);
@@ -28,6 +35,12 @@ const STREAM: StreamId = StreamId(5);
 #[derive(Debug, Clone)]
 enum Event {
     Send,
+    /// A sender has had a permit for a while.
+    Permitted(u64),
+    /// A sender has waited for as long as it would.
+    GiveUp(u64),
+    /// Another producer object takes over (P13).
+    StartAgain,
     Down {
         to: u64,
         batch: SequencedBatch<u64>,
@@ -38,12 +51,15 @@ enum Event {
     Processed {
         worker: u64,
         handle: DeliveryHandle,
-        abandon: bool,
+        content: u64,
     },
-    Answered {
+    ConfirmAll(u64),
+    /// The queue of a producer carries a call out.
+    Queue {
         producer: u64,
-        call: u64,
-        answer: Answer<Frames<u64>>,
+        id: u64,
+        call: Call<Frames<u64>>,
+        fate: Fate,
     },
     /// The producer hears of the workers that are listed now.
     List,
@@ -59,43 +75,40 @@ struct Worker {
     machine: ConsumerController<u64>,
     tick_at: Option<Instant>,
     alive: bool,
-}
-
-/// What a queue keeps; it is as good as its answers.
-#[derive(Default)]
-struct Queue {
-    messages: BTreeMap<u64, MessageSent<Frames<u64>>>,
-    current: u64,
-    highest: u64,
-    epoch: u64,
+    /// Processed, and not confirmed yet.
+    done: Vec<DeliveryHandle>,
 }
 
 struct Simulation {
     world: World<Event>,
     settings: DeliverySettings,
+    worker_settings: ShardingConsumerSettings,
+    storing_settings: StoringSettings,
     selection: WorkerSelection,
-    durable: bool,
+    without: Without,
+    chunks: Chunks,
+    durable: Option<Durable<Frames<u64>>>,
     producer: WorkPulling<u64>,
     number: u64,
+    session: u64,
     producer_tick: Option<Instant>,
-    queue: Queue,
     workers: BTreeMap<u64, Worker>,
     listed: BTreeSet<u64>,
     next_worker: u64,
+    senders: Senders,
     /// The content of each number that was stored or accepted.
     contents: BTreeMap<u64, u64>,
-    /// By content, which is the ticket.
-    accepted: BTreeMap<u64, SeqNr>,
     processed: BTreeSet<u64>,
-    confirmed: BTreeSet<u64>,
+    poisoned: BTreeSet<u64>,
     sent: u64,
     messages: u64,
     processing: Duration,
+    confirms_all: bool,
     faults: bool,
 }
 
-pub(crate) fn run(seed: u64) -> Result<(), String> {
-    Simulation::new(seed).run()
+pub(crate) fn run(seed: u64, without: Without) -> Result<(), String> {
+    Simulation::new(seed, without).run()
 }
 
 fn worker_ref(number: u64) -> ControllerRef {
@@ -103,68 +116,86 @@ fn worker_ref(number: u64) -> ControllerRef {
 }
 
 impl Simulation {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, without: Without) -> Self {
         let mut world = World::new(seed);
         let mut settings = DeliverySettings::test();
         settings.work_pulling.worker_window = [1, 2, 3, 8][world.pick(4)];
         settings.work_pulling.buffer_size = [1, 3, 100][world.pick(3)];
         settings.work_pulling.worker_first_timeout = Duration::from_millis(1500);
         settings.work_pulling.work_timeout = [None, Some(Duration::from_millis(700))][world.pick(2)];
-        settings.consumer.max_outstanding_deliveries = [1, 2][world.pick(2)];
+        settings.consumer.max_outstanding_deliveries = [1, 2, 5][world.pick(3)];
+        settings.consumer.delayed_ack_timeout = [None, Some(Duration::from_millis(50))][world.pick(2)];
         settings.consumer.resend_interval_min = Duration::from_millis(200);
         settings.consumer.resend_interval_max = Duration::from_millis(1000);
         settings.consumer.redelivery_backoff = Duration::from_millis(10);
+        settings.consumer.max_delivery_attempts = [0, 3][world.pick(2)];
         settings.producer.resend_first_interval = Duration::from_millis(100);
         settings.producer.resend_first_unconfirmed_idle_timeout = Duration::from_millis(1000);
         let selection = [WorkerSelection::LeastInFlight, WorkerSelection::Random][world.pick(2)];
         let (durable, messages) = (world.chance(0.5), world.rng.random_range(10..=60));
         let processing = Duration::from_millis(world.rng.random_range(0..=40));
-        let storing = Storing::in_memory();
-        let producer = WorkPulling::new(
-            producer_settings(&settings, selection, 0, world.now),
-            storing,
-            world.now,
-            &mut Vec::new(),
-        );
+        let mut worker_settings = settings.worker();
+        Arc::make_mut(&mut worker_settings.link).sabotage = without.machine;
+        let storing_settings = StoringSettings {
+            request_timeout: Duration::from_millis(300),
+            retry_attempts: 3,
+            max_batch: [1, 4, 512][world.pick(3)],
+            max_batch_bytes: [150, 4 << 20][world.pick(2)],
+            confirm_flush_count: [1, 10][world.pick(2)],
+            confirm_flush_interval: Duration::from_millis(100),
+            restart_min_backoff: Duration::from_millis(50),
+            restart_max_backoff: Duration::from_millis(400),
+        };
+        let unused = producer_settings(&settings, selection, 0, world.now);
+        let producer = WorkPulling::new(unused, Storing::in_memory(), world.now, &mut Vec::new());
         let mut simulation = Self {
-            world,
             settings,
+            worker_settings,
+            storing_settings,
             selection,
-            durable,
+            without,
+            chunks: Chunks([1, 1, 3, 7][world.pick(4)]),
+            durable: durable.then(|| Durable::new(Store::new(STREAM, without.claims))),
             producer,
             number: 0,
+            session: 1,
             producer_tick: None,
-            queue: Queue { current: 1, ..Queue::default() },
             workers: BTreeMap::new(),
             listed: BTreeSet::new(),
             next_worker: 1,
+            senders: Senders::default(),
             contents: BTreeMap::new(),
-            accepted: BTreeMap::new(),
             processed: BTreeSet::new(),
-            confirmed: BTreeSet::new(),
+            poisoned: BTreeSet::new(),
             sent: 0,
             messages,
             processing,
+            confirms_all: world.chance(0.5),
             faults: true,
+            world,
         };
-        for _ in 0..simulation.world.rng.random_range(1..=3) {
-            simulation.world.after(Duration::ZERO, Event::NewWorker);
-        }
-        for event in [Event::NewWorker, Event::KillWorker, Event::KillWorker] {
-            for _ in 0..simulation.world.rng.random_range(0..=2) {
-                let at = simulation.world.upto(FAULTS_END);
-                simulation.world.after(at, event.clone());
-            }
-        }
-        if durable {
-            for _ in 0..simulation.world.rng.random_range(0..=3) {
-                let at = simulation.world.upto(FAULTS_END);
-                simulation.world.after(at, Event::KillProducer);
-            }
-        }
-        simulation.world.after(FAULTS_END, Event::FaultsEnd);
-        simulation.world.after(Duration::ZERO, Event::Send);
+        simulation.plan();
         simulation
+    }
+
+    fn plan(&mut self) {
+        for _ in 0..self.world.rng.random_range(1..=3) {
+            self.world.after(Duration::ZERO, Event::NewWorker);
+        }
+        for event in [Event::NewWorker, Event::KillWorker, Event::KillWorker, Event::StartAgain] {
+            for _ in 0..self.world.rng.random_range(0..=2) {
+                let at = self.world.upto(FAULTS_END);
+                self.world.after(at, event.clone());
+            }
+        }
+        if self.durable.is_some() {
+            for _ in 0..self.world.rng.random_range(0..=3) {
+                let at = self.world.upto(FAULTS_END);
+                self.world.after(at, Event::KillProducer);
+            }
+        }
+        self.world.after(FAULTS_END, Event::FaultsEnd);
+        self.world.after(Duration::ZERO, Event::Send);
     }
 
     fn run(mut self) -> Result<(), String> {
@@ -172,44 +203,67 @@ impl Simulation {
         while let Some(event) = self.world.next() {
             self.on_event(event)?;
             let stats = self.producer.stats();
-            let is_quiet = stats.unconfirmed == 0 && stats.waiting == 0 && self.queue.messages.is_empty();
+            let is_quiet = stats.unconfirmed == 0 && stats.waiting == 0 && !self.senders.are_waiting();
             // A producer that was started just now loads its queue.
             let is_quiet = is_quiet && self.producer.room() > 0;
-            if !self.faults && self.sent == self.messages && is_quiet {
+            let is_stored = self.durable.as_ref().is_none_or(Durable::is_settled);
+            if !self.faults && self.sent == self.messages && is_quiet && is_stored {
                 return self.check();
             }
             if self.world.elapsed() > FAULTS_END + Duration::from_secs(60) {
                 return Err(format!("I7: {stats:?}, {:?}", self.producer.workers()));
             }
         }
-        Err("nothing is scheduled any more".to_owned())
+        Err("I7: nothing is scheduled any more, and not all is done".to_owned())
     }
 
-    fn check(&self) -> Result<(), String> {
-        let missing: Vec<_> = self.accepted.keys().filter(|message| !self.processed.contains(message)).collect();
-        if !missing.is_empty() {
-            return Err(format!("I1: {missing:?} were accepted and never processed"));
+    fn check(mut self) -> Result<(), String> {
+        let stored: Vec<u64> = match &self.durable {
+            Some(durable) => durable.stored(""),
+            None => self.senders.accepted(),
+        };
+        let is_done = |content: &u64| self.processed.contains(content) || self.poisoned.contains(content);
+        if let Some(content) = stored.iter().find(|content| !is_done(content)) {
+            return Err(format!("I1: message {content} was accepted, or stored, and never processed"));
         }
+        self.durable.as_ref().map_or(Ok(()), Durable::check)?;
+        self.senders.check()?;
         let workers = self.producer.workers();
         if (workers.in_flight, workers.pending) != (0, 0) {
             return Err(format!("I9: {workers:?}"));
         }
-        if self.producer.room() != self.settings.work_pulling.buffer_size as u64 {
-            return Err(format!("I9: there is room for {} of all", self.producer.room()));
+        let capacity = self.settings.work_pulling.buffer_size as u64;
+        if self.producer.room() != capacity {
+            return Err(format!("I9: there is room for {} of {capacity}", self.producer.room()));
         }
-        if !self.durable && self.confirmed.len() as u64 != self.messages {
-            return Err(format!("I8: {} of {} asks were answered", self.confirmed.len(), self.messages));
+        let before = self.senders.permits();
+        for _ in 0..=capacity {
+            let ticket = self.senders.ticket(Wish::Room);
+            self.tell_producer(Input::Reserve { session: self.session, ticket })?;
         }
-        Ok(())
+        match self.senders.permits() - before {
+            permits if permits == capacity => Ok(()),
+            permits => Err(format!("I9: {permits} permits are given where there is room for {capacity}")),
+        }
     }
 
     fn start_producer(&mut self) -> Result<(), String> {
         self.number += 1;
-        let storing = if self.durable { Storing::durable(self.settings.storing()) } else { Storing::in_memory() };
         let settings = producer_settings(&self.settings, self.selection, self.number, self.world.now);
+        let storing = match &mut self.durable {
+            Some(durable) => {
+                let controller =
+                    ControllerRef { node: settings.node.clone(), path: settings.path.clone(), instance: 0 };
+                durable.writers.insert(self.number, Writer::new(controller));
+                Storing::durable(self.storing_settings.clone())
+            }
+            None => Storing::in_memory(),
+        };
         let mut effects = Vec::new();
-        self.producer = WorkPulling::new(settings, storing, self.world.now, &mut effects);
+        let producer = WorkPulling::new(settings, storing, self.world.now, &mut effects);
+        self.producer = producer.sabotaged(self.without.machine);
         self.producer_tick = None;
+        self.session = 1;
         self.carry_out(effects)?;
         self.tell_producer(Input::Start { session: 1 })?;
         self.world.after(Duration::ZERO, Event::List);
@@ -218,12 +272,19 @@ impl Simulation {
 
     fn on_event(&mut self, event: Event) -> Result<(), String> {
         match event {
-            Event::Send if self.sent < self.messages => {
-                self.sent += 1;
-                let message = Message { frames: Frames::Whole(self.sent), bytes: 8, ack: self.world.chance(0.3) };
-                self.tell_producer(Input::Admit { session: 1, ticket: self.sent, message, waits: true })?;
-                let pause = self.world.upto(Duration::from_millis(60));
-                self.world.after(pause, Event::Send);
+            Event::Send if self.sent < self.messages => self.send()?,
+            Event::Permitted(ticket) => self.use_permit(ticket)?,
+            Event::GiveUp(ticket) => {
+                if let Some(content) = self.senders.give_up(ticket) {
+                    if let Some(durable) = &mut self.durable {
+                        durable.withdraw(content);
+                    }
+                    self.tell_producer(Input::Withdraw { ticket })?;
+                }
+            }
+            Event::StartAgain => {
+                self.session += 1;
+                self.tell_producer(Input::Start { session: self.session })?;
             }
             Event::Down { to, batch } => self.tell_worker(to, consumer_controller::Input::Batch(batch))?,
             Event::Up(message) => self.tell_producer(Input::Received(message))?,
@@ -238,22 +299,14 @@ impl Simulation {
                 }
                 self.tell_worker(number, consumer_controller::Input::Tick)?;
             }
-            Event::Processed { worker, handle, abandon } => {
-                let alive = self.workers.get(&worker).is_some_and(|worker| worker.alive);
-                if alive && !abandon {
-                    self.processed.insert(self.content(handle.id.seq_nr)?);
+            Event::Processed { worker, handle, content } => self.processed(worker, handle, content)?,
+            Event::ConfirmAll(number) => {
+                if let Some(worker) = self.workers.get_mut(&number) {
+                    let done = std::mem::take(&mut worker.done);
+                    self.tell_worker(number, consumer_controller::Input::ConfirmAll(done))?;
                 }
-                self.tell_worker(
-                    worker,
-                    match abandon {
-                        true => consumer_controller::Input::Abandon(handle, None),
-                        false => consumer_controller::Input::Confirm(handle),
-                    },
-                )?;
             }
-            Event::Answered { producer, call, answer } if producer == self.number => {
-                self.tell_producer(Input::Answered { call, answer })?;
-            }
+            Event::Queue { producer, id, call, fate } => self.queue(producer, id, call, fate)?,
             Event::List => {
                 let listed = self.listed.iter();
                 let listed = listed.map(|number| ListedWorker { worker: worker_ref(*number), selectable: true });
@@ -265,7 +318,13 @@ impl Simulation {
                 self.listed.remove(&number);
                 self.list();
             }
-            Event::KillProducer => self.start_producer()?,
+            Event::KillProducer => {
+                if let Some(durable) = &mut self.durable {
+                    durable.kill(self.number);
+                }
+                self.senders.producer_died();
+                self.start_producer()?;
+            }
             Event::FaultsEnd => {
                 self.faults = false;
                 self.world.link = self.world.link.calm();
@@ -278,6 +337,55 @@ impl Simulation {
         Ok(())
     }
 
+    // ---- senders --------------------------------------------------------------------------------
+
+    fn send(&mut self) -> Result<(), String> {
+        self.sent += 1;
+        let (content, session) = (self.sent, self.session);
+        let pause = self.world.upto(Duration::from_millis(60));
+        self.world.after(pause, Event::Send);
+        if self.world.chance(0.25) {
+            let ticket = self.senders.ticket(Wish::Permit(content));
+            return self.tell_producer(Input::Reserve { session, ticket });
+        }
+        let waits = self.world.chance(0.9);
+        self.admit(content, waits)
+    }
+
+    fn admit(&mut self, content: u64, waits: bool) -> Result<(), String> {
+        let ticket = self.senders.ticket(Wish::Message(content));
+        if let Some(durable) = &mut self.durable {
+            durable.submit(content, self.number);
+        }
+        if self.world.chance(0.1) {
+            let patience = self.world.upto(Duration::from_millis(100));
+            self.world.after(patience, Event::GiveUp(ticket));
+        }
+        let message = self.message(content);
+        self.tell_producer(Input::Admit { session: self.session, ticket, message, waits })
+    }
+
+    /// A sender uses its permit, or gives it back and sends its message without.
+    fn use_permit(&mut self, ticket: u64) -> Result<(), String> {
+        let Some(content) = self.senders.take_permit(ticket) else { return Ok(()) };
+        if self.world.chance(0.25) {
+            self.tell_producer(Input::Withdraw { ticket })?;
+            return self.admit(content, true);
+        }
+        self.senders.uses_permit(ticket, content);
+        if let Some(durable) = &mut self.durable {
+            durable.submit(content, self.number);
+        }
+        let message = self.message(content);
+        self.tell_producer(Input::Use { permit: ticket, ticket, message })
+    }
+
+    fn message(&mut self, content: u64) -> Message<u64> {
+        Message { frames: self.chunks.cut(content), bytes: 100, ack: self.world.chance(0.3) }
+    }
+
+    // ---- workers --------------------------------------------------------------------------------
+
     /// The listing reaches the producer some time after it changed.
     fn list(&mut self) {
         let delay = self.world.upto(Duration::from_millis(300));
@@ -287,8 +395,8 @@ impl Simulation {
     fn new_worker(&mut self) -> Result<(), String> {
         let number = self.next_worker;
         self.next_worker += 1;
-        let machine = ConsumerController::new(ConsumerKind::Worker, self.settings.worker());
-        self.workers.insert(number, Worker { machine, tick_at: None, alive: true });
+        let machine = ConsumerController::new(ConsumerKind::Worker, self.worker_settings.clone());
+        self.workers.insert(number, Worker { machine, tick_at: None, alive: true, done: Vec::new() });
         self.tell_worker(number, consumer_controller::Input::Start(Dedupe::none()))?;
         self.listed.insert(number);
         self.list();
@@ -317,97 +425,26 @@ impl Simulation {
         Ok(())
     }
 
-    fn content(&self, total: SeqNr) -> Result<u64, String> {
-        self.contents.get(&total.get()).copied().ok_or_else(|| format!("{total} was never accepted"))
+    fn is_poison(&self, content: u64) -> bool {
+        self.worker_settings.link.max_delivery_attempts > 0 && content.is_multiple_of(11)
     }
 
-    fn tell_producer(&mut self, input: Input<u64>) -> Result<(), String> {
-        let mut effects = Vec::new();
-        self.producer.handle(self.world.now, input, &mut effects);
-        self.carry_out(effects)
-    }
-
-    fn carry_out(&mut self, effects: Vec<Effect<u64>>) -> Result<(), String> {
-        for effect in effects {
-            match effect {
-                Effect::Accepted { ticket, total } => {
-                    if self.durable && !self.queue.messages.contains_key(&total.get()) {
-                        return Err(format!("I10: {total} was accepted and is not stored"));
-                    }
-                    if self.contents.insert(total.get(), ticket).is_some_and(|content| content != ticket) {
-                        return Err(format!("{total} is the number of two messages"));
-                    }
-                    if self.accepted.insert(ticket, total).is_some() {
-                        return Err(format!("I8: {ticket} was accepted twice"));
-                    }
-                }
-                Effect::Confirmed { ticket, total } => {
-                    if !self.processed.contains(&ticket) {
-                        return Err(format!("I8: {total} is confirmed and no worker has processed it"));
-                    }
-                    if !self.confirmed.insert(ticket) {
-                        return Err(format!("I8: {total} is confirmed twice"));
-                    }
-                }
-                Effect::Transmit { to, header, message } => {
-                    if header.ordered {
-                        return Err("workers are told of an order".to_owned());
-                    }
-                    let batch = SequencedBatch { header, frames: vec![message] };
-                    self.world.send(&Event::Down { to: to.instance, batch }, Duration::ZERO);
-                }
-                Effect::Call { id, call } => self.call(id, call),
-                Effect::Refused { .. } | Effect::Unknown { .. } | Effect::Undelivered { .. } | Effect::Failed(_) => {
-                    return Err(format!("{effect:?}"));
-                }
-                Effect::Permitted { .. } | Effect::Stop { .. } | Effect::Closed => {}
-            }
+    fn processed(&mut self, number: u64, handle: DeliveryHandle, content: u64) -> Result<(), String> {
+        let fails = self.faults && self.world.chance(0.05) || self.is_poison(content);
+        let Some(worker) = self.workers.get_mut(&number).filter(|worker| worker.alive) else { return Ok(()) };
+        if fails {
+            return self.tell_worker(number, consumer_controller::Input::Abandon(handle, None));
         }
-        let next = self.producer.next_deadline();
-        if let Some(at) = next.filter(|at| self.producer_tick.is_none_or(|tick| *at < tick)) {
-            self.producer_tick = Some(at);
-            self.world.at(at, Event::ProducerTick(self.number));
+        self.processed.insert(content);
+        if !self.confirms_all {
+            return self.tell_worker(number, consumer_controller::Input::Confirm(handle));
+        }
+        worker.done.push(handle);
+        if worker.done.len() == 1 {
+            let pause = self.world.upto(Duration::from_millis(30));
+            self.world.after(pause, Event::ConfirmAll(number));
         }
         Ok(())
-    }
-
-    /// What the queue is asked is done at once, and its answer comes later.
-    fn call(&mut self, id: u64, call: Call<Frames<u64>>) {
-        let queue = &mut self.queue;
-        let answer = match call {
-            Call::Load => {
-                queue.epoch += 1;
-                Answer::Loaded(Ok(QueueState {
-                    stream_id: STREAM,
-                    epoch: Epoch(queue.epoch),
-                    current_seq_nr: SeqNr(queue.current),
-                    highest_confirmed_seq_nr: SeqNr(queue.highest),
-                    confirmed_seq_nr: BTreeMap::new(),
-                    unconfirmed: queue.messages.values().cloned().collect(),
-                }))
-            }
-            Call::Store(batch) => {
-                for sent in batch {
-                    queue.current = sent.seq_nr.get() + 1;
-                    self.contents.insert(sent.seq_nr.get(), content_of(&sent.message));
-                    queue.messages.insert(sent.seq_nr.get(), sent);
-                }
-                Answer::Stored(Ok(SeqNr(queue.current - 1)))
-            }
-            Call::Confirm(confirmations) => {
-                for confirmation in confirmations {
-                    let Confirmation::Exact { seq_nrs, .. } = confirmation else { continue };
-                    for seq_nr in seq_nrs {
-                        queue.messages.remove(&seq_nr.get());
-                        queue.highest = queue.highest.max(seq_nr.get());
-                    }
-                }
-                Answer::Confirmed(Ok(()))
-            }
-            Call::Poll(_) => Answer::Polled(Ok(Vec::new())),
-        };
-        let delay = self.world.upto(Duration::from_millis(30));
-        self.world.after(delay, Event::Answered { producer: self.number, call: id, answer });
     }
 
     fn tell_worker(&mut self, number: u64, input: consumer_controller::Input<u64>) -> Result<(), String> {
@@ -417,18 +454,24 @@ impl Simulation {
         for effect in effects {
             match effect {
                 sharding_consumer::Effect::Deliver { handle, parts } => {
-                    if self.content(handle.id.seq_nr)? != content_of(&parts) {
-                        return Err(format!("{} has another content", handle.id.seq_nr));
+                    let content = self.chunks.joined(&parts)?;
+                    if self.content(handle.id.seq_nr)? != content {
+                        return Err(format!("{} was delivered with the content of {content}", handle.id.seq_nr));
                     }
                     let took = self.world.upto(self.processing);
-                    let abandon = self.faults && self.world.chance(0.05);
-                    self.world.after(took, Event::Processed { worker: number, handle, abandon });
+                    self.world.after(took, Event::Processed { worker: number, handle, content });
                 }
                 sharding_consumer::Effect::Reply { to, epoch, message } => {
                     let message = UpstreamMessage { from: worker_ref(number), to, epoch, message };
-                    self.world.send(&Event::Up(message), Duration::ZERO);
+                    let late = self.faults && self.world.chance(0.03);
+                    let extra = if late { self.world.upto(Duration::from_secs(2)) } else { Duration::ZERO };
+                    self.world.send(&Event::Up(message), extra);
                 }
                 sharding_consumer::Effect::Suppressed(id) => return Err(format!("{} was suppressed", id.seq_nr)),
+                sharding_consumer::Effect::Poisoned { id, .. } => {
+                    let content = self.content(id.seq_nr)?;
+                    self.poisoned.insert(content);
+                }
                 _ => {}
             }
         }
@@ -440,12 +483,103 @@ impl Simulation {
         }
         Ok(())
     }
-}
 
-fn content_of(frames: &Frames<u64>) -> u64 {
-    match frames {
-        Frames::Whole(content) => *content,
-        Frames::Chunks(chunks) => chunks[0],
+    /// The message of a number.
+    fn content(&self, total: SeqNr) -> Result<u64, String> {
+        let content = match &self.durable {
+            Some(durable) => durable.store.ever().get(&total.get()).map(|(_, content)| *content),
+            None => self.contents.get(&total.get()).copied(),
+        };
+        content.ok_or_else(|| format!("{total} was never accepted"))
+    }
+
+    // ---- the producer ---------------------------------------------------------------------------
+
+    fn tell_producer(&mut self, input: Input<u64>) -> Result<(), String> {
+        let mut effects = Vec::new();
+        self.producer.handle(self.world.now, input, &mut effects);
+        self.carry_out(effects)
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect<u64>>) -> Result<(), String> {
+        for effect in effects {
+            match effect {
+                Effect::Transmit { to, header, message } => {
+                    if header.ordered {
+                        return Err("workers are told of an order".to_owned());
+                    }
+                    if let Some(durable) = &self.durable {
+                        durable.transmitted(message.frame.total)?;
+                    }
+                    let batch = SequencedBatch { header, frames: vec![message] };
+                    self.world.send(&Event::Down { to: to.instance, batch }, Duration::ZERO);
+                }
+                Effect::Call { id, call } => self.call(id, call),
+                Effect::Permitted { ticket, .. } => {
+                    self.senders.permitted(ticket);
+                    let pause = self.world.upto(Duration::from_millis(40));
+                    self.world.after(pause, Event::Permitted(ticket));
+                }
+                Effect::Accepted { ticket, total } => {
+                    let content = self.senders.accepted_as(ticket)?;
+                    if self.contents.insert(total.get(), content).is_some_and(|other| other != content) {
+                        return Err(format!("{total} is the number of two messages"));
+                    }
+                    if let Some(durable) = &mut self.durable {
+                        durable.accepted(content, total)?;
+                    }
+                }
+                Effect::Confirmed { ticket, total } => {
+                    let content = self.content(total)?;
+                    if !self.processed.contains(&content) && !self.poisoned.contains(&content) {
+                        return Err(format!("I8: {total} is confirmed and no worker has processed it"));
+                    }
+                    self.senders.confirmed_as(ticket, content)?;
+                }
+                Effect::Refused { ticket, .. } => self.refused(ticket, Told::NotStored)?,
+                Effect::Unknown { ticket, .. } => self.refused(ticket, Told::Unknown)?,
+                Effect::Undelivered { .. } | Effect::Failed(_) => return Err(format!("{effect:?}")),
+                Effect::Stop { .. } | Effect::Closed => {}
+            }
+        }
+        let next = self.producer.next_deadline();
+        if let Some(at) = next.filter(|at| self.producer_tick.is_none_or(|tick| *at < tick)) {
+            self.producer_tick = Some(at);
+            self.world.at(at, Event::ProducerTick(self.number));
+        }
+        Ok(())
+    }
+
+    fn refused(&mut self, ticket: u64, told: Told) -> Result<(), String> {
+        match self.senders.refused(ticket)? {
+            Wish::Message(content) => self.durable.as_mut().map_or(Ok(()), |durable| durable.tell(content, told)),
+            Wish::Permit(content) => self.admit(content, true),
+            Wish::Room => Ok(()),
+        }
+    }
+
+    /// Makes a call of the producer's queue.
+    fn call(&mut self, id: u64, call: Call<Frames<u64>>) {
+        let fate = if self.faults { Fate::drawn(self.world.pick(1 << 20)) } else { Fate::GOOD };
+        let takes = self.world.upto(Duration::from_millis(if self.faults { 60 } else { 10 }));
+        let Some(durable) = &mut self.durable else { return };
+        let at = durable.store.done_at(self.world.now, takes);
+        self.world.at(at, Event::Queue { producer: self.number, id, call, fate });
+    }
+
+    fn queue(&mut self, producer: u64, id: u64, call: Call<Frames<u64>>, fate: Fate) -> Result<(), String> {
+        let is_alive = producer == self.number;
+        let Some(durable) = &mut self.durable else { return Ok(()) };
+        if !is_alive && matches!(call, Call::Load) {
+            // A dead process takes over from nothing.
+            return Ok(());
+        }
+        let Some(writer) = durable.writers.get_mut(&producer) else { return Ok(()) };
+        let answer = durable.store.call(writer, call, fate);
+        match answer.filter(|_| is_alive) {
+            Some(answer) => self.tell_producer(Input::Answered { call: id, answer }),
+            None => Ok(()),
+        }
     }
 }
 

@@ -80,16 +80,19 @@ impl<E: Clone> World<E> {
         self.at(self.now + delay, event);
     }
 
-    /// Puts a message on the network; `extra` delays it beyond the usual.
-    pub(crate) fn send(&mut self, event: &E, extra: Duration) {
+    /// Puts a message on the network; `extra` delays it beyond the usual. Whether any copy of it arrives.
+    pub(crate) fn send(&mut self, event: &E, extra: Duration) -> bool {
         let copies = 1 + u32::from(self.rng.random_bool(self.link.duplicate));
+        let mut arrives = false;
         for _ in 0..copies {
             if self.rng.random_bool(self.link.drop) {
                 continue;
             }
             let delay = if self.link.reorders { self.upto(self.link.max_delay) } else { self.link.max_delay };
             self.after(delay + extra, event.clone());
+            arrives = true;
         }
+        arrives
     }
 
     pub(crate) fn upto(&mut self, limit: Duration) -> Duration {

@@ -14,6 +14,7 @@ use super::{ConsumerLink, Effect, Life};
 use crate::dedupe::Watermarks;
 use crate::ids::{ControllerRef, Epoch, NUMBER_LIMIT};
 use crate::message::{BatchHeader, Content, SequencedMessage, Upstream};
+use crate::sabotage::Sabotage;
 
 impl<P: Content> ConsumerLink<P> {
     /// C2.
@@ -43,7 +44,9 @@ impl<P: Content> ConsumerLink<P> {
         let newest = watermarks.epoch(header.stream_id);
         if header.epoch < newest {
             // C2a.
-            answer(header, Upstream::Fenced { stream_id: header.stream_id, newer: newest }, out);
+            if !self.omits(Sabotage::FencedAnswer) {
+                answer(header, Upstream::Fenced { stream_id: header.stream_id, newer: newest }, out);
+            }
             return;
         }
         if let (false, Some(displaced)) = (registering_here, self.senders.displaced(header)) {
@@ -153,7 +156,7 @@ impl<P: Content> ConsumerLink<P> {
             // C6: out-of-order frames are kept, only the missing ones are asked for.
             Arrival::AfterGap { from, to } => {
                 self.counters.gaps += 1;
-                self.reply(Upstream::Resend { from, to }, out);
+                self.ask_again(from, to, out);
             }
             Arrival::BeyondWindow => self.counters.beyond_window += 1,
         }
@@ -175,7 +178,7 @@ impl<P: Content> ConsumerLink<P> {
     /// C6: frames were dropped because the window was full, and the window has come to them.
     pub(super) fn ask_for_lost(&mut self, out: &mut Vec<Effect<P>>) {
         if let Some(from) = self.arrivals.reached_lost() {
-            self.reply(Upstream::Resend { from, to: 0 }, out);
+            self.ask_again(from, 0, out);
         }
     }
 

@@ -10,6 +10,7 @@ use super::{ConsumerLink, DeliveryKey, Effect, Life, PoisonPolicy, later};
 use crate::dedupe::{Attempts, Watermarks};
 use crate::ids::{MessageId, SeqNr};
 use crate::message::Content;
+use crate::sabotage::Sabotage;
 
 /// The longest pause before a redelivery. Source: delivery §8.
 const MAX_REDELIVERY_BACKOFF: Duration = Duration::from_secs(30);
@@ -85,6 +86,7 @@ impl<P: Content> ConsumerLink<P> {
         self.senders
             .current()
             .is_some_and(|producer| producer.ordered && total <= watermarks.confirmed(producer.stream))
+            && !self.omits(Sabotage::Dedupe)
     }
 
     fn message_id(&self, total: SeqNr) -> Option<MessageId> {
@@ -174,7 +176,10 @@ impl<P: Content> ConsumerLink<P> {
         let window = self.window.size();
         let half = window / 2;
         // Signed on purpose: without resending, `confirmed` may lie beyond `requested`.
-        let room = |requested: u64| requested.saturating_sub(self.confirmed) <= half;
+        let room = |requested: u64| {
+            let left = requested.saturating_sub(self.confirmed);
+            if self.omits(Sabotage::HalfWindow) { left == half } else { left <= half }
+        };
         if advance.had_first {
             let requested = self.requested.max(self.confirmed - 1 + window);
             self.requested = if room(requested) { self.confirmed + window } else { requested };

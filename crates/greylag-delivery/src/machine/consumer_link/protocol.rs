@@ -6,6 +6,7 @@ use crate::dedupe::Dedupe;
 use crate::ids::{ControllerRef, Epoch, MessageId};
 use crate::machine::producer_link::Frames;
 use crate::message::{BatchHeader, SequencedMessage, Upstream};
+use crate::sabotage::Sabotage;
 
 /// What becomes of a message whose attempts are used up. Source: delivery §9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,6 +53,9 @@ pub struct ConsumerLinkSettings {
     pub max_message_bytes: u64,
     /// Point to point the retry tick goes on at its longest interval; elsewhere it falls asleep.
     pub keeps_asking: bool,
+    /// For simulations: a clause that is left out, to see that the checkers notice.
+    #[doc(hidden)]
+    pub sabotage: Option<Sabotage>,
 }
 
 /// One attempt at one delivery.

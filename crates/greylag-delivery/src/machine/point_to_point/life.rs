@@ -27,7 +27,7 @@ impl<P: Clone> PointToPoint<P> {
     /// Opens the link once a producer and the stream are there (P1), with everything that was recovered.
     pub(super) fn open_link(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         let (true, None, Some(stream)) = (self.admission.is_started(), &self.link, self.stream) else { return };
-        self.link = Some(new_link(&self.settings, stream, now));
+        self.link = Some(new_link(&self.settings, stream, now).sabotaged(self.sabotage));
         let tickets: BTreeMap<SeqNr, Option<u64>> =
             self.unconfirmed.drain(..).map(|sent| (sent.total, sent.ticket)).collect();
         self.owed = 0;

@@ -43,8 +43,13 @@ impl Peers {
         self.former = self.consumer.take().or(self.former.take());
     }
 
-    /// A consumer controller spoke. Whether it is the present one, and whether it is not the one that was displaced.
-    pub(super) fn heard(&mut self, from: &ControllerRef) -> (bool, bool) {
+    /// A consumer controller spoke. Whether it is the present one, and whether it is not the one that was displaced. Where the
+    /// repeats after a start-over are `unanswered` by any other, the displaced one is the one that gets them: news of a move
+    /// may come after the new consumer attached.
+    pub(super) fn heard(&mut self, from: &ControllerRef, unanswered: bool) -> (bool, bool) {
+        if unanswered && self.consumer.is_none() && self.former.as_ref() == Some(from) {
+            self.consumer = self.former.take();
+        }
         if self.speaker.as_ref() != Some(from) {
             self.speaker = Some(from.clone());
         }

@@ -91,7 +91,8 @@ impl Repeats {
         !self.held && self.refused_until().is_none()
     }
 
-    fn refused_until(&self) -> Option<Instant> {
+    /// When frames that found no room are due again.
+    pub(super) fn refused_until(&self) -> Option<Instant> {
         self.refusal.and_then(|refusal| refusal.until)
     }
 

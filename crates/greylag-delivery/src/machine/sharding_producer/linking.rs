@@ -26,7 +26,7 @@ impl<P: Clone> ShardingProducer<P> {
         self.demand.set(&entity, None);
         let scratch = &mut self.scratch;
         self.links.open(now, entity, shard, |routed| {
-            let mut link = ProducerLink::new(settings, now);
+            let mut link = ProducerLink::new(settings, now).sabotaged(self.sabotage);
             if !routed {
                 link.handle(now, producer_link::Input::RouteChanged(false), scratch);
             }

@@ -12,6 +12,7 @@ use crate::machine::controller::{Effect, Failure};
 use crate::machine::deadlines::{Armed, Deadlines};
 use crate::machine::producer_link::{self, LinkMode, ProducerLink, ProducerLinkSettings};
 use crate::message::{BatchHeader, ProducerStopped, SequencedMessage, Upstream};
+use crate::sabotage::Sabotage;
 
 /// Links of workers that are gone, at most; the oldest are forgotten first.
 const MAX_FORMER: usize = 64;
@@ -194,7 +195,7 @@ impl<P: Clone> WorkPulling<P> {
             resend_first_interval: self.settings.resend_first_interval,
             resend_first_unconfirmed_idle_timeout: self.settings.resend_first_unconfirmed_idle_timeout,
         };
-        let mut link = ProducerLink::new(settings, now);
+        let mut link = ProducerLink::new(settings, now).sabotaged(self.sabotage);
         let register = Upstream::RegisterConsumer;
         let register = producer_link::Input::Received { from: worker.clone(), epoch: None, message: register };
         link.handle(now, register, &mut self.workers.scratch);
@@ -214,8 +215,10 @@ impl<P: Clone> WorkPulling<P> {
     fn drop_worker(&mut self, instance: u64, out: &mut Vec<Effect<P>>) {
         let Some(gone) = self.workers.links.remove(&instance) else { return };
         self.workers.by_worker.remove(&gone.worker);
-        for total in &gone.unconfirmed {
-            self.jobs.take_back(*total, instance, false, |holder| self.workers.has(holder));
+        if self.sabotage != Some(Sabotage::HandBack) {
+            for total in &gone.unconfirmed {
+                self.jobs.take_back(*total, instance, false, |holder| self.workers.has(holder));
+            }
         }
         if let Some((_, epoch)) = self.stream {
             let message = ProducerStopped { controller: gone.controller.clone(), epoch };
