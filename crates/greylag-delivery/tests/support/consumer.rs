@@ -141,6 +141,7 @@ pub(crate) fn settings(case: &Case<'_>) -> DeliverySettings {
         _ => PoisonPolicy::DeadLetter,
     };
     consumer.max_outstanding_deliveries = case.parse("outstanding").unwrap_or(1);
+    consumer.resend_interval_min = case.duration("min").unwrap_or(consumer.resend_interval_min);
     consumer.resend_interval_max = case.duration("max").unwrap_or(consumer.resend_interval_max);
     consumer.max_delivery_attempts = case.parse("attempts").unwrap_or(0);
     consumer.confirm_timeout = case.duration("confirm_timeout");
