@@ -2,7 +2,7 @@
 //!
 //! Each seed runs them all: a sharding producer that runs over its input again, one that keeps its messages in a queue whose
 //! store fails, both with entities that persist; the two ends of a link, with repeats and where only the flow is controlled;
-//! and a producer of work with workers that come and go.
+//! controllers point to point, with senders and a queue; and a producer of work with workers that come and go.
 
 use greylag_delivery::Sabotage;
 
@@ -18,6 +18,8 @@ mod gaps;
 mod link;
 #[path = "../../crates/greylag-delivery/tests/simulation/omission.rs"]
 mod omission;
+#[path = "../../crates/greylag-delivery/tests/simulation/point_to_point.rs"]
+mod point_to_point;
 #[path = "../../crates/greylag-delivery/tests/simulation/senders.rs"]
 mod senders;
 #[path = "../../crates/greylag-delivery/tests/simulation/sharding.rs"]
@@ -72,6 +74,8 @@ pub(crate) fn run(seed: u64, omission: Option<Omission>) -> Result<Outcome, Viol
     link::run(seed, without).map_err(broken("every message arrives in order, twice only where a process died"))?;
     let arrives = "what arrives where only the flow is controlled is in order, and the link goes on";
     link::run_flow_control_only(seed, without).map_err(broken(arrives))?;
+    let told = "what was accepted is processed in order, and senders are told the truth";
+    point_to_point::run(seed, without).map_err(broken(told))?;
     work_pulling::run(seed, without).map_err(broken("every message is processed, and senders are told the truth"))?;
     let (steps, faults) = (tally.events + kept.events, tally.deaths + kept.deaths);
     Ok(Outcome { steps, faults, checked: tally.applied + kept.applied, ..Outcome::default() })

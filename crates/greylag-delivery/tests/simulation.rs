@@ -9,6 +9,7 @@ mod simulation {
     pub(crate) mod gaps;
     pub(crate) mod link;
     pub(crate) mod omission;
+    pub(crate) mod point_to_point;
     pub(crate) mod senders;
     pub(crate) mod sharding;
     pub(crate) mod store;
@@ -18,7 +19,7 @@ mod simulation {
 
 use greylag_delivery::Sabotage;
 use simulation::omission::Without;
-use simulation::{link, sharding, work_pulling};
+use simulation::{link, point_to_point, sharding, work_pulling};
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
@@ -55,6 +56,12 @@ fn a_durable_producer_delivers_what_it_stored_and_nothing_else() {
 #[test]
 fn a_link_delivers_every_message_in_order() {
     play("a_link", |seed| link::run(seed, Without::NOTHING));
+}
+
+/// What was accepted is processed, in order and once, however producers and consumers change, and senders are told the truth.
+#[test]
+fn point_to_point_keeps_its_promises() {
+    play("point_to_point", |seed| point_to_point::run(seed, Without::NOTHING));
 }
 
 /// Where only the flow is controlled, what arrives is in order and once, and the link goes on.

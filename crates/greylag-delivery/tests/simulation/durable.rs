@@ -98,7 +98,7 @@ impl<M: Kept> Durable<M> {
         let mut totals: BTreeMap<u64, u64> = BTreeMap::new();
         for (total, (_, content)) in self.store.ever() {
             if let Some(other) = totals.insert(*content, *total) {
-                return Err(format!("message {content} is stored twice, as {other} and as {total}"));
+                return Err(format!("I3, I5: message {content} is stored twice, as {other} and as {total}"));
             }
         }
         for (ticket, told) in &self.told {

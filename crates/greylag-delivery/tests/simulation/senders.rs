@@ -1,4 +1,4 @@
-//! Senders of a producer outside of sharding: what each of them asked for, and what it was told.
+//! Senders of producers outside of sharding: what each of them asked for, and what it was told.
 //!
 //! I8: each is answered once, and told once that its message is confirmed, after it was accepted.
 
@@ -22,32 +22,39 @@ enum State {
     Permitted,
     Accepted,
     Confirmed,
-    /// It was told no, or went away by itself before it had an answer.
+    /// It was told no, or has given its permit back.
     Over,
     /// It went away, and does not know what became of its message.
     Gone,
 }
 
+#[derive(Debug)]
+struct Sender {
+    producer: u64,
+    wish: Wish,
+    state: State,
+}
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Senders {
-    all: BTreeMap<u64, (Wish, State)>,
+    all: BTreeMap<u64, Sender>,
     next: u64,
     permits: u64,
 }
 
 impl Senders {
-    /// A sender with the next ticket.
-    pub(crate) fn ticket(&mut self, wish: Wish) -> u64 {
+    /// A sender of this producer, with the next ticket.
+    pub(crate) fn ticket(&mut self, producer: u64, wish: Wish) -> u64 {
         self.next += 1;
-        self.all.insert(self.next, (wish, State::Waiting));
+        self.all.insert(self.next, Sender { producer, wish, state: State::Waiting });
         self.next
     }
 
     /// Whether any is without an answer, or has a permit that it may use.
     pub(crate) fn are_waiting(&self) -> bool {
-        self.all.values().any(|(wish, state)| {
-            matches!(state, State::Waiting) || (matches!(state, State::Permitted) && *wish != Wish::Room)
+        self.all.values().any(|sender| {
+            matches!(sender.state, State::Waiting) || (sender.state == State::Permitted && sender.wish != Wish::Room)
         })
     }
 
@@ -58,18 +65,17 @@ impl Senders {
 
     pub(crate) fn permitted(&mut self, ticket: u64) {
         self.permits += 1;
-        if let Some((_, state @ State::Waiting)) = self.all.get_mut(&ticket) {
+        if let Some(Sender { state: state @ State::Waiting, .. }) = self.all.get_mut(&ticket) {
             *state = State::Permitted;
         }
     }
 
-    /// The message for which a sender has a permit that is still good, as far as it knows.
-    pub(crate) fn take_permit(&mut self, ticket: u64) -> Option<u64> {
-        let (wish, state) = self.all.get_mut(&ticket)?;
-        match (*wish, *state) {
-            (Wish::Permit(content), State::Permitted) => {
+    /// A sender has its permit, as far as it knows: of which producer, and for which message. It decides what to do.
+    pub(crate) fn take_permit(&mut self, ticket: u64) -> Option<(u64, u64)> {
+        match self.all.get_mut(&ticket)? {
+            Sender { producer, wish: Wish::Permit(content), state: state @ State::Permitted } => {
                 *state = State::Over;
-                Some(content)
+                Some((*producer, *content))
             }
             _ => None,
         }
@@ -77,15 +83,17 @@ impl Senders {
 
     /// The sender sends its message with its permit.
     pub(crate) fn uses_permit(&mut self, ticket: u64, content: u64) {
-        self.all.insert(ticket, (Wish::Message(content), State::Waiting));
+        if let Some(sender) = self.all.get_mut(&ticket) {
+            (sender.wish, sender.state) = (Wish::Message(content), State::Waiting);
+        }
     }
 
-    /// A sender that has no answer yet goes away. Its message.
-    pub(crate) fn give_up(&mut self, ticket: u64) -> Option<u64> {
+    /// A sender that has no answer yet goes away. Its producer, and its message.
+    pub(crate) fn give_up(&mut self, ticket: u64) -> Option<(u64, u64)> {
         match self.all.get_mut(&ticket)? {
-            (Wish::Message(content), state @ State::Waiting) => {
+            Sender { producer, wish: Wish::Message(content), state: state @ State::Waiting } => {
                 *state = State::Gone;
-                Some(*content)
+                Some((*producer, *content))
             }
             _ => None,
         }
@@ -93,8 +101,8 @@ impl Senders {
 
     pub(crate) fn accepted_as(&mut self, ticket: u64) -> Result<u64, String> {
         match self.all.get_mut(&ticket) {
-            Some((Wish::Message(content), State::Gone)) => Ok(*content),
-            Some((Wish::Message(content), state @ State::Waiting)) => {
+            Some(Sender { wish: Wish::Message(content), state: State::Gone, .. }) => Ok(*content),
+            Some(Sender { wish: Wish::Message(content), state: state @ State::Waiting, .. }) => {
                 *state = State::Accepted;
                 Ok(*content)
             }
@@ -104,8 +112,8 @@ impl Senders {
 
     pub(crate) fn confirmed_as(&mut self, ticket: u64, content: u64) -> Result<(), String> {
         match self.all.get_mut(&ticket) {
-            Some((_, State::Gone)) => Ok(()),
-            Some((wish, state @ State::Accepted)) if *wish == Wish::Message(content) => {
+            Some(Sender { state: State::Gone, .. }) => Ok(()),
+            Some(Sender { wish, state: state @ State::Accepted, .. }) if *wish == Wish::Message(content) => {
                 *state = State::Confirmed;
                 Ok(())
             }
@@ -116,8 +124,8 @@ impl Senders {
     /// A sender is told no, or that nobody knows. What it had asked for.
     pub(crate) fn refused(&mut self, ticket: u64) -> Result<Wish, String> {
         match self.all.get_mut(&ticket) {
-            Some((wish, State::Gone)) => Ok(*wish),
-            Some((wish, state @ State::Waiting)) => {
+            Some(Sender { wish, state: State::Gone, .. }) => Ok(*wish),
+            Some(Sender { wish, state: state @ State::Waiting, .. }) => {
                 *state = State::Over;
                 Ok(*wish)
             }
@@ -125,25 +133,35 @@ impl Senders {
         }
     }
 
-    /// All that have no last answer go away with their producer; what they asked permits for is not sent.
-    pub(crate) fn producer_died(&mut self) {
-        for (_, state) in self.all.values_mut() {
-            if matches!(state, State::Waiting | State::Permitted | State::Accepted) {
-                *state = State::Gone;
-            }
-        }
+    /// All senders of a producer that have no last answer go away with it; what they asked permits for is not sent.
+    pub(crate) fn producer_died(&mut self, producer: u64) {
+        self.leave(producer, &[State::Waiting, State::Permitted, State::Accepted]);
+    }
+
+    /// Senders whose messages a producer had accepted do not learn from it any more what becomes of them.
+    pub(crate) fn producer_fenced(&mut self, producer: u64) {
+        self.leave(producer, &[State::Accepted]);
+    }
+
+    fn leave(&mut self, producer: u64, states: &[State]) {
+        let of_it = self.all.values_mut().filter(|sender| sender.producer == producer);
+        of_it.filter(|sender| states.contains(&sender.state)).for_each(|sender| sender.state = State::Gone);
     }
 
     /// Messages that were accepted, of senders that are still there.
     pub(crate) fn accepted(&self) -> Vec<u64> {
-        let accepted = self.all.values().filter(|(_, state)| matches!(state, State::Accepted | State::Confirmed));
-        accepted.filter_map(|(wish, _)| if let Wish::Message(content) = wish { Some(*content) } else { None }).collect()
+        let content = |sender: &Sender| match (sender.wish, sender.state) {
+            (Wish::Message(content), State::Accepted | State::Confirmed) => Some(content),
+            _ => None,
+        };
+        self.all.values().filter_map(content).collect()
     }
 
     /// Everybody knows in the end.
     pub(crate) fn check(&self) -> Result<(), String> {
-        match self.all.iter().find(|(_, (_, state))| matches!(state, State::Waiting | State::Accepted)) {
-            Some((ticket, (wish, state))) => Err(format!("I8: {wish:?} of ticket {ticket} is {state:?} for ever")),
+        let is_open = |sender: &Sender| matches!(sender.state, State::Waiting | State::Accepted);
+        match self.all.iter().find(|(_, sender)| is_open(sender)) {
+            Some((ticket, sender)) => Err(format!("I8: ticket {ticket} is {sender:?} for ever")),
             None => Ok(()),
         }
     }

@@ -60,6 +60,12 @@ enum Event {
         batch: SequencedBatch<u64>,
     },
     Upstream(UpstreamMessage),
+    /// Frames of a link found no room on their lane.
+    Refused {
+        controller: ControllerRef,
+        from: u64,
+        to: u64,
+    },
     ToConsumer {
         instance: u64,
         message: greylag_delivery::ProducerStopped,
@@ -400,6 +406,13 @@ impl Simulation {
                     self.tell_producer(number, sharding_producer::Input::Received(message))?;
                 }
             }
+            Event::Refused { controller, from, to } => {
+                let number = self.producers.keys().copied().find(|number| controller.path == path(*number));
+                if let Some(number) = number {
+                    let instance = controller.instance;
+                    self.tell_producer(number, sharding_producer::Input::Refused { instance, from, to })?;
+                }
+            }
             Event::ToConsumer { instance, message } => {
                 let live = self.entities.iter().position(|e| e.live.as_ref().is_some_and(|l| l.instance == instance));
                 if let Some(entity) = live {
@@ -623,6 +636,8 @@ impl Simulation {
             // The region keeps it until there is a route; sometimes its buffer is full.
             if self.world.chance(0.8) {
                 self.world.at(until, Event::Downstream { entity, batch });
+            } else {
+                self.tell_producers(&sharding_producer::Input::NotKept(name(entity)))?;
             }
             return Ok(());
         }
@@ -747,6 +762,13 @@ impl Simulation {
             }
         }
         for (entity, batch) in batches {
+            if self.faults && self.world.chance(0.03) {
+                // The lane has no room.
+                let frames = batch.frames.iter().map(|message| message.frame.seq_nr);
+                let (from, to) = (frames.clone().min().unwrap_or(0), frames.max().unwrap_or(0));
+                self.world.after(Duration::ZERO, Event::Refused { controller: batch.header.controller, from, to });
+                continue;
+            }
             self.world.send(&Event::Downstream { entity, batch }, Duration::ZERO);
         }
         let Some(producer) = self.producers.get_mut(&number) else { return Ok(()) };

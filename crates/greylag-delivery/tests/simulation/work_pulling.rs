@@ -238,7 +238,7 @@ impl Simulation {
         }
         let before = self.senders.permits();
         for _ in 0..=capacity {
-            let ticket = self.senders.ticket(Wish::Room);
+            let ticket = self.senders.ticket(self.number, Wish::Room);
             self.tell_producer(Input::Reserve { session: self.session, ticket })?;
         }
         match self.senders.permits() - before {
@@ -275,7 +275,7 @@ impl Simulation {
             Event::Send if self.sent < self.messages => self.send()?,
             Event::Permitted(ticket) => self.use_permit(ticket)?,
             Event::GiveUp(ticket) => {
-                if let Some(content) = self.senders.give_up(ticket) {
+                if let Some((_, content)) = self.senders.give_up(ticket) {
                     if let Some(durable) = &mut self.durable {
                         durable.withdraw(content);
                     }
@@ -322,7 +322,7 @@ impl Simulation {
                 if let Some(durable) = &mut self.durable {
                     durable.kill(self.number);
                 }
-                self.senders.producer_died();
+                self.senders.producer_died(self.number);
                 self.start_producer()?;
             }
             Event::FaultsEnd => {
@@ -345,7 +345,7 @@ impl Simulation {
         let pause = self.world.upto(Duration::from_millis(60));
         self.world.after(pause, Event::Send);
         if self.world.chance(0.25) {
-            let ticket = self.senders.ticket(Wish::Permit(content));
+            let ticket = self.senders.ticket(self.number, Wish::Permit(content));
             return self.tell_producer(Input::Reserve { session, ticket });
         }
         let waits = self.world.chance(0.9);
@@ -353,7 +353,7 @@ impl Simulation {
     }
 
     fn admit(&mut self, content: u64, waits: bool) -> Result<(), String> {
-        let ticket = self.senders.ticket(Wish::Message(content));
+        let ticket = self.senders.ticket(self.number, Wish::Message(content));
         if let Some(durable) = &mut self.durable {
             durable.submit(content, self.number);
         }
@@ -367,7 +367,7 @@ impl Simulation {
 
     /// A sender uses its permit, or gives it back and sends its message without.
     fn use_permit(&mut self, ticket: u64) -> Result<(), String> {
-        let Some(content) = self.senders.take_permit(ticket) else { return Ok(()) };
+        let Some((_, content)) = self.senders.take_permit(ticket) else { return Ok(()) };
         if self.world.chance(0.25) {
             self.tell_producer(Input::Withdraw { ticket })?;
             return self.admit(content, true);
