@@ -20,8 +20,8 @@ use bare::processor_time;
 use bytes::{BufMut, Bytes, BytesMut};
 use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest};
 use greylag_delivery::{
-    ConsumerDelivery, Delivery, DeliveryCodec, DeliveryEntity, DeliverySettings, DeliveryType, NoBypass, ProducerId,
-    ProducerIdentity, ShardingProducer, WithDelivery,
+    Delivery, DeliveryEntity, DeliverySettings, DeliveryType, ProducerId, ProducerIdentity, ShardingProducer,
+    WithDelivery,
 };
 use greylag_sharding::{Ctx, Entity, EntityKey, EntityType, Failure, Region, ShardingSettings};
 use support::{Node, PATIENCE, is_measured, report};
@@ -37,7 +37,7 @@ const AHEAD: u64 = 3_000;
 const STEP: u64 = 500;
 
 const RAW: EntityKey<Bytes> = EntityKey::new("Raw");
-const SURE: EntityKey<WithDelivery<Bytes, Infallible>> = EntityKey::new("Sure");
+const SURE: EntityKey<Bytes> = EntityKey::new("Sure");
 
 /// Takes bytes as they are, so that what is measured is not a codec.
 #[derive(Clone)]
@@ -152,8 +152,7 @@ impl Cluster {
             let node = Node::start(settings()).await;
             let counter = handled.clone();
             let raw = EntityType::new(RAW, move |_| Ok(Raw(counter.clone()))).codec(AsIs);
-            let delivery = ConsumerDelivery::new(&DeliverySettings::default()).expect("valid settings");
-            let sure = DeliveryType::new(SURE, &delivery, |_| Ok(Sure)).codec(DeliveryCodec::new(AsIs, NoBypass));
+            let sure = DeliveryType::of(SURE, AsIs, |_| Ok(Sure));
             let raw = node.sharding.init(raw).expect("a fresh name");
             regions.push((raw, node.sharding.init(sure).expect("a fresh name")));
             nodes.push(node);

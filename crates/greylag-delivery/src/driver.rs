@@ -36,13 +36,13 @@ pub use entity::{DeliveryEntity, DeliveryType};
 #[cfg(feature = "persistence")]
 pub use entity_outbox::{EntityOutbox, EntityOutboxQueue, OutboxRequest, WithOutbox};
 #[cfg(feature = "persistence")]
-pub use event_sourced::{DeliveryEffects, event_sourced_with_delivery};
+pub use event_sourced::DeliveryEffects;
 #[cfg(feature = "persistence")]
 pub use node::EventSourcedDelivery;
 #[cfg(feature = "sharding")]
 pub use node::{
-    ConsumersReport, DeliveryReport, NodeDelivery, ProducerCounts, ProducerKind, ProducerName, ProducerReport,
-    ProxyDelivery, StartProducer, StartWorkProducer, StartWorker, WorkKey,
+    ConsumersReport, DeliveryReport, DeliveryTypeSettings, NodeDelivery, ProducerCounts, ProducerKind, ProducerName,
+    ProducerReport, ProxyDelivery, StartProducer, StartWorkProducer, StartWorker, WorkKey,
 };
 #[cfg(feature = "sharding")]
 pub use point_to_point::{

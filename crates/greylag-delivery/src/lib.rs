@@ -12,12 +12,12 @@
 //! use greylag_codec::json;
 //! use greylag_core::{Registry, ReplyTo};
 //! use greylag_delivery::*;
-//! use greylag_persistence::{Ctx, Effect, EventCodecs, EventSourced, Stores};
-//! use greylag_sharding::{EntityKey, Sharding, ShardingSettings};
+//! use greylag_persistence::{Ctx, Effect, EventSourced, Stores};
+//! use greylag_sharding::{EntityKey, EntityType, Sharding, ShardingSettings};
 //! use greylag_transport::memory::MemoryNetwork;
 //!
 //! // Deposits, and the balance on request.
-//! const ACCOUNT: EntityKey<WithDelivery<i64, ReplyTo<i64>>> = EntityKey::new("Account");
+//! const ACCOUNT: EntityKey<i64> = EntityKey::new("Account");
 //!
 //! struct Account;
 //!
@@ -46,9 +46,10 @@
 //! let remoting = MemoryNetwork::new().node("localhost:17355#1".parse()?, Arc::new(Registry::new()));
 //! let sharding = Sharding::alone(remoting, Some(Stores::in_memory()), ShardingSettings::default()).await?;
 //!
-//! let delivery = ConsumerDelivery::new(&DeliverySettings::default())?;
-//! let codecs = EventCodecs::new(json("account.deposited"));
-//! let accounts = event_sourced_with_delivery(ACCOUNT, &codecs, &delivery, |_| Ok(Account));
+//! let accounts = EntityType::event_sourced(ACCOUNT, |_| Ok(Account))
+//!     .commands(json("account.deposit"))
+//!     .events(json("account.deposited"))
+//!     .with_delivery_and(json("account.balance"));
 //! let region = sharding.init(accounts)?;
 //!
 //! // The same stream, numbered from 1 in every run: messages of an earlier run are recognised.
@@ -116,7 +117,7 @@
 //! ([`machine::sharding_producer`], [`machine::sharding_consumer`]), and what producers store
 //! ([`machine::storing`]). Without the feature `sharding` the crate is these.
 //! With it come [`ShardingProducer`] and entities that take deliveries ([`DeliveryEntity`]); with
-//! `persistence` also [`event_sourced_with_delivery`].
+//! `persistence` also event-sourced ones ([`EventSourcedDelivery`]).
 //!
 //! A producer keeps messages across its own death in a [`DurableProducerQueue`]:
 //! the rules are in [`queue`]. [`EventSourcedProducerQueue`] keeps one in a journal, [`KvProducerQueue`] in
@@ -186,8 +187,8 @@ pub use driver::{
 #[cfg(feature = "sharding")]
 pub use driver::{
     ConsumerDelivery, ConsumersReport, DeliveryEntity, DeliveryEvent, DeliveryEvents, DeliveryHealth, DeliveryReport,
-    DeliveryType, NodeDelivery, ProducerCounts, ProducerKind, ProducerName, ProducerReport, ProxyDelivery, Sent,
-    ShardingProducer, ShardingRequestNext, ShardingSink, StartProducer, Undecodable,
+    DeliveryType, DeliveryTypeSettings, NodeDelivery, ProducerCounts, ProducerKind, ProducerName, ProducerReport,
+    ProxyDelivery, Sent, ShardingProducer, ShardingRequestNext, ShardingSink, StartProducer, Undecodable,
 };
 #[cfg(feature = "sharding")]
 pub use driver::{
@@ -195,7 +196,7 @@ pub use driver::{
     OutboxProducerQueue, OutboxStore, QueueCall, QueueFault, QueueStore, RecordError, TypedQueue,
 };
 #[cfg(feature = "persistence")]
-pub use driver::{DeliveryEffects, EventSourcedDelivery, EventSourcedProducerQueue, event_sourced_with_delivery};
+pub use driver::{DeliveryEffects, EventSourcedDelivery, EventSourcedProducerQueue};
 #[cfg(feature = "persistence")]
 pub use driver::{EntityOutbox, EntityOutboxQueue, OutboxRequest, WithOutbox};
 #[cfg(feature = "sharding")]

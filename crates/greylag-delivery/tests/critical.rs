@@ -10,16 +10,16 @@ use greylag_delivery::machine::producer_link::Frames;
 use greylag_delivery::machine::sharding_consumer::{self, ShardingConsumer};
 use greylag_delivery::machine::sharding_producer::{self, ShardingProducer as ProducerMachine};
 use greylag_delivery::{
-    ConsumerDelivery, ControllerRef, Dedupe, DeliveryCommand, DeliveryEffects, DeliverySettings, Epoch, ProducerId,
-    ProducerIdentity, SendError, SequencedBatch, ShardingProducer, StreamId, Upstream, UpstreamMessage, WithDelivery,
-    event_sourced_with_delivery,
+    ConsumerDelivery, ControllerRef, Dedupe, DeliveryCommand, DeliveryEffects, DeliverySettings, Epoch,
+    EventSourcedDelivery, NodeDelivery, ProducerId, ProducerIdentity, SendError, SequencedBatch, ShardingProducer,
+    StreamId, Upstream, UpstreamMessage, WithDelivery,
 };
 use greylag_persistence::{
-    Ctx, Effect, EventCodecs, EventKind, EventSeq, EventSourced, EventSourcedSettings, InMemoryJournal,
-    InMemorySnapshots, OnUnknownEvent, PersistenceId, StoredCodec, Stores,
+    Ctx, Effect, EventKind, EventSeq, EventSourced, EventSourcedSettings, InMemoryJournal, InMemorySnapshots,
+    OnUnknownEvent, PersistenceId, StoredCodec, Stores,
 };
 use greylag_sharding::settings::ShardingSettings;
-use greylag_sharding::{EntityKey, Region, Sharding};
+use greylag_sharding::{EntityKey, EntityType, Region, Sharding};
 use greylag_transport::memory::MemoryNetwork;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -227,19 +227,12 @@ struct Sum {
 
 type Command = DeliveryCommand<i64, ReplyTo<i64>>;
 
-const SUM: EntityKey<WithDelivery<i64, ReplyTo<i64>>> = EntityKey::new("Sum");
+const SUM: EntityKey<i64> = EntityKey::new("Sum");
 
 impl Default for Sum {
     fn default() -> Self {
         let (evaluated, settings) = (Arc::default(), EventSourcedSettings::default());
         Self { evaluated, snapshots: false, settings, mark_empty: false, events: added() }
-    }
-}
-
-impl Sum {
-    fn codecs(&self) -> EventCodecs<Self> {
-        let codecs = EventCodecs::new(self.events.clone());
-        if self.snapshots { codecs.snapshots(json::<i64>("sum")) } else { codecs }
     }
 }
 
@@ -290,7 +283,7 @@ impl Node {
         let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
         let stores = Stores::new(Arc::new(kept.journal.clone()), Arc::new(kept.snapshots.clone()));
         let sharding = Sharding::alone(remoting, Some(stores), ShardingSettings::test()).await.unwrap();
-        let delivery = ConsumerDelivery::new(&DeliverySettings::test()).unwrap();
+        let node = NodeDelivery::of(&sharding, DeliverySettings::test()).unwrap();
         let evaluated = Arc::new(AtomicUsize::new(0));
         let count = evaluated.clone();
         let make = move || {
@@ -298,9 +291,13 @@ impl Node {
             change(&mut sum);
             sum
         };
-        let codecs = make().codecs();
-        let sums = event_sourced_with_delivery(SUM, &codecs, &delivery, move |_| Ok(make()));
-        let region = sharding.init(sums).unwrap();
+        let Sum { events, snapshots, .. } = make();
+        let mut sums = EntityType::event_sourced(SUM, move |_| Ok(make())).commands(json("add")).events(events);
+        if snapshots {
+            sums = sums.snapshots(json::<i64>("sum"));
+        }
+        let region = sharding.init(sums.with_delivery_and(json("sum.get"))).unwrap();
+        let delivery = node.consumers(&SUM).unwrap();
         Self { sharding, region, delivery, evaluated }
     }
 

@@ -10,31 +10,32 @@ use greylag_core::{Registry, ReplyTo};
 use greylag_delivery::queue::EventSourcedQueueSettings;
 use greylag_delivery::{
     ConsumerDelivery, Delivery, DeliveryCommand, DeliveryEffects, DeliveryEntity, DeliverySettings, DeliveryType,
-    Epoch, EventSourcedProducerQueue, ProducerId, ProducerIdentity, SendError, SeqNr, ShardingProducer, StreamId,
-    WithDelivery, event_sourced_with_delivery,
+    Epoch, EventSourcedDelivery, EventSourcedProducerQueue, NodeDelivery, ProducerId, ProducerIdentity, SendError,
+    SeqNr, ShardingProducer, StreamId, WithDelivery,
 };
 use greylag_persistence::{
-    AppendFault, Ctx, Effect, EventCodecs, EventSourced, InMemoryJournal, InMemorySnapshots, PersistenceId,
-    RecoveryPermits, Stores,
+    AppendFault, Ctx, Effect, EventSourced, InMemoryJournal, InMemorySnapshots, PersistenceId, RecoveryPermits, Stores,
 };
 use greylag_sharding::settings::ShardingSettings;
-use greylag_sharding::{EntityKey, Failure, Region, Sharding};
+use greylag_sharding::{EntityKey, EntityType, Failure, Region, Sharding};
 use greylag_transport::memory::MemoryNetwork;
+use serde::{Deserialize, Serialize};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-const CUSTOMER: EntityKey<WithDelivery<Purchase, Question>> = EntityKey::new("Customer");
+const CUSTOMER: EntityKey<Purchase> = EntityKey::new("Customer");
 
 /// What a customer bought; zero cents is nothing.
 type Purchase = i64;
 
 /// Purchases and cents.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Totals {
     purchases: u64,
     cents: i64,
 }
 
+#[derive(Serialize, Deserialize)]
 enum Question {
     Totals(ReplyTo<Totals>),
     Passivate,
@@ -106,13 +107,14 @@ impl Shop {
 
     async fn open_with(journal: InMemoryJournal, settings: DeliverySettings) -> Self {
         let sharding = alone(&journal).await;
-        let delivery = ConsumerDelivery::new(&settings).unwrap();
+        let node = NodeDelivery::of(&sharding, settings.clone()).unwrap();
         let panics = Arc::new(AtomicU32::new(0));
-        let codecs = EventCodecs::new(json("purchased"));
-        let customers = event_sourced_with_delivery(CUSTOMER, &codecs, &delivery, move |init| {
+        let customers = EntityType::event_sourced(CUSTOMER, move |init| {
             Ok(Customer { id: init.id.as_str().to_owned(), panics: panics.clone() })
         });
-        let region = sharding.init(customers).unwrap();
+        let customers = customers.commands(json("purchase")).events(json("purchased"));
+        let region = sharding.init(customers.with_delivery_and(json("question"))).unwrap();
+        let delivery = node.consumers(&CUSTOMER).unwrap();
         Self { sharding, journal, region, delivery, settings }
     }
 
@@ -339,9 +341,10 @@ impl DeliveryEntity<i64> for Moody {
 #[tokio::test]
 async fn an_entity_with_handlers_may_say_no_or_later() {
     let sharding = alone(&InMemoryJournal::default()).await;
-    let delivery = ConsumerDelivery::new(&DeliverySettings::test()).unwrap();
-    let region =
-        sharding.init(DeliveryType::new(EntityKey::new("Moody"), &delivery, |_| Ok(Moody::default()))).unwrap();
+    NodeDelivery::of(&sharding, DeliverySettings::test()).unwrap();
+    let moody =
+        DeliveryType::of_both(EntityKey::new("Moody"), json("n"), json("moody.handed"), |_| Ok(Moody::default()));
+    let region = sharding.init(moody).unwrap();
     let identity = ProducerIdentity::stable(ProducerId::new("p").unwrap(), StreamId(9), Epoch::FIRST);
     let producer =
         ShardingProducer::start(&sharding, identity, region.clone(), json::<i64>("n"), DeliverySettings::test())
@@ -355,6 +358,7 @@ async fn an_entity_with_handlers_may_say_no_or_later() {
 }
 
 /// What an entity that confirms later is told beside its deliveries.
+#[derive(Serialize, Deserialize)]
 enum Later {
     Done,
     Passivate,
@@ -399,9 +403,10 @@ async fn what_is_confirmed_beside_the_deliveries_lets_the_entity_go_on() {
     let sharding = alone(&InMemoryJournal::default()).await;
     let mut settings = DeliverySettings::test();
     settings.consumer.resend_interval_min = Duration::from_secs(30);
-    let delivery = ConsumerDelivery::new(&settings).unwrap();
-    let region =
-        sharding.init(DeliveryType::new(EntityKey::new("Patient"), &delivery, |_| Ok(Patient::default()))).unwrap();
+    NodeDelivery::of(&sharding, settings.clone()).unwrap();
+    let patient =
+        DeliveryType::of_both(EntityKey::new("Patient"), json("n"), json("later"), |_| Ok(Patient::default()));
+    let region = sharding.init(patient).unwrap();
     let identity = ProducerIdentity::stable(ProducerId::new("p").unwrap(), StreamId(9), Epoch::FIRST);
     let producer = ShardingProducer::start(&sharding, identity, region.clone(), json::<i64>("n"), settings).unwrap();
     let confirmed = futures::future::try_join_all((1..=5).map(|number| producer.send_confirmed("one", number)));
@@ -481,11 +486,13 @@ async fn a_handler_that_always_fails_does_not_keep_its_shard_busy() {
     let mut settings = DeliverySettings::test();
     settings.consumer.max_delivery_attempts = 3;
     settings.consumer.redelivery_backoff = Duration::from_millis(100);
-    let delivery = ConsumerDelivery::new(&settings).unwrap();
+    let node = NodeDelivery::of(&sharding, settings.clone()).unwrap();
     let attempts = Arc::new(Mutex::new(Vec::new()));
     let noted = attempts.clone();
-    let hopeless = DeliveryType::new(EntityKey::new("Hopeless"), &delivery, move |_| Ok(Hopeless(noted.clone())));
+    const HOPELESS: EntityKey<i64> = EntityKey::new("Hopeless");
+    let hopeless = DeliveryType::of(HOPELESS, json("n"), move |_| Ok(Hopeless(noted.clone())));
     let region = sharding.init(hopeless).unwrap();
+    let delivery = node.consumers(&HOPELESS).unwrap();
     let identity = ProducerIdentity::stable(ProducerId::new("p").unwrap(), StreamId(9), Epoch::FIRST);
     let producer = ShardingProducer::start(&sharding, identity, region, json::<i64>("n"), settings).unwrap();
     producer.send("one", 1).await.unwrap();

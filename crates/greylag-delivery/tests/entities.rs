@@ -11,15 +11,18 @@ use greylag_core::{DeadLetterReason, Registry, ReplyTo};
 use greylag_delivery::machine::consumer_link::PoisonPolicy;
 use greylag_delivery::{
     ConsumerDelivery, Delivery, DeliveryCommand, DeliveryEffects, DeliveryEntity, DeliveryEvent, DeliverySettings,
-    DeliveryType, Epoch, ProducerId, ProducerIdentity, ShardingProducer, StreamId, WithDelivery,
-    event_sourced_with_delivery,
+    DeliveryType, Epoch, EventSourcedDelivery, NodeDelivery, ProducerId, ProducerIdentity, ShardingProducer, StreamId,
+    WithDelivery,
 };
-use greylag_persistence::{Ctx, Effect, EventCodecs, EventSourced, InMemoryJournal, InMemorySnapshots, Stores};
+use greylag_persistence::{Ctx, Effect, EventSourced, InMemoryJournal, InMemorySnapshots, Stores};
 use greylag_sharding::settings::ShardingSettings;
-use greylag_sharding::{EntityKey, Failure, Passivation, Region, Sharding};
+use greylag_sharding::{EntityKey, EntityType, Failure, Passivation, Region, Sharding};
 use greylag_transport::memory::MemoryNetwork;
+use serde::{Deserialize, Serialize};
 
 const PATIENCE: Duration = Duration::from_secs(10);
+const SCRIPTED: EntityKey<i64> = EntityKey::new("Scripted");
+const PLAIN: EntityKey<i64> = EntityKey::new("Plain");
 /// Longer than any of these tests waits: what would come by a timer of that length does not come at all.
 const LONG: Duration = Duration::from_secs(300);
 
@@ -51,6 +54,7 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 }
 
 /// What an entity is asked beside its deliveries.
+#[derive(Serialize, Deserialize)]
 enum Ask {
     /// The number of the value that answers; 1 for the first that the factory made.
     Value(ReplyTo<u32>),
@@ -128,10 +132,10 @@ struct World {
 impl World {
     async fn new(settings: DeliverySettings, passivation: Option<Passivation>, what: fn(i64, u32) -> Do) -> Self {
         let sharding = alone(None).await;
-        let delivery = ConsumerDelivery::new(&settings).unwrap();
+        let node = NodeDelivery::of(&sharding, settings.clone()).unwrap();
         let (log, values) = (Log::default(), AtomicU32::new(0));
         let noted = log.clone();
-        let scripted = DeliveryType::new(EntityKey::new("Scripted"), &delivery, move |_| {
+        let scripted = DeliveryType::of_both(SCRIPTED, json("n"), json("ask"), move |_| {
             let value = values.fetch_add(1, Ordering::Relaxed) + 1;
             Ok(Scripted { value, log: noted.clone(), kept: Vec::new(), what })
         });
@@ -140,6 +144,7 @@ impl World {
             None => scripted,
         };
         let region = sharding.init(scripted).unwrap();
+        let delivery = node.consumers(&SCRIPTED).unwrap();
         Self { sharding, region, delivery, settings, log }
     }
 
@@ -347,7 +352,7 @@ const CONFIRM_LATER: i64 = -4;
 
 type Command = DeliveryCommand<i64, ReplyTo<i64>>;
 
-const SUM: EntityKey<WithDelivery<i64, ReplyTo<i64>>> = EntityKey::new("Sum");
+const SUM: EntityKey<i64> = EntityKey::new("Sum");
 
 impl EventSourced for Sum {
     type Command = Command;
@@ -397,12 +402,13 @@ impl Node {
     async fn start(journal: &InMemoryJournal, settings: DeliverySettings) -> Self {
         let stores = Stores::new(Arc::new(journal.clone()), Arc::new(InMemorySnapshots::default()));
         let sharding = alone(Some(stores)).await;
-        let delivery = ConsumerDelivery::new(&settings).unwrap();
+        let node = NodeDelivery::of(&sharding, settings.clone()).unwrap();
         let evaluated = Arc::<Mutex<Vec<i64>>>::default();
         let noted = evaluated.clone();
-        let codecs = EventCodecs::new(json("added"));
-        let sums = event_sourced_with_delivery(SUM, &codecs, &delivery, move |_| Ok(Sum { evaluated: noted.clone() }));
+        let sums = EntityType::event_sourced(SUM, move |_| Ok(Sum { evaluated: noted.clone() }));
+        let sums = sums.commands(json("add")).events(json("added")).with_delivery_and(json("sum"));
         let region = sharding.init(sums).unwrap();
+        let delivery = node.consumers(&SUM).unwrap();
         Self { sharding, region, delivery, settings, evaluated }
     }
 
@@ -520,11 +526,11 @@ async fn a_large_message_of_the_same_node_is_confirmed_too() {
     let mut settings = settings();
     settings.producer.max_message_bytes = 1000;
     settings.producer.chunk_large_messages = 1;
-    let delivery = ConsumerDelivery::new(&settings).unwrap();
-    let region = sharding.init(DeliveryType::new(EntityKey::new("Plain"), &delivery, |_| Ok(Plain))).unwrap();
+    let node = NodeDelivery::of(&sharding, settings.clone()).unwrap();
+    let region = sharding.init(DeliveryType::of(PLAIN, json("n"), |_| Ok(Plain))).unwrap();
     let producer = ShardingProducer::start(&sharding, identity(1, 1), region, json::<i64>("n"), settings).unwrap();
     for message in [1, 123_456_789, i64::MIN] {
         producer.send_confirmed("one", message).await.unwrap();
     }
-    assert_eq!(delivery.counters().snapshot().confirmed, 3);
+    assert_eq!(node.counters(&PLAIN).unwrap().snapshot().confirmed, 3);
 }

@@ -9,8 +9,8 @@ use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_codec::json;
 use greylag_core::{Registry, ReplyTo};
 use greylag_delivery::{
-    ConsumerDelivery, Delivery, DeliveryCodec, DeliveryEntity, DeliveryEvent, DeliveryHealth, DeliverySettings,
-    DeliveryType, OnUndecodable, ProducerId, ProducerIdentity, SendError, ShardingProducer, StartError,
+    ConsumerDelivery, Delivery, DeliveryEntity, DeliveryEvent, DeliveryHealth, DeliverySettings, DeliveryType,
+    NodeDelivery, OnUndecodable, ProducerId, ProducerIdentity, SendError, ShardingProducer, StartError,
     UnreadableError, WithDelivery,
 };
 use greylag_sharding::{Ctx, EntityKey, EntityType, Failure, Region, Sharding, ShardingSettings};
@@ -24,7 +24,7 @@ const LANE: usize = 256 << 10;
 type Question = ReplyTo<Vec<(u64, String)>>;
 type Message = WithDelivery<String, Question>;
 
-const SHELF: EntityKey<Message> = EntityKey::new("Shelf");
+const SHELF: EntityKey<String> = EntityKey::new("Shelf");
 
 /// Keeps the length and the beginning of what it is handed.
 #[derive(Default)]
@@ -45,10 +45,8 @@ impl DeliveryEntity<String> for Shelf {
     }
 }
 
-fn shelves(delivery: &ConsumerDelivery) -> EntityType<Message> {
-    DeliveryType::new(SHELF, delivery, |_| Ok(Shelf::default()))
-        .codec(DeliveryCodec::new(json::<String>("book"), json::<Question>("shelf.question")))
-        .role("library")
+fn shelves() -> EntityType<Message> {
+    DeliveryType::of_both(SHELF, json("book"), json("shelf.question"), |_| Ok(Shelf::default())).role("library")
 }
 
 /// A node that hosts shelves, and one that does not.
@@ -84,9 +82,12 @@ impl World {
         network.limit_ordinary_lanes(LANE);
         let library = sharding(&network, "library:1", &["library"]).await;
         let readers = sharding(&network, "readers:1", &[]).await;
-        let delivery = ConsumerDelivery::new(consumer).unwrap().on_undecodable(on_undecodable);
-        library.init(shelves(&delivery)).unwrap();
-        let region = readers.init_proxy(shelves(&delivery)).unwrap();
+        let mut consumer = consumer.clone();
+        consumer.consumer.on_undecodable = on_undecodable;
+        let node = NodeDelivery::of(&library, consumer).unwrap();
+        library.init(shelves()).unwrap();
+        let delivery = node.consumers(&SHELF).unwrap();
+        let region = readers.init_proxy(shelves()).unwrap();
         for node in [&library, &readers] {
             let cluster = node.cluster().unwrap();
             cluster.join_seed_nodes(vec!["library:1".parse().unwrap()]).await.unwrap();
@@ -234,8 +235,7 @@ async fn scenario_69_a_copy_that_found_no_room_in_the_region() {
     let network = MemoryNetwork::new();
     let full = ShardingSettings { buffer_size: 10, ..ShardingSettings::test() };
     let readers = sharding_with(&network, "readers:1", &[], full).await;
-    let delivery = ConsumerDelivery::new(&DeliverySettings::test()).unwrap();
-    let region = readers.init_proxy(shelves(&delivery)).unwrap();
+    let region = readers.init_proxy(shelves()).unwrap();
     readers.cluster().unwrap().join_seed_nodes(vec!["readers:1".parse().unwrap()]).await.unwrap();
     readers.cluster().unwrap().wait_up().await.unwrap();
     let fillers: Vec<_> = (0..20)
@@ -257,7 +257,8 @@ async fn scenario_69_a_copy_that_found_no_room_in_the_region() {
     assert_eq!(producer.stats().confirmed, 0);
 
     let library = sharding(&network, "library:1", &["library"]).await;
-    library.init(shelves(&delivery)).unwrap();
+    NodeDelivery::of(&library, DeliverySettings::test()).unwrap();
+    library.init(shelves()).unwrap();
     library.cluster().unwrap().join_seed_nodes(vec!["readers:1".parse().unwrap()]).await.unwrap();
     library.cluster().unwrap().wait_up().await.unwrap();
     producer.drain(PATIENCE).await.unwrap();
@@ -276,7 +277,7 @@ async fn links_end_with_the_node_of_their_producer() {
     assert_eq!(links(), 1);
     let (readers, library) = (world.readers.remoting(), world.library.remoting());
     library.quarantine(readers.self_address(), QuarantineReason::RemovedFromMembership, true);
-    let here = world.library.region(SHELF).unwrap();
+    let here = world.library.region(EntityKey::<Message>::new("Shelf")).unwrap();
     let ended = async {
         while links() > 0 {
             // An idle entity hears of it with its next message.

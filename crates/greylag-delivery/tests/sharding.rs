@@ -10,15 +10,17 @@ use greylag_codec::json;
 use greylag_core::{Registry, ReplyTo};
 use greylag_delivery::{
     ConsumerDelivery, Delivery, DeliveryCommand, DeliveryEffects, DeliveryEntity, DeliverySettings, DeliveryType,
-    Epoch, ProducerId, ProducerIdentity, SeqNr, ShardingProducer, StreamId, WithDelivery, event_sourced_with_delivery,
+    Epoch, EventSourcedDelivery, NodeDelivery, ProducerId, ProducerIdentity, SeqNr, ShardingProducer, StreamId,
+    WithDelivery,
 };
 use greylag_persistence::driver::StoreFault;
 use greylag_persistence::{
-    Ctx, Effect, EventCodecs, EventSourced, FaultyJournal, InMemoryJournal, InMemorySnapshots, JournalOp, Stores,
+    Ctx, Effect, EventSourced, FaultyJournal, InMemoryJournal, InMemorySnapshots, JournalOp, Stores,
 };
 use greylag_sharding::settings::ShardingSettings;
-use greylag_sharding::{EntityKey, Failure, Region, Sharding};
+use greylag_sharding::{EntityKey, EntityType, Failure, Region, Sharding};
 use greylag_transport::memory::MemoryNetwork;
+use serde::{Deserialize, Serialize};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -65,8 +67,9 @@ impl DeliveryEntity<i64> for Recorder {
 #[tokio::test]
 async fn scenario_51_each_entity_sees_its_own_in_order() {
     let sharding = alone(None).await;
-    let delivery = ConsumerDelivery::new(&DeliverySettings::test()).unwrap();
-    let recorders = DeliveryType::new(EntityKey::new("Recorder"), &delivery, |_| Ok(Recorder::default()));
+    NodeDelivery::of(&sharding, DeliverySettings::test()).unwrap();
+    let recorders =
+        DeliveryType::of_both(EntityKey::new("Recorder"), json("n"), json("records"), |_| Ok(Recorder::default()));
     let region = sharding.init(recorders).unwrap();
     let start = |name: &str, stream| {
         let settings = DeliverySettings::test();
@@ -147,7 +150,7 @@ impl EventSourced for Ledger {
     }
 }
 
-const LEDGER: EntityKey<WithDelivery<i64, Bypass>> = EntityKey::new("Ledger");
+const LEDGER: EntityKey<i64> = EntityKey::new("Ledger");
 
 struct World {
     journal: Arc<FaultyJournal>,
@@ -167,13 +170,13 @@ impl World {
         let journal = Arc::new(FaultyJournal::new(Arc::new(journal.clone())));
         let stores = Stores::new(journal.clone(), Arc::new(InMemorySnapshots::default()));
         let sharding = alone(Some(stores)).await;
-        let delivery = ConsumerDelivery::new(&settings).unwrap();
+        let node = NodeDelivery::of(&sharding, settings.clone()).unwrap();
         let evaluated = Arc::<Mutex<Vec<i64>>>::default();
         let noted = evaluated.clone();
-        let codecs = EventCodecs::new(json("stored"));
-        let ledgers =
-            event_sourced_with_delivery(LEDGER, &codecs, &delivery, move |_| Ok(Ledger { evaluated: noted.clone() }));
+        let ledgers = EntityType::event_sourced(LEDGER, move |_| Ok(Ledger { evaluated: noted.clone() }));
+        let ledgers = ledgers.commands(json("store")).events(json("stored")).with_delivery_and(json("ledger"));
         let region = sharding.init(ledgers).unwrap();
+        let delivery = node.consumers(&LEDGER).unwrap();
         Self { journal, sharding, region, delivery, settings, evaluated }
     }
 
@@ -293,7 +296,7 @@ struct Holder {
     failures: Arc<AtomicU64>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
 enum Tell {
     Fail,
     LetGo,
@@ -333,10 +336,10 @@ async fn scenario_97_failures_of_one_entity_start_no_other_link_over() {
     let sharding = alone(None).await;
     let mut settings = DeliverySettings::test();
     settings.producer.resend_first_unconfirmed_idle_timeout = Duration::from_secs(3600);
-    let delivery = ConsumerDelivery::new(&settings).unwrap();
+    NodeDelivery::of(&sharding, settings.clone()).unwrap();
     let failures = Arc::new(AtomicU64::new(0));
     let counted = failures.clone();
-    let holders = DeliveryType::new(EntityKey::new("Holder"), &delivery, move |_| {
+    let holders = DeliveryType::of_both(EntityKey::new("Holder"), json("n"), json("tell"), move |_| {
         Ok(Holder { kept: Vec::new(), failures: counted.clone() })
     });
     let region = sharding.init(holders).unwrap();

@@ -46,6 +46,7 @@ type AddressedBy<M> = Arc<dyn Fn(&M) -> Option<Arc<str>> + Send + Sync>;
 
 /// Runs once the type is set up.
 type OnSetUp<M> = Arc<dyn Fn(&Sharding, &Region<M>) + Send + Sync>;
+type BeforeSetUp = Arc<dyn Fn(&Sharding) -> Result<(), Failure> + Send + Sync>;
 
 /// The types of what a caller gave, which tell closures of one place in the program from those of another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -94,6 +95,7 @@ pub(crate) struct Common<M> {
     pub(crate) lease: Option<String>,
     pub(crate) settings: Option<ChangeSettings>,
     pub(crate) remember: Remember,
+    pub(crate) before_set_up: Vec<BeforeSetUp>,
     pub(crate) on_set_up: Vec<OnSetUp<M>>,
     given: GivenTypes,
 }
@@ -127,6 +129,7 @@ impl<M> Default for Common<M> {
             lease: None,
             settings: None,
             remember: Remember::AsSet,
+            before_set_up: Vec::new(),
             on_set_up: Vec::new(),
             given: GivenTypes::default(),
         }
@@ -147,7 +150,7 @@ impl<M> Common<M> {
     /// The same of a type whose messages are others. What is said of messages is left out; `codec` makes their codec.
     fn of_other_messages<N>(self, codec: impl FnOnce(Arc<dyn Codec<M>>) -> Arc<dyn Codec<N>>) -> Common<N> {
         let Self { local_only, extractor, role, supervision, allocation, passivation, ask_timeout, .. } = self;
-        let Self { lease, settings, remember, given, .. } = self;
+        let Self { lease, settings, remember, before_set_up, given, .. } = self;
         Common {
             codec: self.codec.map(codec),
             local_only,
@@ -163,6 +166,7 @@ impl<M> Common<M> {
             lease,
             settings,
             remember,
+            before_set_up,
             on_set_up: Vec::new(),
             given: GivenTypes { stop_message: None, is_activity: None, addressed_by: None, ..given },
         }
@@ -456,6 +460,13 @@ impl<M: Send + 'static, K> EntityType<M, K> {
     /// store of leases, which `store` names. Default: the setting `use_lease`. Source: sharding §4.12.
     pub fn lease(mut self, store: impl Into<String>) -> Self {
         self.common.lease = Some(store.into());
+        self
+    }
+
+    /// Has `run` run on each node before the type is set up there, and before there are entities of it: for layers that need
+    /// something in place by then. If it fails the type is not set up ([`InitError::Refused`](crate::InitError::Refused)).
+    pub fn before_set_up(mut self, run: impl Fn(&Sharding) -> Result<(), Failure> + Send + Sync + 'static) -> Self {
+        self.common.before_set_up.push(Arc::new(run));
         self
     }
 

@@ -14,7 +14,8 @@ pub use greylag_crdt::{
 pub use greylag_ddata::Replicated;
 #[cfg(feature = "delivery")]
 pub use greylag_delivery::{
-    Dedupe, Delivery, DeliveryEntity, DeliveryType, ProducerId, ProxyDelivery, WithDelivery, WorkKey,
+    Dedupe, Delivery, DeliveryEntity, DeliveryType, DeliveryTypeSettings, ProducerId, ProxyDelivery, WithDelivery,
+    WorkKey,
 };
 #[cfg(all(feature = "delivery", feature = "persistence"))]
 pub use greylag_delivery::{DeliveryCommand, DeliveryEffects, EventSourcedDelivery};

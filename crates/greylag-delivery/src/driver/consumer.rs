@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use crate::counters::DeliveryCounters;
 use crate::machine::sharding_consumer::{Legacy, ShardingConsumerSettings};
-use crate::sabotage::Sabotage;
 use crate::settings::{DeliverySettings, OnUndecodable, SettingsError};
 pub(crate) use controller::{Controller, changed};
 use departures::Departures;
@@ -52,10 +51,7 @@ const MAX_LEGACIES: usize = 10_000;
 
 impl ConsumerDelivery {
     /// Checks the settings.
-    ///
-    /// # Errors
-    /// [`SettingsError`].
-    pub fn new(settings: &DeliverySettings) -> Result<Self, SettingsError> {
+    pub(crate) fn new(settings: &DeliverySettings) -> Result<Self, SettingsError> {
         settings.validate()?;
         Ok(Self {
             settings: Arc::new(settings.sharding_consumer()),
@@ -64,12 +60,6 @@ impl ConsumerDelivery {
             counters: DeliveryCounters::default(),
             shared: Arc::default(),
         })
-    }
-
-    /// What becomes of deliveries that cannot be read, in place of what the settings say.
-    #[must_use]
-    pub fn on_undecodable(self, on_undecodable: OnUndecodable) -> Self {
-        Self { on_undecodable, ..self }
     }
 
     /// What entities of this type have seen on this node.
@@ -94,19 +84,6 @@ impl ConsumerDelivery {
     /// ([`OnUndecodable::Surface`]).
     pub fn undecodable(&self) -> Vec<Undecodable> {
         self.shared.waiting.list()
-    }
-
-    /// For simulations: entities forget which messages they have applied, to prove that the checkers notice.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn sabotage_marks(mut self) -> Self {
-        Arc::make_mut(&mut Arc::make_mut(&mut self.settings).link).sabotage = Some(Sabotage::Marks);
-        self
-    }
-
-    #[cfg(feature = "persistence")]
-    pub(crate) fn forgets_marks(&self) -> bool {
-        self.settings.link.sabotage == Some(Sabotage::Marks)
     }
 
     /// How many streams are remembered for ever, and each of the others for how long.

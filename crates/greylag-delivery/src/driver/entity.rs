@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use greylag_sharding::host::{HostedEntity, ShardCx};
-use greylag_sharding::{Ctx, EntityInit, EntityKey, EntityType, Failure, Signal};
+use greylag_sharding::{Ctx, EntityInit, Failure, Signal};
 
 use super::consumer::{ConsumerDelivery, Controller, Undecodable, changed};
 use crate::dedupe::Dedupe;
@@ -87,25 +87,6 @@ pub trait DeliveryEntity<T: Send + Sync + 'static>: Send + 'static {
 /// Makes entity types of [`DeliveryEntity`]s.
 #[derive(Debug)]
 pub struct DeliveryType;
-
-impl DeliveryType {
-    /// An entity type whose entities `factory` makes. Give it a codec
-    /// ([`DeliveryCodec`](crate::DeliveryCodec)) as any other.
-    #[allow(clippy::new_ret_no_self)]
-    pub fn new<T, E>(
-        key: EntityKey<WithDelivery<T, E::Bypass>>,
-        delivery: &ConsumerDelivery,
-        factory: impl Fn(&EntityInit) -> Result<E, Failure> + Send + Sync + 'static,
-    ) -> EntityType<WithDelivery<T, E::Bypass>>
-    where
-        T: Send + Sync + 'static,
-        E: DeliveryEntity<T>,
-    {
-        let delivery = delivery.clone();
-        let factory: Arc<Factory<E>> = Arc::new(factory);
-        EntityType::hosting(key, move |init| Hosted::new(&factory, delivery.clone(), init)).is_activity(is_activity)
-    }
-}
 
 pub(super) type Factory<E> = dyn Fn(&EntityInit) -> Result<E, Failure> + Send + Sync;
 

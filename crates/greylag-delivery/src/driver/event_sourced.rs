@@ -23,10 +23,9 @@ use greylag_persistence::{
     SeqNr as EventNr, Signal as EventSignal, StreamId as MarkStream, Tags, Timestamp, Tracked,
 };
 use greylag_sharding::host::{EventSourcedEntity, HostedEntity, ShardCx};
-use greylag_sharding::{EntityInit, EntityKey, EntityType, Failure, Signal};
+use greylag_sharding::{EntityInit, Failure, Signal};
 
 use super::consumer::{ConsumerDelivery, Controller, changed};
-use super::entity::is_activity;
 use crate::command::{Carried, Delivered, DeliveryCommand, UnderDelivery};
 use crate::dedupe::Dedupe;
 use crate::delivery::{Delivery, Outcome, Outcomes};
@@ -84,28 +83,6 @@ fn mark_of(id: &MessageId) -> Mark {
     }
 }
 
-/// An entity type of event-sourced entities under delivery, stored by `codecs`. `behavior` makes the behaviours; what
-/// they persist while they handle a delivery is applied exactly once.
-///
-/// Give it a codec ([`DeliveryCodec`](crate::DeliveryCodec)) as any other type.
-pub fn event_sourced_with_delivery<B>(
-    key: EntityKey<Carried<B>>,
-    codecs: &EventCodecs<B>,
-    delivery: &ConsumerDelivery,
-    behavior: impl Fn(&EntityInit) -> Result<B, Failure> + Send + Sync + 'static,
-) -> EntityType<Carried<B>>
-where
-    B: EventSourced,
-    B::Command: UnderDelivery,
-{
-    let (delivery, codecs) = (delivery.clone(), codecs.of_wrapper());
-    EntityType::hosting(key, move |init| {
-        Ok(hosted(behavior(init)?, init.persistence_id()?, &codecs, delivery.clone(), init))
-    })
-    .persistent()
-    .is_activity(is_activity)
-}
-
 /// One entity: its behaviour, and the controller before it.
 pub(crate) fn hosted<B>(
     behavior: B,
@@ -118,9 +95,9 @@ where
     B: EventSourced,
     B::Command: UnderDelivery,
 {
-    let (forgets, limits) = (delivery.forgets_marks(), delivery.mark_limits());
+    let limits = delivery.mark_limits();
     let controller = Controller::new(delivery, init.id.as_str(), Outcomes::that_need_proof());
-    let marked = Marked { inner: behavior, outcomes: controller.outcomes.clone(), forgets, limits };
+    let marked = Marked { inner: behavior, outcomes: controller.outcomes.clone(), limits };
     // Deliveries are sent again to the successor; out of their turn they would hide earlier ones.
     let inner = EventSourcedEntity::new(codecs.of(persistence_id, marked), init).hands_on(UnderDelivery::is_bypass);
     Hosted { inner, controller, stop: None, waiting: false }
@@ -130,8 +107,6 @@ where
 pub(crate) struct Marked<B> {
     inner: B,
     outcomes: Arc<Outcomes>,
-    /// For simulations only.
-    forgets: bool,
     /// How many marks are kept for ever, and each of the others for how long.
     limits: MarkLimits,
 }
@@ -147,7 +122,7 @@ where
         delivery: Delivery<Delivered<B>>,
     ) -> Effect<Self> {
         let mark = mark_of(delivery.id());
-        if !self.forgets && cx.marks().covers(mark.stream_id, mark.total_seq_nr) {
+        if cx.marks().covers(mark.stream_id, mark.total_seq_nr) {
             // Stored by an earlier attempt whose answer was lost. That is proof enough to confirm.
             self.outcomes.push(Outcome::Suppressed);
             return Effect::none().then_run(move |_| delivery.confirm_proved());

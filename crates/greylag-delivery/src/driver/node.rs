@@ -24,7 +24,7 @@ use crate::settings::{DeliverySettings, SettingsError};
 #[cfg(feature = "persistence")]
 pub use delivered::EventSourcedDelivery;
 pub(crate) use kept::Kept;
-pub use layer::ProxyDelivery;
+pub use layer::{DeliveryTypeSettings, ProxyDelivery};
 pub use report::{ConsumersReport, DeliveryReport, ProducerCounts, ProducerKind, ProducerReport};
 pub use start_producer::{ProducerName, StartProducer};
 pub use work::{StartWorkProducer, StartWorker, WorkKey};

@@ -6,19 +6,19 @@ use std::time::Duration;
 use greylag_codec::json;
 use greylag_core::{Registry, ReplyTo};
 use greylag_delivery::{
-    ConsumerDelivery, DeliveryCommand, DeliveryEffects, DeliverySettings, ProducerId, ShardingProducer, WithDelivery,
-    event_sourced_with_delivery,
+    DeliveryCommand, DeliveryEffects, DeliverySettings, EventSourcedDelivery, NodeDelivery, ProducerId,
+    ShardingProducer, WithDelivery,
 };
 use greylag_persistence::driver::{Ended, StoreFault};
 use greylag_persistence::{
-    Ctx, Effect, EventCodecs, EventSourced, FaultyJournal, InMemoryJournal, InMemorySnapshots, JournalOp, Stores,
+    Ctx, Effect, EventSourced, FaultyJournal, InMemoryJournal, InMemorySnapshots, JournalOp, Stores,
 };
-use greylag_sharding::{EntityKey, Region, Sharding, ShardingSettings};
+use greylag_sharding::{EntityKey, EntityType, Region, Sharding, ShardingSettings};
 use greylag_transport::memory::MemoryNetwork;
 
 use crate::order::{Command, Started, id, start, until};
 
-const ACCOUNT: EntityKey<WithDelivery<i64, ReplyTo<i64>>> = EntityKey::new("Account");
+const ACCOUNT: EntityKey<i64> = EntityKey::new("Account");
 
 struct Account;
 
@@ -82,9 +82,10 @@ async fn world() -> World {
     let stores = Stores::new(journal.clone(), Arc::new(InMemorySnapshots::default()));
     let remoting = MemoryNetwork::new().node("localhost:17355#1".parse().unwrap(), Arc::new(Registry::new()));
     let sharding = Sharding::alone(remoting, Some(stores.clone()), ShardingSettings::default()).await.unwrap();
-    let delivery = ConsumerDelivery::new(&DeliverySettings::test()).unwrap();
-    let codecs = EventCodecs::new(json("account.paid"));
-    let region = sharding.init(event_sourced_with_delivery(ACCOUNT, &codecs, &delivery, |_| Ok(Account))).unwrap();
+    NodeDelivery::of(&sharding, DeliverySettings::test()).unwrap();
+    let accounts = EntityType::event_sourced(ACCOUNT, |_| Ok(Account));
+    let accounts = accounts.commands(json("account.pay")).events(json("account.paid"));
+    let region = sharding.init(accounts.with_delivery_and(json("account.balance"))).unwrap();
     World { sharding, region, journal, stores }
 }
 

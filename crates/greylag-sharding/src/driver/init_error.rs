@@ -111,6 +111,15 @@ pub enum InitError {
         /// The name.
         name: EntityTypeName,
     },
+    /// What is to be in place before the type is set up, by
+    /// [`EntityType::before_set_up`](crate::EntityType::before_set_up), is not.
+    #[error("entity type {name}: {why}")]
+    Refused {
+        /// The name.
+        name: EntityTypeName,
+        /// Why not.
+        why: String,
+    },
     /// A daemon process cannot be as it was said.
     #[error("daemon process {name}: {reason}")]
     DaemonProcess {

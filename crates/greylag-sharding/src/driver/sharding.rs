@@ -33,6 +33,7 @@ use super::remember::{self, Kept, Memory, OpenDurable, StarterTask};
 use super::store::Backend;
 use super::strategy::{AllocationStrategy, StrategySetup, default_strategy};
 use crate::allocation::AllocationFailed;
+use crate::entity::Failure;
 use crate::entity_ref::{Entities, EntityRef, View, Wrapped};
 use crate::entity_type::{Common, Described, EntityType, Kind, Persisted, Remember};
 use crate::error::InvalidSetting;
@@ -239,6 +240,9 @@ impl Sharding {
     }
 
     fn set_up<M: Send + 'static>(&self, described: Described<M>, proxy: bool) -> Result<Region<M>, InitError> {
+        let name = EntityTypeName::new(&described.name)?;
+        let refused = |why: Failure| InitError::Refused { name: name.clone(), why: why.to_string() };
+        described.common.before_set_up.iter().try_for_each(|run| run(self).map_err(refused))?;
         let on_set_up = described.common.on_set_up.clone();
         let region = self.0.init(described, proxy)?;
         on_set_up.iter().for_each(|run| run(self, &region));

@@ -14,7 +14,7 @@ use super::super::work_pulling::{LocalWorkerDirectory, WorkerDirectory};
 use super::report::{ConsumersReport, DeliveryReport, ProducerReport, Reporting};
 use crate::counters::DeliveryCounters;
 use crate::error::StartError;
-use crate::settings::DeliverySettings;
+use crate::settings::{DeliverySettings, SettingsError};
 use crate::with_delivery::WithDelivery;
 
 /// See the module's description.
@@ -76,7 +76,22 @@ impl Kept {
         &self.settings
     }
 
-    /// How entities of a type take deliveries here: by the settings of the node.
+    /// Changes the settings by which entities of a type take deliveries here. The first change of a type stands, so that
+    /// entities that run go on as they are.
+    pub(crate) fn change_settings(
+        &self,
+        name: &str,
+        change: &(dyn Fn(&mut DeliverySettings) + Send + Sync),
+    ) -> Result<(), SettingsError> {
+        // Without the lock: it is the program that is called.
+        let mut settings = self.settings.clone();
+        change(&mut settings);
+        let consumers = ConsumerDelivery::new(&settings)?;
+        self.lock().entry(name.to_owned()).or_insert(Type { consumers, producing: None });
+        Ok(())
+    }
+
+    /// How entities of a type take deliveries here: by the settings of the node, if none were said for the type.
     pub(crate) fn consumers(&self, name: &str) -> ConsumerDelivery {
         self.of_type(&mut self.lock(), name).consumers.clone()
     }

@@ -4,9 +4,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use greylag_core::Codec;
-use greylag_sharding::{EntityType, Proxy, Region, Sharding};
+use greylag_sharding::{EntityType, Failure, Proxy, Region, Sharding};
 
 use super::Kept;
+use crate::settings::DeliverySettings;
 use crate::with_delivery::{DeliveryCodec, NoBypass, WithDelivery};
 
 /// Puts delivery before the entities of a type that a node only sends to, in its description.
@@ -35,6 +36,46 @@ impl<T: Send + Sync + 'static> ProxyDelivery<T> for EntityType<T, Proxy> {
         let mut deliveries = None;
         let layered = self.carried_as(layered_codec(&mut deliveries, bypass));
         layered.on_set_up(noting(deliveries))
+    }
+}
+
+/// Settings of deliveries for the entities of one type, in its description.
+///
+/// ```
+/// use std::convert::Infallible;
+///
+/// use greylag_codec::json;
+/// use greylag_delivery::{DeliveryEntity, DeliveryType, DeliveryTypeSettings, WithDelivery};
+/// use greylag_sharding::EntityKey;
+///
+/// # fn describe<P: DeliveryEntity<String, Bypass = Infallible> + Default>() -> greylag_sharding::EntityType<WithDelivery<String, Infallible>> {
+/// const PRINTER: EntityKey<String> = EntityKey::new("Printer");
+///
+/// // A page that fails three times is given up.
+/// let printers = DeliveryType::of(PRINTER, json("printer.page"), |_| Ok(P::default()))
+///     .delivery_settings(|settings| settings.consumer.max_delivery_attempts = 3);
+/// # printers
+/// # }
+/// ```
+pub trait DeliveryTypeSettings: Sized {
+    /// Changes settings for the entities of this type alone; `change` is given those of the node. Settings that make no sense
+    /// keep the type from being set up ([`InitError::Refused`](greylag_sharding::InitError::Refused)). On a node the first
+    /// change of a type stands until the node ends.
+    #[must_use]
+    fn delivery_settings(self, change: impl Fn(&mut DeliverySettings) + Send + Sync + 'static) -> Self;
+}
+
+impl<T, Q, K> DeliveryTypeSettings for EntityType<WithDelivery<T, Q>, K>
+where
+    T: Send + Sync + 'static,
+    Q: Send + 'static,
+{
+    fn delivery_settings(self, change: impl Fn(&mut DeliverySettings) + Send + Sync + 'static) -> Self {
+        let name = self.name().to_owned();
+        self.before_set_up(move |sharding| {
+            let changed = Kept::of(sharding.extensions()).change_settings(&name, &change);
+            changed.map_err(|error| Failure::new(error.to_string()))
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Entity types that get delivery where they are described, on one node.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,11 +8,14 @@ use greylag_codec::json;
 use greylag_core::{Registry, ReplyTo};
 use greylag_persistence::{Ctx, Effect, EventSourced, Stores};
 use greylag_sharding::ids::EntityTypeName;
-use greylag_sharding::{EntityType, InitError, ShardingSettings};
+use greylag_sharding::{EntityType, Failure, InitError, ShardingSettings};
 use greylag_transport::memory::MemoryNetwork;
 
 use super::*;
-use crate::{Delivery, DeliveryCommand, DeliveryEffects, EntityOutbox, ProducerId, StartError};
+use crate::{
+    Delivery, DeliveryCommand, DeliveryEffects, DeliveryEntity, DeliveryType, EntityOutbox, ProducerId, StartError,
+    WithDelivery,
+};
 
 const SUM: EntityKey<u64> = EntityKey::new("Sum");
 const ASKED: EntityKey<ReplyTo<u64>> = EntityKey::new("Sum");
@@ -63,6 +67,51 @@ async fn what_is_described_is_all_that_a_producer_and_an_asker_need() {
     assert_eq!((counters.delivered, counters.confirmed), (4, 4));
     assert!(delivery.counters(&EntityKey::<u64>::new("Other")).is_none());
 }
+
+/// A type has settings of its own, beside another one with those of the node; what makes no sense is refused by name, before
+/// anything is started.
+#[tokio::test]
+async fn a_type_has_settings_of_its_own() {
+    const STRICT: EntityKey<u64> = EntityKey::new("Strict");
+    const LENIENT: EntityKey<u64> = EntityKey::new("Lenient");
+
+    let sharding = node().await;
+    let mut settings = DeliverySettings::test();
+    settings.consumer.redelivery_backoff = Duration::from_millis(1);
+    settings.consumer.max_delivery_attempts = 4;
+    let delivery = NodeDelivery::of(&sharding, settings).unwrap();
+    let failing = |key| DeliveryType::of(key, json("number"), |_| Ok(Failing));
+    let senseless = failing(STRICT).delivery_settings(|settings| settings.consumer.flow_control_window = 0);
+    let refused = sharding.init(senseless).unwrap_err();
+    assert!(refused.to_string().contains("delivery.consumer.flow_control_window"), "{refused}");
+    assert!(delivery.consumers(&STRICT).is_none());
+    let strict = failing(STRICT).delivery_settings(|settings| settings.consumer.max_delivery_attempts = 2);
+    sharding.init(strict).unwrap();
+    sharding.init(failing(LENIENT)).unwrap();
+    for (key, attempts) in [(STRICT, 2), (LENIENT, 4)] {
+        let counters = delivery.counters(&key).unwrap();
+        let producer = delivery.producer(key, ProducerId::per_node("numbers")).start().await.unwrap();
+        producer.send_confirmed("a", 1).await.unwrap();
+        let counted = counters.snapshot();
+        assert_eq!((counted.delivered, counted.poisoned), (attempts, 1));
+    }
+}
+
+struct Failing;
+
+impl DeliveryEntity<u64> for Failing {
+    type Bypass = Infallible;
+
+    fn on_delivery(&mut self, _: Delivery<u64>, _: &mut FailingCtx<'_>) -> Result<(), Failure> {
+        Err(Failure::new("on purpose"))
+    }
+
+    fn on_bypass(&mut self, never: Infallible, _: &mut FailingCtx<'_>) -> Result<(), Failure> {
+        match never {}
+    }
+}
+
+type FailingCtx<'a> = Ctx<'a, WithDelivery<u64, Infallible>>;
 
 #[tokio::test]
 async fn a_producer_of_other_messages_and_a_type_without_a_codec_are_refused_by_name() {
@@ -222,28 +271,20 @@ async fn entities_with_handlers_are_described_as_briefly() {
     const DOUBLE: EntityKey<u64> = EntityKey::new("Double");
     const OF: EntityKey<ReplyTo<u64>> = EntityKey::new("Double");
 
-    type Carried = crate::WithDelivery<u64, ReplyTo<u64>>;
+    type Carried = WithDelivery<u64, ReplyTo<u64>>;
 
     struct Double(u64);
 
-    impl crate::DeliveryEntity<u64> for Double {
+    impl DeliveryEntity<u64> for Double {
         type Bypass = ReplyTo<u64>;
 
-        fn on_delivery(
-            &mut self,
-            number: Delivery<u64>,
-            _: &mut Ctx<'_, Carried>,
-        ) -> Result<(), greylag_sharding::Failure> {
+        fn on_delivery(&mut self, number: Delivery<u64>, _: &mut Ctx<'_, Carried>) -> Result<(), Failure> {
             self.0 += *number * 2;
             number.confirm();
             Ok(())
         }
 
-        fn on_bypass(
-            &mut self,
-            reply_to: ReplyTo<u64>,
-            _: &mut Ctx<'_, Carried>,
-        ) -> Result<(), greylag_sharding::Failure> {
+        fn on_bypass(&mut self, reply_to: ReplyTo<u64>, _: &mut Ctx<'_, Carried>) -> Result<(), Failure> {
             reply_to.reply(self.0);
             Ok(())
         }
@@ -251,7 +292,7 @@ async fn entities_with_handlers_are_described_as_briefly() {
 
     let sharding = node().await;
     let delivery = NodeDelivery::of(&sharding, DeliverySettings::test()).unwrap();
-    let doubles = crate::DeliveryType::of_both(DOUBLE, json("double.add"), json("double.get"), |_| Ok(Double(0)));
+    let doubles = DeliveryType::of_both(DOUBLE, json("double.add"), json("double.get"), |_| Ok(Double(0)));
     sharding.init(doubles).unwrap();
     let producer = delivery.producer(DOUBLE, ProducerId::per_node("numbers")).start().await.unwrap();
     for number in 1..=3 {

@@ -1,5 +1,7 @@
 //! Setting entity types up, on one node.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::*;
 use crate::Event;
 use crate::entity::{Entity, Failure, Supervision};
@@ -180,4 +182,39 @@ async fn entities_behind_a_layer_are_sent_messages_of_its_users() {
     let read: EntityRef<ReplyTo<i64>> = serde_json::from_str(&written).unwrap();
     drop(scope);
     assert_eq!(read.ask(|reply_to| reply_to).timeout(timeout).await.unwrap(), 7);
+}
+
+/// What a layer needs is in place before the first entity is; without it the type is not set up.
+#[tokio::test]
+async fn a_layer_prepares_a_type_or_refuses_it() {
+    const QUICK: EntityKey<()> = EntityKey::new("Quick");
+
+    struct Quick;
+
+    impl Entity for Quick {
+        type Message = ();
+
+        fn receive(&mut self, (): (), _: &mut Ctx<'_, ()>) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+
+    let sharding = alone().await;
+    let refused = EntityType::new(QUICK, |_| Ok(Quick)).before_set_up(|_| Err(Failure::new("the moon is full")));
+    let error = sharding.init(refused).unwrap_err();
+    assert_eq!(error.to_string(), "entity type Quick: the moon is full");
+    assert!(sharding.region(QUICK).is_err(), "nothing was started");
+    let prepared = Arc::new(AtomicBool::new(false));
+    let (prepare, is_prepared) = (prepared.clone(), prepared.clone());
+    let quick = EntityType::new(QUICK, move |_| {
+        assert!(is_prepared.load(Ordering::SeqCst));
+        Ok(Quick)
+    });
+    let quick = quick.before_set_up(move |sharding| {
+        assert!(sharding.region(QUICK).is_err());
+        prepare.store(true, Ordering::SeqCst);
+        Ok(())
+    });
+    sharding.init(quick).unwrap();
+    assert!(prepared.load(Ordering::SeqCst));
 }
