@@ -20,6 +20,9 @@
 //! wire (cluster T34) and journal (persistence §1) read the same ids.
 
 #[cfg(any(feature = "json", feature = "cbor"))]
+mod size;
+
+#[cfg(any(feature = "json", feature = "cbor"))]
 use std::any::Any;
 use std::marker::PhantomData;
 
@@ -76,6 +79,10 @@ impl<M: prost::Message + Default + 'static> Codec<M> for Prost<M> {
         known(self.id(), self.manifest, manifest)?;
         M::decode(bytes).map_err(|error| DecodeError::malformed(manifest, error))
     }
+
+    fn size_hint(&self, message: &M) -> usize {
+        message.encoded_len()
+    }
 }
 
 /// See [`json`].
@@ -110,6 +117,10 @@ impl<M: serde::Serialize + serde::de::DeserializeOwned + 'static> Codec<M> for J
         known(self.id(), self.manifest, manifest)?;
         let _answers = FormatScope::enter(&JsonFormat);
         serde_json::from_slice(&bytes).map_err(|error| DecodeError::malformed(manifest, without_values(&error)))
+    }
+
+    fn size_hint(&self, message: &M) -> usize {
+        size::of(message)
     }
 }
 
@@ -199,6 +210,10 @@ impl<M: serde::Serialize + serde::de::DeserializeOwned + 'static> Codec<M> for C
         } else {
             Err(DecodeError::malformed(manifest, format!("{} bytes follow the value", rest.len())))
         }
+    }
+
+    fn size_hint(&self, message: &M) -> usize {
+        size::of(message)
     }
 }
 
@@ -390,6 +405,52 @@ mod tests {
         }
         let codec = prost::<u32>("count");
         assert!(matches!(codec.decode("count", Bytes::from_static(b"\xff")), Err(DecodeError::Malformed { .. })));
+    }
+
+    #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    enum Order {
+        Place { item: String, amounts: Vec<u32>, note: Option<String> },
+        Cancel(u64, String),
+        Forget,
+    }
+
+    /// Hints are of the size of what is written, small or large, and nothing is written for them.
+    #[test]
+    fn size_hints_are_of_the_size_of_what_is_encoded() {
+        let size = |bytes: Result<(), EncodeError>, buffer: BytesMut| {
+            bytes.unwrap();
+            buffer.len()
+        };
+        let place = |len| Order::Place { item: "x".repeat(len), amounts: vec![100_000; 20], note: None };
+        let orders = [place(5), place(100_000), Order::Cancel(123_456, "late".repeat(1000)), Order::Forget];
+        for order in &orders {
+            let (json, cbor) = (json::<Order>("order"), cbor::<Order>("order"));
+            let mut buffer = BytesMut::new();
+            let in_json = size(json.encode(order, &mut buffer), buffer);
+            let mut buffer = BytesMut::new();
+            let in_cbor = size(cbor.encode(order, &mut buffer), buffer);
+            for (encoded, hint) in [(in_json, json.size_hint(order)), (in_cbor, cbor.size_hint(order))] {
+                assert!(hint <= encoded * 2 + 8 && encoded <= hint * 2 + 8, "{order:.40?}: {encoded} bytes, {hint} hinted");
+            }
+        }
+        assert_eq!(prost::<String>("text").size_hint(&"x".repeat(1000)), 1003, "prost knows the size");
+    }
+
+    /// A token that is only measured is still the one that answers.
+    #[test]
+    fn a_measured_reply_token_is_not_taken_for_a_sent_one() {
+        struct Port(std::sync::atomic::AtomicUsize);
+        impl greylag_core::ReplyPort for Port {
+            fn reply(&self, _: &greylag_core::ReplyAddress, _: greylag_core::ReplyOutcome) {
+                self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+        let port = std::sync::Arc::new(Port(0.into()));
+        let address = greylag_core::ReplyAddress { node: "a:1#1".parse().unwrap(), ask_id: 1 };
+        let token = greylag_core::ReplyTo::<u32>::new(address, port.clone());
+        json::<greylag_core::ReplyTo<u32>>("question").size_hint(&token);
+        drop(token);
+        assert_eq!(port.0.load(std::sync::atomic::Ordering::Relaxed), 1, "its asker hears that there is no answer");
     }
 
     #[derive(Debug, Clone, PartialEq, Default, serde::Serialize, serde::Deserialize)]

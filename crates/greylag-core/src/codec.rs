@@ -71,6 +71,13 @@ pub trait Codec<M>: Send + Sync + 'static {
     /// # Errors
     /// [`DecodeError`] names the manifest, and what is wrong with the bytes.
     fn decode(&self, manifest: &str, bytes: Bytes) -> Result<M, DecodeError>;
+
+    /// About how many bytes `message` has once it is encoded, found without encoding it: what budgets of bytes count for a
+    /// message that is handed on as a value. The default is the size of the value itself without what it points to, which
+    /// says little of texts and lists; a codec that knows better should say so.
+    fn size_hint(&self, message: &M) -> usize {
+        size_of_val(message)
+    }
 }
 
 impl<M, C: Codec<M> + ?Sized> Codec<M> for Arc<C> {
@@ -92,6 +99,10 @@ impl<M, C: Codec<M> + ?Sized> Codec<M> for Arc<C> {
 
     fn decode(&self, manifest: &str, bytes: Bytes) -> Result<M, DecodeError> {
         (**self).decode(manifest, bytes)
+    }
+
+    fn size_hint(&self, message: &M) -> usize {
+        (**self).size_hint(message)
     }
 }
 
