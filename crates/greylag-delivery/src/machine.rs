@@ -19,6 +19,7 @@ pub(crate) mod contiguous;
 pub mod controller;
 pub(crate) mod deadlines;
 pub mod point_to_point;
+pub mod portable;
 pub mod producer_link;
 pub mod sharding_consumer;
 pub mod sharding_producer;

@@ -244,6 +244,22 @@ impl<P: Clone> ProducerLink<P> {
         self.peers.last_known()
     }
 
+    /// The consumer controller that is present, if one has attached since the last one was known to be gone.
+    pub fn attached(&self) -> Option<&ControllerRef> {
+        self.peers.present()
+    }
+
+    /// The contents of the frames that are held, in order.
+    pub fn frames(&self) -> impl Iterator<Item = &P> {
+        self.held.frames()
+    }
+
+    /// The messages whose frames are all held, in order, each with whether its sender waits: what a link that takes the place
+    /// of this one is to send (K7).
+    pub fn into_messages(self) -> Vec<(SeqNr, Frames<P>, bool)> {
+        self.held.into_messages()
+    }
+
     /// Repeats in a row that the present consumer left unanswered.
     pub fn unanswered(&self) -> u32 {
         self.repeats.unanswered()

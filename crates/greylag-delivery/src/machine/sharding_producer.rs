@@ -20,6 +20,7 @@
 mod accepting;
 mod admission;
 mod demand;
+mod leaving;
 mod linking;
 mod links;
 mod out_state;
@@ -36,6 +37,7 @@ use greylag_core::UniqueAddress;
 
 use crate::ids::{Epoch, ProducerId, ProducerIdentity, SeqNr, StreamId};
 use crate::machine::contiguous::Contiguous;
+use crate::machine::portable::Portable;
 use crate::machine::producer_link;
 use crate::machine::storing::{self, Storing, StoringSettings, StoringState};
 use crate::queue::TimestampMillis;
@@ -83,7 +85,7 @@ pub struct ShardingProducer<P> {
     sabotage: Option<Sabotage>,
 }
 
-impl<P: Clone> ShardingProducer<P> {
+impl<P: Portable> ShardingProducer<P> {
     /// A controller that is reached at `path` of `node`. Its links are numbered from 1, so the path
     /// must never be given to another controller of the same process.
     pub fn new(
@@ -178,6 +180,7 @@ impl<P: Clone> ShardingProducer<P> {
                     self.tell_shard(now, &shard, &producer_link::Input::RouteChanged(routed), out);
                 }
             }
+            Input::Homed { shard, is_here } => self.on_homed(now, &shard, is_here, out),
             Input::NotBuffered(shard) => self.tell_shard(now, &shard, &producer_link::Input::NotBuffered, out),
             Input::NotKept(entity) => {
                 if let Some(instance) = self.links.instance_of(&entity) {

@@ -68,6 +68,30 @@ impl<P> Held<P> {
         self.next_seq += 1;
     }
 
+    pub(super) fn frames(&self) -> impl Iterator<Item = &P> {
+        self.frames.iter().map(|frame| &frame.payload)
+    }
+
+    /// The messages whose frames are all held, with whether their senders wait, in order.
+    pub(super) fn into_messages(self) -> Vec<(SeqNr, Frames<P>, bool)> {
+        let mut messages = Vec::with_capacity(self.messages.len());
+        let mut chunks = Vec::new();
+        for Frame { total, ack, first_chunk, last_chunk, payload, .. } in self.frames {
+            match (first_chunk, last_chunk) {
+                (true, true) => messages.push((total, Frames::Whole(payload), ack)),
+                // The beginning of this message was let go of.
+                (false, _) if chunks.is_empty() => {}
+                (_, is_last) => {
+                    chunks.push(payload);
+                    if is_last {
+                        messages.push((total, Frames::Chunks(std::mem::take(&mut chunks)), ack));
+                    }
+                }
+            }
+        }
+        messages
+    }
+
     /// Lets go of the frames below a number; their messages stay unconfirmed.
     pub(super) fn release_below(&mut self, seq_nr: u64) {
         while self.base < seq_nr && self.frames.pop_front().is_some() {

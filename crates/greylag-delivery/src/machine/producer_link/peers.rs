@@ -26,6 +26,11 @@ impl Peers {
         self.consumer.as_ref().or(self.speaker.as_ref())
     }
 
+    /// The consumer controller that is present, if one has attached since the last one was known to be gone.
+    pub(super) fn present(&self) -> Option<&ControllerRef> {
+        self.consumer.as_ref()
+    }
+
     /// A consumer that is registered takes the place of another one.
     pub(super) fn register(&mut self, consumer: ControllerRef) {
         self.consumer = Some(consumer);

@@ -8,11 +8,11 @@ use std::time::Instant;
 use super::admission::Next;
 use super::out_state::{Accepted, BeingStored, Buffered, Waiter};
 use super::{Effect, Life, Parcel, ShardingProducer};
-use crate::machine::producer_link;
+use crate::machine::portable::Portable;
 use crate::machine::storing::{self, Unstored};
 use crate::queue::MessageSent;
 
-impl<P: Clone> ShardingProducer<P> {
+impl<P: Portable> ShardingProducer<P> {
     pub(super) fn on_admit(&mut self, now: Instant, entity: Arc<str>, shard: Arc<str>, waiter: Waiter<P>) {
         let instance = match self.links.instance_of(&entity) {
             Some(instance) => instance,
@@ -124,14 +124,8 @@ impl<P: Clone> ShardingProducer<P> {
         state.used_at = now;
         self.tally.stats.sent += 1;
         self.tally.accepted(now, total);
-        if state.buffered.is_empty() && state.link.demand() > 0 {
-            self.admission.leave_buffer(false);
-            let input = producer_link::Input::Accept { total, frames: message.frames, ack };
-            self.tell(now, instance, input, out);
-        } else {
-            state.buffered.push_back(Buffered { total, frames: message.frames, ack, is_recovered: false });
-            self.refresh(instance);
-        }
+        state.buffered.push_back(Buffered { total, frames: message.frames, ack, is_recovered: false });
+        self.feed(now, instance, out);
     }
 
     /// The message of the entity that was given to the store first is not stored, or not known to be: it loses its room.

@@ -8,14 +8,22 @@ use std::time::Instant;
 use super::out_state::{Buffered, Waiter};
 use super::{Effect, Life, ShardingProducer};
 use crate::ids::SeqNr;
+use crate::machine::portable::Portable;
 use crate::machine::producer_link::{self, LinkMode, ProducerLink, ProducerLinkSettings};
 use crate::machine::storing;
 use crate::message::{BatchHeader, ProducerStopped, SequencedMessage, UpstreamMessage};
 use crate::queue::Confirmation;
 
-impl<P: Clone> ShardingProducer<P> {
+impl<P: Portable> ShardingProducer<P> {
     /// A link for an entity that has none (S1).
     pub(super) fn open(&mut self, now: Instant, entity: Arc<str>, shard: Arc<str>) -> u64 {
+        self.demand.set(&entity, None);
+        let link = self.new_link(now, &shard);
+        self.links.open(now, entity, shard, link)
+    }
+
+    /// A link to an entity of a shard, with nothing in it.
+    pub(super) fn new_link(&mut self, now: Instant, shard: &str) -> ProducerLink<P> {
         let settings = ProducerLinkSettings {
             mode: LinkMode::Sharding,
             stream_id: self.identity.stream_id,
@@ -23,15 +31,11 @@ impl<P: Clone> ShardingProducer<P> {
             resend_first_interval: self.settings.resend_first_interval,
             resend_first_unconfirmed_idle_timeout: self.settings.resend_first_unconfirmed_idle_timeout,
         };
-        self.demand.set(&entity, None);
-        let scratch = &mut self.scratch;
-        self.links.open(now, entity, shard, |routed| {
-            let mut link = ProducerLink::new(settings, now).sabotaged(self.sabotage);
-            if !routed {
-                link.handle(now, producer_link::Input::RouteChanged(false), scratch);
-            }
-            link
-        })
+        let mut link = ProducerLink::new(settings, now).sabotaged(self.sabotage);
+        if !self.links.is_routed(shard) {
+            link.handle(now, producer_link::Input::RouteChanged(false), &mut self.scratch);
+        }
+        link
     }
 
     pub(super) fn on_received(&mut self, now: Instant, message: UpstreamMessage, out: &mut Vec<Effect<P>>) {
@@ -44,6 +48,7 @@ impl<P: Clone> ShardingProducer<P> {
             let now_counted = self.links.get(instance).map_or(violations, |state| state.link.violations());
             self.tally.stats.ignored += now_counted - violations;
             self.answered(now, instance, out);
+            self.look_at_consumer(now, instance, out);
         } else {
             self.tally.stats.ignored += 1;
         }
@@ -104,7 +109,7 @@ impl<P: Clone> ShardingProducer<P> {
         }
     }
 
-    /// Gives one link an input and, while it has demand, the entity's buffered messages; carries its effects on.
+    /// Gives one link an input, and what is buffered for it while it has demand; carries its effects on.
     pub(super) fn tell(
         &mut self,
         now: Instant,
@@ -114,16 +119,26 @@ impl<P: Clone> ShardingProducer<P> {
     ) {
         let Some(state) = self.links.get_mut(instance) else { return };
         state.link.handle(now, input, &mut self.scratch);
+        self.feed(now, instance, out);
+    }
+
+    /// Gives a link what is buffered for it while it has demand, and carries its effects on.
+    pub(super) fn feed(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
+        let Some(state) = self.links.get_mut(instance) else { return };
+        let mut unsendable = Vec::new();
         while let Some(next) = state.buffered.pop_front_if(|_| state.link.demand() > 0) {
             let Buffered { total, frames, ack, is_recovered } = next;
             self.admission.leave_buffer(is_recovered);
-            state.link.handle(now, producer_link::Input::Accept { total, frames, ack }, &mut self.scratch);
+            if let Err(error) = state.accept(now, total, frames, ack, &mut self.scratch) {
+                unsendable.push((total, error));
+            }
         }
         self.carry_on(now, instance, out);
+        self.give_up(now, instance, unsendable, out);
         self.refresh(instance);
     }
 
-    fn carry_on(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
+    pub(super) fn carry_on(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
         let mut effects = std::mem::take(&mut self.scratch);
         let mut fenced = None;
         for effect in effects.drain(..) {

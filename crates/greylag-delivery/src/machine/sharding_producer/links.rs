@@ -10,7 +10,7 @@ use greylag_core::UniqueAddress;
 
 use super::out_state::OutState;
 use crate::ids::ControllerRef;
-use crate::machine::deadlines::Deadlines;
+use crate::machine::deadlines::{Armed, Deadlines};
 use crate::machine::producer_link::ProducerLink;
 
 /// See the module's documentation.
@@ -45,6 +45,11 @@ impl<P: Clone> Links<P> {
         }
     }
 
+    /// The node of the producer.
+    pub(super) fn node(&self) -> &UniqueAddress {
+        &self.node
+    }
+
     pub(super) fn instance_of(&self, entity: &str) -> Option<u64> {
         self.by_entity.get(entity).copied()
     }
@@ -71,13 +76,11 @@ impl<P: Clone> Links<P> {
         now: Instant,
         entity: Arc<str>,
         shard: Arc<str>,
-        link: impl FnOnce(bool) -> ProducerLink<P>,
+        link: ProducerLink<P>,
     ) -> u64 {
         self.last_instance += 1;
         let instance = self.last_instance;
-        let links = self.shards.entry(shard.clone()).or_default();
-        links.instances.insert(instance);
-        let link = link(!links.unrouted);
+        self.shards.entry(shard.clone()).or_default().instances.insert(instance);
         let controller = ControllerRef { node: self.node.clone(), path: self.path.clone(), instance };
         self.by_entity.insert(entity.clone(), instance);
         self.states.insert(instance, Box::new(OutState::new(now, entity, shard, controller, link)));
@@ -97,10 +100,30 @@ impl<P: Clone> Links<P> {
         Some(state)
     }
 
+    /// Puts another link, under an instance that no other link ever had, in the place of an entity's link, which comes back.
+    pub(super) fn renew(&mut self, instance: u64, link: ProducerLink<P>) -> Option<(u64, ProducerLink<P>)> {
+        let mut state = self.states.remove(&instance)?;
+        self.last_instance += 1;
+        let renewed = self.last_instance;
+        let links = self.shards.entry(state.shard.clone()).or_default();
+        links.instances.remove(&instance);
+        links.instances.insert(renewed);
+        self.by_entity.insert(state.entity.clone(), renewed);
+        state.controller.instance = renewed;
+        state.armed = Armed::default();
+        let former = std::mem::replace(&mut state.link, link);
+        self.states.insert(renewed, state);
+        Some((renewed, former))
+    }
+
     // ---- shards ---------------------------------------------------------------------------------
 
     pub(super) fn shards(&self) -> impl Iterator<Item = &Arc<str>> {
         self.shards.keys()
+    }
+
+    pub(super) fn is_routed(&self, shard: &str) -> bool {
+        self.shards.get(shard).is_none_or(|links| !links.unrouted)
     }
 
     pub(super) fn of_shard(&self, shard: &str) -> Vec<u64> {

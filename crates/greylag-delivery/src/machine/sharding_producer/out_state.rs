@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use crate::ids::{ControllerRef, SeqNr};
 use crate::machine::deadlines::Armed;
-use crate::machine::producer_link::{Frames, ProducerLink};
+use crate::machine::portable::{Portable, UnsendableError};
+use crate::machine::producer_link::{self, Frames, ProducerLink};
 
 /// A sender that waits for room.
 #[derive(Debug, Clone)]
@@ -52,6 +53,8 @@ pub(super) struct OutState<P> {
     pub(super) shard: Arc<str>,
     pub(super) controller: ControllerRef,
     pub(super) link: ProducerLink<P>,
+    /// The entity is on the producer's node as far as is known, so that messages without bytes may go to it.
+    pub(super) is_here: bool,
     pub(super) waiters: VecDeque<Waiter<P>>,
     pub(super) being_stored: VecDeque<BeingStored>,
     pub(super) buffered: VecDeque<Buffered<P>>,
@@ -80,6 +83,7 @@ impl<P: Clone> OutState<P> {
             shard,
             controller,
             link,
+            is_here: true,
             waiters: VecDeque::new(),
             being_stored: VecDeque::new(),
             buffered: VecDeque::new(),
@@ -90,6 +94,23 @@ impl<P: Clone> OutState<P> {
             armed: Armed::default(),
             shown: None,
         }
+    }
+
+    /// Gives the link a message; where the entity is on another node, as it may leave this one.
+    pub(super) fn accept(
+        &mut self,
+        now: Instant,
+        total: SeqNr,
+        frames: Frames<P>,
+        ack: bool,
+        out: &mut Vec<producer_link::Effect<P>>,
+    ) -> Result<(), UnsendableError>
+    where
+        P: Portable,
+    {
+        let frames = if self.is_here { frames } else { P::into_portable(frames)? };
+        self.link.handle(now, producer_link::Input::Accept { total, frames, ack }, out);
+        Ok(())
     }
 
     /// Whether one message more would be transmitted at once; what is being stored comes before it.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ids::{ControllerRef, Epoch, SeqNr};
+use crate::machine::portable::UnsendableError;
 use crate::machine::producer_link::Frames;
 use crate::machine::storing;
 use crate::message::{BatchHeader, ProducerStopped, SequencedMessage, UpstreamMessage};
@@ -192,6 +193,18 @@ pub enum Effect<P> {
         ticket: u64,
         /// Its message.
         frames: Frames<P>,
+    },
+    /// A message was accepted for an entity of this node, and can never reach it on the node where it is now: it is given up.
+    /// The entity may have processed it before.
+    Unsendable {
+        /// Its sender; 0 if it was found in the queue.
+        ticket: u64,
+        /// Its entity.
+        entity: Arc<str>,
+        /// Its number.
+        total: SeqNr,
+        /// Why it cannot.
+        error: UnsendableError,
     },
     /// The controller is closed or fenced: this sender's message was not accepted.
     Refused {

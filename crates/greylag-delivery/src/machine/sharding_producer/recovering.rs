@@ -8,11 +8,12 @@ use super::out_state::{Accepted, Buffered};
 use super::{Effect, Life, Parcel, ShardingProducer};
 use crate::ids::SeqNr;
 use crate::machine::contiguous::Contiguous;
+use crate::machine::portable::Portable;
 use crate::machine::producer_link;
 use crate::machine::storing::Found;
 use crate::queue::{MessageSent, QueueState};
 
-impl<P: Clone> ShardingProducer<P> {
+impl<P: Portable> ShardingProducer<P> {
     /// From here on everything is sent under the epoch of this state, and its unconfirmed messages are sent again.
     pub(super) fn on_opened(&mut self, now: Instant, state: QueueState<Parcel<P>>, out: &mut Vec<Effect<P>>) {
         self.identity.stream_id = state.stream_id;
@@ -87,13 +88,8 @@ impl<P: Clone> ShardingProducer<P> {
         self.admission.take(bytes, true);
         self.tally.stats.sent += 1;
         self.tally.accepted(now, total);
-        if state.buffered.is_empty() && state.link.demand() > 0 {
-            self.admission.leave_buffer(true);
-            self.tell(now, instance, producer_link::Input::Accept { total, frames, ack }, out);
-        } else {
-            state.buffered.push_back(Buffered { total, frames, ack, is_recovered: true });
-            self.refresh(instance);
-        }
+        state.buffered.push_back(Buffered { total, frames, ack, is_recovered: true });
+        self.feed(now, instance, out);
     }
 
     fn hold(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {

@@ -63,6 +63,13 @@ impl Tally {
         self.stats.slowest_confirmation = self.stats.slowest_confirmation.max(took);
     }
 
+    /// A message was given up; all below `contiguous` are settled.
+    pub(super) fn given_up(&mut self, contiguous: u64) {
+        self.ages.confirm_below(contiguous.saturating_add(1));
+        self.stats.unconfirmed -= 1;
+        self.settle();
+    }
+
     /// A consumer spoke.
     pub(super) fn heard(&mut self, now: Instant) {
         if let Some(since) = self.silent_since.replace(now) {
