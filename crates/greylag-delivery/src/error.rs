@@ -6,6 +6,7 @@ use greylag_core::EncodeError;
 
 use crate::ids::{ControllerRef, Epoch, InvalidProducerId, InvalidServiceKey, SeqNr};
 use crate::machine::controller::Failure;
+use crate::machine::portable::UnsendableError;
 use crate::settings::SettingsError;
 
 /// Why a message was not sent, or not confirmed.
@@ -61,6 +62,16 @@ pub enum SendError<T> {
     /// may or may not have been processed.
     #[error("the producer ended before message {0} was confirmed")]
     Unconfirmed(SeqNr),
+    /// The message was handed to its entity on this node under this number, as it was. The entity has moved to another node
+    /// before it confirmed the message, and the message cannot be sent there: it is given up, and may have been processed.
+    #[error("message {seq_nr} cannot follow its entity to another node: {error}")]
+    Unsendable {
+        /// Its number.
+        seq_nr: SeqNr,
+        /// Why it cannot.
+        #[source]
+        error: UnsendableError,
+    },
 }
 
 #[cfg(feature = "sharding")]
@@ -74,6 +85,7 @@ impl<T> SendError<T> {
             SentError::StoreUnknown { seq_nr } => Self::StoreUnknown { seq_nr },
             SentError::Fenced { newer } => Self::Fenced { newer, message },
             SentError::Unconfirmed(seq_nr) => Self::Unconfirmed(seq_nr),
+            SentError::Unsendable { seq_nr, error } => Self::Unsendable { seq_nr, error },
         }
     }
 }
@@ -90,7 +102,7 @@ fn newer_epoch(newer: Option<&Epoch>) -> String {
 }
 
 /// What became of a message after its sender had let go of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SentError {
     /// Another handle of the producer was started first. Nothing was sent.
     #[error("another handle of the producer has taken over")]
@@ -117,6 +129,16 @@ pub enum SentError {
     /// processed.
     #[error("the producer ended before message {0} was confirmed")]
     Unconfirmed(SeqNr),
+    /// The message was handed to its entity on this node under this number, as it was. The entity has moved to another node
+    /// before it confirmed the message, and the message cannot be sent there: it is given up, and may have been processed.
+    #[error("message {seq_nr} cannot follow its entity to another node: {error}")]
+    Unsendable {
+        /// Its number.
+        seq_nr: SeqNr,
+        /// Why it cannot.
+        #[source]
+        error: UnsendableError,
+    },
 }
 
 /// Why a message that would not wait was not sent.

@@ -210,6 +210,7 @@ pub use ids::{
     ProducerIdentity, SeqNr, ServiceKey, StreamId,
 };
 pub use machine::controller::ControllerStats;
+pub use machine::portable::UnsendableError;
 pub use machine::sharding_producer::{DemandSets, ProducerStats};
 pub use machine::storing::StoringState;
 pub use machine::work_pulling::{ListedWorker, WorkerSelection, WorkerStats};

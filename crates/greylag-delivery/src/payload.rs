@@ -1,14 +1,19 @@
 //! A message between its acceptance and its delivery: whole, or a chunk of one.
 //!
 //! A message is encoded once, when it is accepted. One that is longer than the chunk size travels as several frames, each a
-//! slice of the same bytes; where they arrive they are put together, counted and summed before they are read. A message that
-//! does not leave its node is never read from bytes: its last frame carries the value itself.
+//! slice of the same bytes; where they arrive they are put together, counted and summed before they are read.
 //!
 //! ```text
 //! value ─▶ encode ─▶ Payload ─▶ frames ─▶ Frames<Payload> ═══ link ═══▶ Frames<Payload> ─▶ join ─▶ value
+//!   └────▶ keep ───▶ Payload ─────────────── on its node ────────────▶ Frames<Payload> ─▶ join ─▶ value
 //! ```
 //!
-//! Source: delivery K1 to K3, K8.
+//! A message that does not leave its node is never read from bytes: its last frame carries the value itself. One that is kept
+//! for an entity of its node has no bytes at all, until it has to leave after all.
+//!
+//! Source: delivery K1 to K3, K7, K8.
+
+mod format;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,18 +25,21 @@ use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Encoded, Manifest};
 use crate::machine::producer_link::Frames;
 use crate::message::Content;
 use crate::wire::Piece;
+use format::Kept;
 
-/// What one frame carries: a message with its bytes, or a chunk of the bytes of one. Copies share both.
-pub struct Payload<T> {
-    encoded: Encoded,
-    body: Body<T>,
-}
+pub(crate) use format::Format;
+
+/// What one frame carries: a message with its bytes, a chunk of the bytes of one, or a message of the same node without
+/// bytes. Copies share what they carry.
+pub struct Payload<T>(Body<T>);
 
 enum Body<T> {
-    Value(Arc<T>),
+    /// A message that stays on its node, as far as is known.
+    Kept(Kept<T>),
+    Value(Encoded, Arc<T>),
     /// The bytes arrived whole, and the codec refused them.
-    Unreadable(Arc<DecodeError>),
-    Chunk(Arc<Chunk<T>>),
+    Unreadable(Encoded, Arc<DecodeError>),
+    Chunk(Encoded, Arc<Chunk<T>>),
 }
 
 /// What a chunk says beside its bytes.
@@ -99,22 +107,19 @@ impl<T: 'static> Payload<T> {
     /// # Errors
     /// [`EncodeError`] with the value, which is as it was.
     pub fn encode(value: T, codec: &dyn Codec<T>) -> Result<Self, (T, EncodeError)> {
-        let mut buffer = BytesMut::new();
-        if let Err(error) = codec.encode(&value, &mut buffer) {
-            return Err((value, error));
+        match write(&value, codec) {
+            Ok(encoded) => Ok(Self(Body::Value(encoded, Arc::new(value)))),
+            Err(error) => Err((value, error)),
         }
-        let encoded = Encoded { codec: codec.id(), manifest: codec.manifest(&value), payload: buffer.freeze() };
-        Ok(Self { encoded, body: Body::Value(Arc::new(value)) })
     }
 
     /// Reads bytes that arrived whole. Those that cannot be read are kept with the reason: the consumer decides
     /// what becomes of them.
     pub fn decode(encoded: Encoded, codec: &dyn Codec<T>) -> Self {
-        let body = match read(&encoded, codec) {
-            Ok(value) => Body::Value(Arc::new(value)),
-            Err(error) => Body::Unreadable(Arc::new(error)),
-        };
-        Self { encoded, body }
+        Self(match read(&encoded, codec) {
+            Ok(value) => Body::Value(encoded, Arc::new(value)),
+            Err(error) => Body::Unreadable(encoded, Arc::new(error)),
+        })
     }
 
     /// What a frame of another node carries: a whole message, or a chunk that `codec` is to read with the others.
@@ -124,14 +129,14 @@ impl<T: 'static> Payload<T> {
             return Self::decode(encoded, &**codec);
         }
         let chunk = Chunk { total_len, crc32c, source: Source::Bytes(codec.clone()) };
-        Self { encoded, body: Body::Chunk(Arc::new(chunk)) }
+        Self(Body::Chunk(encoded, Arc::new(chunk)))
     }
 
     /// The frames of a message: itself, or chunks of `chunk_bytes`, the last one of what is left. The chunks are slices
     /// of the bytes that it was encoded to. 0 cuts nothing.
     pub fn frames(self, chunk_bytes: usize) -> Frames<Self> {
-        let whole = &self.encoded.payload;
-        let Body::Value(value) = &self.body else { return Frames::Whole(self) };
+        let Body::Value(encoded, value) = &self.0 else { return Frames::Whole(self) };
+        let whole = &encoded.payload;
         if chunk_bytes == 0 || whole.len() <= chunk_bytes {
             return Frames::Whole(self);
         }
@@ -140,7 +145,7 @@ impl<T: 'static> Payload<T> {
             let from = index * chunk_bytes;
             let payload = whole.slice(from..whole.len().min(from + chunk_bytes));
             let (codec, manifest) = match index {
-                0 => (self.encoded.codec, self.encoded.manifest.clone()),
+                0 => (encoded.codec, encoded.manifest.clone()),
                 _ => (UNSAID, Manifest::from_static("")),
             };
             let chunk = Chunk {
@@ -148,7 +153,7 @@ impl<T: 'static> Payload<T> {
                 crc32c: (index == last).then(|| crc32c::crc32c(whole)),
                 source: if index == last { Source::Value(value.clone()) } else { Source::LaterChunk },
             };
-            Self { encoded: Encoded { codec, manifest, payload }, body: Body::Chunk(Arc::new(chunk)) }
+            Self(Body::Chunk(Encoded { codec, manifest, payload }, Arc::new(chunk)))
         });
         Frames::Chunks(chunks.collect())
     }
@@ -159,13 +164,14 @@ impl<T: 'static> Payload<T> {
     /// [`Unreadable`], with as much of the message as was kept.
     pub(crate) fn join(frames: &Frames<Self>, max_bytes: u64) -> Result<Arc<T>, Unreadable> {
         let chunks = match frames {
-            Frames::Whole(payload) => match &payload.body {
-                Body::Value(value) => return Ok(value.clone()),
-                Body::Unreadable(error) => {
+            Frames::Whole(payload) => match &payload.0 {
+                Body::Kept(kept) => return Ok(kept.value().clone()),
+                Body::Value(_, value) => return Ok(value.clone()),
+                Body::Unreadable(encoded, error) => {
                     let error = UnreadableError::Codec(error.clone());
-                    return Err(Unreadable { error, encoded: payload.encoded.clone() });
+                    return Err(Unreadable { error, encoded: encoded.clone() });
                 }
-                Body::Chunk(_) => std::slice::from_ref(payload),
+                Body::Chunk(..) => std::slice::from_ref(payload),
             },
             Frames::Chunks(chunks) => chunks,
         };
@@ -183,7 +189,7 @@ impl<T: 'static> Payload<T> {
         if expected > max_bytes {
             return kept(UnreadableError::TooLarge { size: expected, max: max_bytes });
         }
-        let actual: u64 = chunks.iter().map(|chunk| chunk.encoded.payload.len() as u64).sum();
+        let actual: u64 = chunks.iter().map(|chunk| chunk.bytes_here().len() as u64).sum();
         if actual != expected {
             return kept(UnreadableError::WrongLength { expected });
         }
@@ -201,57 +207,68 @@ impl<T: 'static> Payload<T> {
         }
     }
 
-    /// The bytes of a message, as far as they are here.
+    /// The bytes of a message, as far as they are here. One that has none is encoded for this.
     pub(crate) fn bytes(frames: &Frames<Self>) -> Encoded {
         match frames {
-            Frames::Whole(payload) => payload.encoded.clone(),
+            Frames::Whole(Self(Body::Kept(kept))) => kept.written().unwrap_or_else(|_| nothing()),
+            Frames::Whole(payload) => payload.encoded().cloned().unwrap_or_else(nothing),
             Frames::Chunks(chunks) => concatenated(chunks),
         }
     }
 
     fn chunk(&self) -> Option<&Chunk<T>> {
-        match &self.body {
-            Body::Chunk(chunk) => Some(chunk),
-            Body::Value(_) | Body::Unreadable(_) => None,
+        match &self.0 {
+            Body::Chunk(_, chunk) => Some(chunk),
+            Body::Kept(_) | Body::Value(..) | Body::Unreadable(..) => None,
         }
     }
 
-    /// What the frame writes of it.
+    /// What the frame writes of it: nothing of a message without bytes, which is kept back instead.
     pub(crate) fn piece(&self) -> Piece {
         let (total_len, crc32c) = self.chunk().map_or((None, None), |chunk| (chunk.total_len, chunk.crc32c));
-        Piece { encoded: self.encoded.clone(), total_len, crc32c }
+        Piece { encoded: self.encoded().cloned().unwrap_or_else(nothing), total_len, crc32c }
     }
 
     /// The value itself; `None` if there is none, or if another clone of its `Arc` is left.
     pub fn into_value(self) -> Option<T> {
-        match self.body {
-            Body::Value(value) => Arc::into_inner(value),
-            Body::Chunk(chunk) => match Arc::into_inner(chunk)?.source {
+        match self.0 {
+            Body::Kept(kept) => kept.into_value(),
+            Body::Value(_, value) => Arc::into_inner(value),
+            Body::Chunk(_, chunk) => match Arc::into_inner(chunk)?.source {
                 Source::Value(value) => Arc::into_inner(value),
                 Source::Bytes(_) | Source::LaterChunk => None,
             },
-            Body::Unreadable(_) => None,
+            Body::Unreadable(..) => None,
         }
     }
 
-    /// The bytes.
-    pub fn encoded(&self) -> &Encoded {
-        &self.encoded
+    /// Size in bytes; of a message without bytes, about as many as it would have.
+    pub fn size(&self) -> usize {
+        match &self.0 {
+            Body::Kept(kept) => kept.size(),
+            Body::Value(encoded, _) | Body::Unreadable(encoded, _) | Body::Chunk(encoded, _) => encoded.payload.len(),
+        }
+    }
+}
+
+impl<T> Payload<T> {
+    /// The bytes; `None` for a message that stays on its node, as far as is known, and has none.
+    pub fn encoded(&self) -> Option<&Encoded> {
+        match &self.0 {
+            Body::Kept(_) => None,
+            Body::Value(encoded, _) | Body::Unreadable(encoded, _) | Body::Chunk(encoded, _) => Some(encoded),
+        }
     }
 
-    /// Size in bytes.
-    pub fn size(&self) -> usize {
-        self.encoded.payload.len()
+    fn bytes_here(&self) -> &[u8] {
+        self.encoded().map_or(&[], |encoded| &encoded.payload)
     }
 }
 
 impl<T: 'static> Frames<Payload<T>> {
     /// The bytes of the whole message, as they are stored.
     pub(crate) fn encoded(&self) -> Encoded {
-        match self {
-            Self::Whole(payload) => payload.encoded.clone(),
-            Self::Chunks(chunks) => concatenated(chunks),
-        }
+        Payload::bytes(self)
     }
 
     /// The value of a message that was not sent; `None` if another clone of its `Arc` is left.
@@ -266,6 +283,17 @@ impl<T: 'static> Frames<Payload<T>> {
 /// Chunks after the first do not repeat codec and manifest.
 const UNSAID: CodecId = CodecId::from_u32(0);
 
+/// No bytes, of no codec.
+fn nothing() -> Encoded {
+    Encoded { codec: UNSAID, manifest: Manifest::from_static(""), payload: Bytes::new() }
+}
+
+fn write<T: 'static>(value: &T, codec: &dyn Codec<T>) -> Result<Encoded, EncodeError> {
+    let mut buffer = BytesMut::new();
+    codec.encode(value, &mut buffer)?;
+    Ok(Encoded { codec: codec.id(), manifest: codec.manifest(value), payload: buffer.freeze() })
+}
+
 /// Reads a value; a codec that panics refuses the bytes.
 fn read<T: 'static>(encoded: &Encoded, codec: &dyn Codec<T>) -> Result<T, DecodeError> {
     if encoded.codec != codec.id() {
@@ -279,23 +307,18 @@ fn read<T: 'static>(encoded: &Encoded, codec: &dyn Codec<T>) -> Result<T, Decode
 
 /// The bytes of chunks in one piece, under the codec and manifest that the first one names.
 fn concatenated<T>(chunks: &[Payload<T>]) -> Encoded {
-    let Some(first) = chunks.first() else {
-        return Encoded { codec: UNSAID, manifest: Manifest::from_static(""), payload: Bytes::new() };
-    };
-    let payload = match chunks {
-        [only] => only.encoded.payload.clone(),
-        _ => {
-            let mut joined = BytesMut::with_capacity(chunks.iter().map(|chunk| chunk.encoded.payload.len()).sum());
-            chunks.iter().for_each(|chunk| joined.extend_from_slice(&chunk.encoded.payload));
-            joined.freeze()
-        }
-    };
-    Encoded { codec: first.encoded.codec, manifest: first.encoded.manifest.clone(), payload }
+    let Some(first) = chunks.first().and_then(Payload::encoded) else { return nothing() };
+    if chunks.len() == 1 {
+        return first.clone();
+    }
+    let mut joined = BytesMut::with_capacity(chunks.iter().map(|chunk| chunk.bytes_here().len()).sum());
+    chunks.iter().for_each(|chunk| joined.extend_from_slice(chunk.bytes_here()));
+    Encoded { codec: first.codec, manifest: first.manifest.clone(), payload: joined.freeze() }
 }
 
 impl<T: 'static> Content for Payload<T> {
     fn size(&self) -> u64 {
-        self.encoded.payload.len() as u64
+        Self::size(self) as u64
     }
 
     fn total_len(&self) -> Option<u64> {
@@ -305,24 +328,29 @@ impl<T: 'static> Content for Payload<T> {
 
 impl<T> Clone for Payload<T> {
     fn clone(&self) -> Self {
-        Self { encoded: self.encoded.clone(), body: self.body.clone() }
+        Self(self.0.clone())
     }
 }
 
 impl<T> Clone for Body<T> {
     fn clone(&self) -> Self {
         match self {
-            Self::Value(value) => Self::Value(value.clone()),
-            Self::Unreadable(error) => Self::Unreadable(error.clone()),
-            Self::Chunk(chunk) => Self::Chunk(chunk.clone()),
+            Self::Kept(kept) => Self::Kept(kept.clone()),
+            Self::Value(encoded, value) => Self::Value(encoded.clone(), value.clone()),
+            Self::Unreadable(encoded, error) => Self::Unreadable(encoded.clone(), error.clone()),
+            Self::Chunk(encoded, chunk) => Self::Chunk(encoded.clone(), chunk.clone()),
         }
     }
 }
 
-/// By what travels of them.
+/// By what travels of them; those without bytes by being the same value.
 impl<T: 'static> PartialEq for Payload<T> {
     fn eq(&self, other: &Self) -> bool {
-        self.piece() == other.piece()
+        match (&self.0, &other.0) {
+            (Body::Kept(one), Body::Kept(other)) => Arc::ptr_eq(one.value(), other.value()),
+            (Body::Kept(_), _) | (_, Body::Kept(_)) => false,
+            _ => self.piece() == other.piece(),
+        }
     }
 }
 
@@ -330,17 +358,26 @@ impl<T: 'static> Eq for Payload<T> {}
 
 impl<T> fmt::Debug for Payload<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = if matches!(self.body, Body::Chunk(_)) { "Chunk" } else { "Payload" };
-        write!(f, "{kind}({}, {} bytes)", self.encoded.manifest, self.encoded.payload.len())
+        let (kind, encoded) = match &self.0 {
+            Body::Kept(_) => return f.write_str("Payload(without bytes)"),
+            Body::Chunk(encoded, _) => ("Chunk", encoded),
+            Body::Value(encoded, _) | Body::Unreadable(encoded, _) => ("Payload", encoded),
+        };
+        write!(f, "{kind}({}, {} bytes)", encoded.manifest, encoded.payload.len())
     }
 }
 
 #[cfg(test)]
 impl<T> Payload<T> {
     /// The same value under other bytes, as a broken sender would write it.
-    pub(crate) fn with_encoded(mut self, codec: CodecId, manifest: &'static str, payload: Bytes) -> Self {
-        self.encoded = Encoded { codec, manifest: manifest.into(), payload };
-        self
+    pub(crate) fn with_encoded(self, codec: CodecId, manifest: &'static str, payload: Bytes) -> Self {
+        let encoded = Encoded { codec, manifest: manifest.into(), payload };
+        Self(match self.0 {
+            Body::Kept(_) => panic!("it has no bytes"),
+            Body::Value(_, value) => Body::Value(encoded, value),
+            Body::Unreadable(_, error) => Body::Unreadable(encoded, error),
+            Body::Chunk(_, chunk) => Body::Chunk(encoded, chunk),
+        })
     }
 }
 

@@ -49,8 +49,12 @@ fn read<M: prost::Message + Default>(manifest: &str, bytes: Bytes) -> Result<M, 
 }
 
 /// Appends a batch; `piece` gives what travels of a payload.
-pub(crate) fn put_batch<P>(batch: &SequencedBatch<P>, piece: impl Fn(&P) -> Piece, buffer: &mut BytesMut) {
-    let header = &batch.header;
+pub(crate) fn put_batch<P>(
+    header: &BatchHeader,
+    frames: &[SequencedMessage<P>],
+    piece: impl Fn(&P) -> Piece,
+    buffer: &mut BytesMut,
+) {
     let message = generated::SequencedBatch {
         producer_id: header.producer_id.as_str().to_owned(),
         stream_id: write_stream(header.stream_id),
@@ -58,7 +62,7 @@ pub(crate) fn put_batch<P>(batch: &SequencedBatch<P>, piece: impl Fn(&P) -> Piec
         controller: Some(write_controller(&header.controller)),
         ordered: header.ordered,
         lowest: header.lowest,
-        frames: batch.frames.iter().map(|message| write_frame(message, piece(&message.frame.payload))).collect(),
+        frames: frames.iter().map(|message| write_frame(message, piece(&message.frame.payload))).collect(),
     };
     put(&message, buffer);
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Encoded, Manifest};
 
+use crate::machine::portable::Portable;
 use crate::message::{ProducerStopped, SequencedBatch, SequencedMessage};
 use crate::payload::Payload;
 use crate::wire;
@@ -121,7 +122,11 @@ impl<T: Send + Sync + 'static, Q: Send + 'static> Codec<WithDelivery<T, Q>> for 
                 Ok(())
             }
             WithDelivery::Protocol(Protocol(ProtocolMessage::Batch(batch))) => {
-                wire::put_batch(batch, Payload::piece, buffer);
+                // A message without bytes stays here, and all behind it. Its link begins anew, with bytes, once its
+                // producer knows that frames leave the node.
+                let leave = |message: &&SequencedMessage<Payload<T>>| message.frame.payload.is_portable();
+                let leaving = batch.frames.iter().take_while(leave).count();
+                wire::put_batch(&batch.header, &batch.frames[..leaving], Payload::piece, buffer);
                 Ok(())
             }
             WithDelivery::Protocol(Protocol(ProtocolMessage::Stopped(stopped))) => {

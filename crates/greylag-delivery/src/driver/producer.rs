@@ -99,10 +99,12 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
 
     /// Where the messages of an entity go. One that cannot be comes back with its message.
     fn entity(&self, id: Arc<str>, message: T) -> Result<(Entity, T), SendError<T>> {
-        match self.downstream.shard_of(&id) {
-            Ok(shard) => Ok((Entity { id, shard }, message)),
-            Err(reason) => Err(SendError::InvalidEntity { message, id: id.to_string(), reason }),
-        }
+        let shard = match self.downstream.shard_of(&id) {
+            Ok(shard) => shard,
+            Err(reason) => return Err(SendError::InvalidEntity { message, id: id.to_string(), reason }),
+        };
+        let stays = self.downstream.home_of(&shard).is_none_or(|home| home.hands_over);
+        Ok((Entity { id, shard, stays }, message))
     }
 
     /// The message as it is sent.

@@ -25,10 +25,19 @@ pub(super) trait Downstream<T>: Send + Sync {
     fn send(&self, entity: Arc<str>, batch: SequencedBatch<Payload<T>>) -> Result<(), NotTaken>;
     /// Tells one consumer controller that its link has ended.
     fn stopped(&self, to: &ControllerRef, message: ProducerStopped);
-    /// The node to which messages for the shard leave now; `None` if they wait for a route.
-    fn home_of(&self, shard: &str) -> Option<UniqueAddress>;
+    /// Where messages for the shard go now; `None` if they wait for a route.
+    fn home_of(&self, shard: &Arc<str>) -> Option<Home>;
     /// What the region learns from now on.
     fn news(&self) -> BoxStream<'static, RouteNews>;
+}
+
+/// Where messages for a shard go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Home {
+    /// The node of its entities.
+    pub(crate) node: UniqueAddress,
+    /// They are handed over there as they are, and not written.
+    pub(crate) hands_over: bool,
 }
 
 /// Why frames were not taken.
@@ -67,8 +76,11 @@ impl<T: Send + Sync + 'static, Q: Send + 'static> Downstream<T> for Region<WithD
         self.tell_direct(&to, WithDelivery::protocol(ProtocolMessage::Stopped(message))).ok();
     }
 
-    fn home_of(&self, shard: &str) -> Option<UniqueAddress> {
-        self.shard_home(&ShardId::new(shard).ok()?)
+    fn home_of(&self, shard: &Arc<str>) -> Option<Home> {
+        let shard = ShardId::new(shard.clone()).ok()?;
+        let node = self.shard_home(&shard)?;
+        // The route may change between the two, of which there is news.
+        Some(Home { node, hands_over: self.hands_over(&shard) })
     }
 
     fn news(&self) -> BoxStream<'static, RouteNews> {
@@ -115,22 +127,19 @@ fn news(event: Event) -> Option<RouteNews> {
 pub(super) struct Homes(BTreeMap<Arc<str>, Option<UniqueAddress>>);
 
 impl Homes {
-    /// A message goes to this shard. Whether the shard was not known, and has no route.
-    pub(super) fn meet(&mut self, shard: &Arc<str>, home: impl FnOnce() -> Option<UniqueAddress>) -> bool {
-        if self.0.contains_key(shard) {
-            return false;
+    /// A message goes to this shard. Whether the shard was not known, so that its home is to be noted.
+    pub(super) fn meet(&mut self, shard: &Arc<str>) -> bool {
+        let is_new = !self.0.contains_key(shard);
+        if is_new {
+            self.0.insert(shard.clone(), None);
         }
-        let home = home();
-        let is_unrouted = home.is_none();
-        self.0.insert(shard.clone(), home);
-        is_unrouted
+        is_new
     }
 
     /// Notes the home of a shard that is known. Whether it is another one than before; a shard that has lost its home
     /// moves when it gets a new one.
-    pub(super) fn note(&mut self, shard: &str, home: Option<UniqueAddress>) -> bool {
+    pub(super) fn note(&mut self, shard: &str, home: UniqueAddress) -> bool {
         let Some(known) = self.0.get_mut(shard) else { return false };
-        let Some(home) = home else { return false };
         known.replace(home.clone()).is_some_and(|former| former != home)
     }
 
@@ -151,16 +160,14 @@ mod tests {
         let (a, b): (UniqueAddress, UniqueAddress) = ("a:1#1".parse().unwrap(), "b:1#1".parse().unwrap());
         let (s, t): (Arc<str>, Arc<str>) = ("s".into(), "t".into());
         let mut homes = Homes::default();
-        assert!(homes.meet(&s, || None), "it has no route");
-        assert!(!homes.meet(&s, || None), "which is known");
-        assert!(!homes.meet(&t, || Some(a.clone())));
-        assert!(!homes.note("s", Some(a.clone())), "its first home");
-        assert!(!homes.note("s", Some(a.clone())));
-        assert!(!homes.note("s", None));
-        assert!(!homes.note("s", Some(a)), "it came back to where it was");
-        assert!(homes.note("s", Some(b.clone())));
-        assert!(!homes.note("unknown", Some(b)));
+        assert!(homes.meet(&s));
+        assert!(!homes.meet(&s), "it is known");
+        assert!(homes.meet(&t));
+        assert!(!homes.note("s", a.clone()), "its first home");
+        assert!(!homes.note("s", a), "it came back to where it was");
+        assert!(homes.note("s", b.clone()));
+        assert!(!homes.note("unknown", b));
         assert_eq!(homes.retain(std::iter::once(&s)), vec![s]);
-        assert!(homes.meet(&t, || None));
+        assert!(homes.meet(&t), "it was forgotten");
     }
 }

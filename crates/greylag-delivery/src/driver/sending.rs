@@ -1,7 +1,7 @@
 //! What all producers share: the handles that applications send by, and the task behind them.
 //!
-//! A message is encoded by its caller and goes to the task under a number of its own, the *ticket*; the task answers by it.
-//! The three kinds of producer differ in where a message goes ([`Address`]), and in the machine and the way of its frames
+//! A message is encoded by its caller, unless it stays on its node, and goes to the task under a number of its own, the
+//! *ticket*; the task answers by it. The three kinds of producer differ in where a message goes ([`Address`]), and in the machine and the way of its frames
 //! ([`Engine`]).
 //!
 //! ```text
@@ -38,7 +38,7 @@ use crate::error::{ProducerError, SentError};
 use crate::ids::{ControllerRef, SeqNr};
 use crate::machine::controller::Message;
 use crate::machine::producer_link::Frames;
-use crate::payload::Payload;
+use crate::payload::{Format, Payload};
 use crate::settings::{DeliverySettings, LANE_MARGIN};
 
 pub(crate) use base::{Base, Keeping};
@@ -63,6 +63,11 @@ pub(crate) trait Address: Clone + Send + Sync + Unpin + 'static {
     /// Whether a message that does not wait may go there, for all that was seen.
     fn has_room(&self, _: &mut Self::Seen) -> bool {
         true
+    }
+
+    /// Whether a message stays on this node on its way there, as far as is known, so that it needs no bytes (K7).
+    fn stays(&self) -> bool {
+        false
     }
 }
 
@@ -119,9 +124,7 @@ pub(crate) struct Letter<T, A> {
 
 /// How messages become frames, and how large they may be.
 pub(crate) struct Encoding<T> {
-    pub(crate) codec: Arc<dyn Codec<T>>,
-    chunk_bytes: usize,
-    max_message_bytes: usize,
+    format: Arc<Format<T>>,
     /// Messages are stored, so a message that was accepted outlives its producer.
     is_durable: bool,
 }
@@ -140,12 +143,13 @@ impl<T: 'static> Encoding<T> {
         let in_one_piece = if chunk_bytes == 0 { lane.saturating_sub(LANE_MARGIN) } else { usize::MAX };
         let stored = queue.map_or(usize::MAX, DurableProducerQueue::max_message_bytes);
         let max_message_bytes = max.min(in_one_piece).min(stored);
-        Self { codec, chunk_bytes, max_message_bytes, is_durable: queue.is_some() }
+        let format = Arc::new(Format { codec, chunk_bytes, max_message_bytes });
+        Self { format, is_durable: queue.is_some() }
     }
 
     /// A stored message as it is sent. One that this codec cannot read is sent all the same: its consumer may.
     pub(crate) fn frames_of(&self, encoded: Encoded) -> Frames<Payload<T>> {
-        Payload::decode(encoded, &*self.codec).frames(self.chunk_bytes)
+        self.format.frames(self.format.read(encoded))
     }
 }
 

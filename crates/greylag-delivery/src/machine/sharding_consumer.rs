@@ -336,6 +336,10 @@ impl<P: Content> ShardingConsumer<P> {
     }
 
     fn on_batch(&mut self, now: Instant, batch: SequencedBatch<P>, out: &mut Vec<Effect<P>>) {
+        // One whose frames had no bytes, or that a peer made of nothing: it says nothing, and takes no room.
+        if batch.frames.is_empty() {
+            return;
+        }
         match self.life {
             Life::Running => {}
             Life::Starting if self.waiting_frames + batch.frames.len() <= self.settings.buffer_size => {

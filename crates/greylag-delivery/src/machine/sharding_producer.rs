@@ -14,8 +14,10 @@
 //! others, or a producer that runs again over the same input would give the same message another number and have it
 //! applied twice.
 //!
+//! Entities of the producer's own node are handed messages as they are; see `leaving`.
+//!
 //! No input looks at more than the entity it concerns, but for those about a shard.
-//! Source: delivery §3.1, S1 to S8, S10.
+//! Source: delivery §3.1, S1 to S8, S10, K7.
 
 mod accepting;
 mod admission;
@@ -174,7 +176,7 @@ impl<P: Portable> ShardingProducer<P> {
             Input::ReleasePermit { permit } => self.admission.release(permit),
             Input::Queue { call, answer } => self.tell_store(now, storing::Input::Answered { call, answer }, out),
             Input::Received(message) => self.on_received(now, message, out),
-            Input::ShardMoved(shard) => self.tell_shard(now, &shard, &producer_link::Input::Reassociate, out),
+            Input::ShardMoved(shard) => self.on_moved(now, &shard, out),
             Input::RouteChanged { shard, routed } => {
                 if self.links.route_changed(&shard, routed) {
                     self.tell_shard(now, &shard, &producer_link::Input::RouteChanged(routed), out);

@@ -59,7 +59,7 @@ fn batch(bytes: &[&'static [u8]]) -> SequencedBatch<Piece> {
 
 fn write(batch: &SequencedBatch<Piece>) -> Bytes {
     let mut buffer = BytesMut::new();
-    put_batch(batch, Piece::clone, &mut buffer);
+    put_batch(&batch.header, &batch.frames, Piece::clone, &mut buffer);
     buffer.freeze()
 }
 

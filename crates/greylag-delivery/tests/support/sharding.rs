@@ -1,11 +1,13 @@
 //! The sharding producer, and the consumer controller of one entity, told and shown in text.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_delivery::machine::consumer_link::PoisonPolicy;
+use greylag_delivery::machine::portable::{Portable, UnsendableError};
 use greylag_delivery::machine::producer_link::Frames;
 use greylag_delivery::machine::sharding_consumer::{self, DeliveryHandle, ShardingConsumer};
 use greylag_delivery::machine::sharding_producer::{self, Parcel, ShardingProducer};
@@ -23,8 +25,38 @@ use crate::support::{controller, frame, parse_upstream, storing, upstream};
 
 const EPOCH: Epoch = Epoch(1);
 
+/// What the frames of the sharding producer carry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Matter {
+    /// A message with its bytes, or a chunk of one.
+    Bytes,
+    /// A message without bytes, and how many frames it is once it has some; with none it can never have any.
+    Value(usize),
+}
+
+thread_local! {
+    /// Messages that were encoded by this thread.
+    static ENCODED: Cell<u64> = const { Cell::new(0) };
+}
+
+impl Portable for Matter {
+    fn is_portable(&self) -> bool {
+        *self == Self::Bytes
+    }
+
+    fn into_portable(frames: Frames<Self>) -> Result<Frames<Self>, UnsendableError> {
+        let Frames::Whole(Self::Value(count)) = frames else { return Ok(frames) };
+        ENCODED.set(ENCODED.get() + 1);
+        match count {
+            0 => Err(UnsendableError::TooLarge { size: 2, max: 1 }),
+            1 => Ok(Frames::Whole(Self::Bytes)),
+            count => Ok(Frames::Chunks(vec![Self::Bytes; count])),
+        }
+    }
+}
+
 pub(crate) struct ShardingProducerWorld {
-    machine: ShardingProducer<u64>,
+    machine: ShardingProducer<Matter>,
     start: Instant,
     now: Instant,
     next_ticket: u64,
@@ -105,7 +137,7 @@ impl ShardingProducerWorld {
                             ticket,
                             entity: word(0),
                             shard: word(0).chars().take(1).collect::<String>().into(),
-                            frames: Frames::Whole(ticket),
+                            frames: Frames::Whole(case.parse("value").map_or(Matter::Bytes, Matter::Value)),
                             bytes: case.parse("size").unwrap_or(1),
                             ack: case.flag("ack"),
                         },
@@ -118,15 +150,21 @@ impl ShardingProducerWorld {
                 self.tell(sharding_producer::Input::Withdraw { ticket, entity: word(0) }, &mut output);
             }
             "from" => {
+                let (from, to) = (controller(&word(1)), self.links[&word(0)].clone());
                 let message = UpstreamMessage {
-                    from: controller(&word(1)),
-                    to: self.links[&word(0)].clone(),
+                    from: ControllerRef { node: case.parse("node").unwrap_or(from.node), ..from },
+                    to: ControllerRef { instance: case.parse("link").unwrap_or(to.instance), ..to },
                     epoch: Some(case.parse("epoch").map_or(self.epoch, Epoch)),
                     message: parse_upstream(&word(2), false),
                 };
                 self.tell(sharding_producer::Input::Received(message), &mut output);
             }
             "moved" => self.tell(sharding_producer::Input::ShardMoved(word(0)), &mut output),
+            "home" => {
+                let is_here = case.flag("here");
+                self.tell(sharding_producer::Input::Homed { shard: word(0), is_here }, &mut output);
+            }
+            "encoded" => drop(writeln!(output, "{}", ENCODED.replace(0))),
             "route" => {
                 let routed = case.flag("on");
                 self.tell(sharding_producer::Input::RouteChanged { shard: word(0), routed }, &mut output);
@@ -178,7 +216,7 @@ impl ShardingProducerWorld {
         output
     }
 
-    fn tell(&mut self, input: sharding_producer::Input<u64>, output: &mut String) {
+    fn tell(&mut self, input: sharding_producer::Input<Matter>, output: &mut String) {
         let mut effects = Vec::new();
         self.machine.handle(self.now, input, &mut effects);
         let at = seconds(self.now.duration_since(self.start));
@@ -186,8 +224,9 @@ impl ShardingProducerWorld {
             let text = match effect {
                 sharding_producer::Effect::Admitted { ticket, total } => format!("send {ticket} accepted as {total}"),
                 sharding_producer::Effect::Transmit { entity, header, message } => {
+                    let kind = if message.frame.payload == Matter::Bytes { "" } else { " value" };
                     let text = format!(
-                        "to {entity} link {} {} lowest {}",
+                        "to {entity} link {} {}{kind} lowest {}",
                         header.controller.instance,
                         frame(&message),
                         header.lowest
@@ -215,6 +254,9 @@ impl ShardingProducerWorld {
                 sharding_producer::Effect::Undelivered { entity, total, .. } => {
                     format!("undelivered {total} to {entity}")
                 }
+                sharding_producer::Effect::Unsendable { ticket, entity, total, error } => {
+                    format!("send {ticket} as {total} to {entity} given up: {error}")
+                }
                 sharding_producer::Effect::Refused { ticket, .. } => format!("send {ticket} refused"),
                 sharding_producer::Effect::Fenced { newer } => format!("fenced by {newer}"),
             };
@@ -224,7 +266,7 @@ impl ShardingProducerWorld {
 }
 
 /// What a queue says of messages for entities, which the first letter of their name places.
-fn sharding_answer(answer: Answer<u64>) -> Answer<Parcel<u64>> {
+fn sharding_answer(answer: Answer<u64>) -> Answer<Parcel<Matter>> {
     match answer {
         Answer::Loaded(Err(error)) => Answer::Loaded(Err(error)),
         Answer::Stored(answer) => Answer::Stored(answer),
@@ -234,12 +276,12 @@ fn sharding_answer(answer: Answer<u64>) -> Answer<Parcel<u64>> {
     }
 }
 
-fn parcel(sent: MessageSent<u64>) -> MessageSent<Parcel<u64>> {
+fn parcel(sent: MessageSent<u64>) -> MessageSent<Parcel<Matter>> {
     let shard = sent.qualifier.chars().take(1).collect::<String>().into();
-    sent.map(|message| Parcel { shard, bytes: 1, frames: Frames::Whole(message) })
+    sent.map(|_| Parcel { shard, bytes: 1, frames: Frames::Whole(Matter::Bytes) })
 }
 
-fn describe_call(id: u64, call: Call<Parcel<u64>>) -> String {
+fn describe_call(id: u64, call: Call<Parcel<Matter>>) -> String {
     let call = match call {
         Call::Load => Call::Load,
         Call::Confirm(confirmations) => Call::Confirm(confirmations),

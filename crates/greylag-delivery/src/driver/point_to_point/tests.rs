@@ -31,7 +31,7 @@ fn batch(controller: ControllerRef) -> Bytes {
     };
     let batch = SequencedBatch { header, frames: vec![SequencedMessage { frame, first: true }] };
     let mut buffer = BytesMut::new();
-    wire::put_batch(&batch, Payload::piece, &mut buffer);
+    wire::put_batch(&batch.header, &batch.frames, Payload::piece, &mut buffer);
     buffer.freeze()
 }
 

@@ -8,7 +8,7 @@ use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 
 use super::batches::{Addressed, Batches};
-use crate::driver::region::{Downstream, Homes, NotTaken, RouteNews};
+use crate::driver::region::{Downstream, Home, Homes, NotTaken, RouteNews};
 use crate::driver::sending::{Address, Encoding, Engine, Granted, Input, Outcome, Seen, now};
 use crate::error::ProducerError;
 use crate::ids::SeqNr;
@@ -25,6 +25,8 @@ const RUN: usize = 256;
 pub(in crate::driver) struct Entity {
     pub(super) id: Arc<str>,
     pub(super) shard: Arc<str>,
+    /// It is of this node, or of a node that is not known yet.
+    pub(super) stays: bool,
 }
 
 impl Address for Entity {
@@ -34,6 +36,10 @@ impl Address for Entity {
     fn has_room(&self, seen: &mut EntitiesSeen) -> bool {
         seen.wants_demand = true;
         seen.demand.buffered(&self.id) < seen.buffer_size_per_entity
+    }
+
+    fn stays(&self) -> bool {
+        self.stays
     }
 }
 
@@ -80,6 +86,8 @@ pub(super) struct Entities<T> {
     pub(super) downstream: Arc<dyn Downstream<T>>,
     limits: Limits,
     news: BoxStream<'static, RouteNews>,
+    /// News that is not taken in yet.
+    heard: Option<RouteNews>,
     homes: Homes,
     effects: Vec<Effect<Payload<T>>>,
 }
@@ -93,7 +101,8 @@ impl<T: Send + Sync + 'static> Entities<T> {
         limits: Limits,
     ) -> Self {
         let (news, homes) = (downstream.news(), Homes::default());
-        let mut entities = Self { machine, encoding, downstream, limits, news, homes, effects: Vec::new() };
+        let (heard, effects) = (None, Vec::new());
+        let mut entities = Self { machine, encoding, downstream, limits, news, heard, homes, effects };
         entities.handle(sharding_producer::Input::Start);
         entities
     }
@@ -110,12 +119,12 @@ impl<T: Send + Sync + 'static> Entities<T> {
 
         match news {
             RouteNews::Moved(shard) => {
-                self.homes.note(&shard, self.downstream.home_of(&shard));
+                self.settle_at(&shard, self.downstream.home_of(&shard));
                 self.handle(Input::ShardMoved(shard));
             }
             RouteNews::Routed(shard, routed) => {
-                self.homes.note(&shard, self.downstream.home_of(&shard));
-                self.handle(Input::RouteChanged { shard, routed });
+                self.handle(Input::RouteChanged { shard: shard.clone(), routed });
+                self.settle_at(&shard, self.downstream.home_of(&shard));
             }
             RouteNews::Dropped(entity) => self.handle(Input::NotKept(entity)),
             RouteNews::DroppedMany => {
@@ -136,6 +145,13 @@ impl<T: Send + Sync + 'static> Entities<T> {
         false
     }
 
+    /// Takes in where a shard is now. Whether that is another node than before.
+    fn settle_at(&mut self, shard: &Arc<str>, home: Option<Home>) -> bool {
+        let Some(Home { node, hands_over }) = home else { return false };
+        self.handle(sharding_producer::Input::Homed { shard: shard.clone(), is_here: hands_over });
+        self.homes.note(shard, node)
+    }
+
     /// Events were lost: what they would have said is seen from the routes. A shard that is where it was has nothing to
     /// begin again for; what an entity forgot meanwhile it asks for itself.
     fn look_at_all(&mut self) {
@@ -143,9 +159,8 @@ impl<T: Send + Sync + 'static> Entities<T> {
 
         for shard in self.homes.retain(self.machine.shards()) {
             let home = self.downstream.home_of(&shard);
-            let routed = home.is_some();
-            let has_moved = self.homes.note(&shard, home);
-            self.handle(Input::RouteChanged { shard: shard.clone(), routed });
+            self.handle(Input::RouteChanged { shard: shard.clone(), routed: home.is_some() });
+            let has_moved = self.settle_at(&shard, home);
             self.handle(Input::NotBuffered(shard.clone()));
             if has_moved {
                 self.handle(Input::ShardMoved(shard));
@@ -195,6 +210,9 @@ impl<T: Send + Sync + 'static> Entities<T> {
             Effect::Undelivered { ticket, entity, .. } => {
                 Outcome::Undelivered { ticket: (ticket > 0).then_some(ticket), to: entity }
             }
+            Effect::Unsendable { ticket, entity, total, error } => {
+                Outcome::Unsendable { ticket: (ticket > 0).then_some(ticket), to: entity, total, error }
+            }
             Effect::Fenced { newer } => Outcome::Failed(ProducerError::Fenced { newer: Some(newer), by: None }),
             Effect::QueueEnded(end) => Outcome::Failed(ProducerError::from(Failure::from(end))),
             Effect::Closed => Outcome::Closed,
@@ -215,9 +233,11 @@ impl<T: Send + Sync + 'static> Engine<T> for Entities<T> {
                 if let Some(permit) = permit {
                     self.handle(To::UsePermit { permit, ticket });
                 }
-                let Entity { id: entity, shard } = to;
-                if self.homes.meet(&shard, || self.downstream.home_of(&shard)) {
-                    self.handle(To::RouteChanged { shard: shard.clone(), routed: false });
+                let Entity { id: entity, shard, .. } = to;
+                if self.homes.meet(&shard) {
+                    let home = self.downstream.home_of(&shard);
+                    self.handle(To::RouteChanged { shard: shard.clone(), routed: home.is_some() });
+                    self.settle_at(&shard, home);
                 }
                 let (frames, bytes, ack) = (message.frames, message.bytes, message.ack);
                 To::Admit { ticket, entity, shard, frames, bytes, ack }
@@ -263,13 +283,21 @@ impl<T: Send + Sync + 'static> Engine<T> for Entities<T> {
         self.machine.next_deadline()
     }
 
-    /// The region tells of routes. After a flood of events one look at the routes serves for all that were missed.
+    /// The region tells of routes.
     async fn happens(&mut self) {
-        let Some(event) = self.news.next().await else { return std::future::pending().await };
-        let mut missed = self.on_news(event);
+        match self.news.next().await {
+            Some(news) => self.heard = Some(news),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// After a flood of events one look at the routes serves for all that were missed.
+    fn take_in(&mut self) {
+        let mut missed = false;
         for _ in 0..RUN {
-            let Some(Some(event)) = self.news.next().now_or_never() else { break };
-            missed |= self.on_news(event);
+            let next = self.heard.take().or_else(|| self.news.next().now_or_never().flatten());
+            let Some(news) = next else { break };
+            missed |= self.on_news(news);
         }
         if missed {
             self.look_at_all();

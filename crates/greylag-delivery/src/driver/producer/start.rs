@@ -77,7 +77,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     }
 }
 
-fn machine<T>(base: &Base<T>, settings: &DeliverySettings, polls: Option<Duration>) -> Machine<Payload<T>> {
+fn machine<T: 'static>(base: &Base<T>, settings: &DeliverySettings, polls: Option<Duration>) -> Machine<Payload<T>> {
     let (machine, producer_id) = (settings.sharding_producer(), base.producer_id.clone());
     let (node, path) = (base.reference.node.clone(), base.reference.path.clone());
     if let Some((stream_id, epoch)) = base.stream {

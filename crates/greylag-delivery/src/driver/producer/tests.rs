@@ -1,6 +1,7 @@
 //! A sharding producer over a region that does what a test says.
 
 mod durable;
+mod local;
 mod outbox;
 mod region;
 

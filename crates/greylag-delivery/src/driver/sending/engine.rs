@@ -10,6 +10,7 @@ use super::{Address, Granted};
 use crate::error::ProducerError;
 use crate::ids::{ControllerRef, SeqNr};
 use crate::machine::controller::{Message, Refusal};
+use crate::machine::portable::UnsendableError;
 use crate::machine::producer_link::Frames;
 use crate::machine::storing::{Answer, Call, StoringState};
 use crate::message::UpstreamMessage;
@@ -30,9 +31,12 @@ pub(crate) trait Engine<T>: Send + 'static {
     /// When a tick next has work to do.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// Waits for what happens beside all that, such as room in a lane, and takes it in. May be dropped without losing
-    /// anything; pending where nothing can happen.
+    /// Waits for what happens beside all that, such as room in a lane. May be dropped without losing anything; pending where
+    /// nothing can happen.
     fn happens(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// Takes in what has happened, as far as that has to wait until all that consumers had said is told.
+    fn take_in(&mut self) {}
 
     /// How many messages more are taken that do not wait.
     fn room(&self) -> u64;
@@ -105,6 +109,8 @@ pub(crate) enum Outcome<T, A: Address> {
     Unknown { ticket: u64, total: SeqNr },
     /// The producer ended with a message for `to` unconfirmed and kept nowhere.
     Undelivered { ticket: Option<u64>, to: Arc<str> },
+    /// A message that was accepted cannot follow its entity to another node: it is given up alone.
+    Unsendable { ticket: Option<u64>, to: Arc<str>, total: SeqNr, error: UnsendableError },
     /// Call the queue.
     Call { id: u64, call: Call<Encoded> },
     /// The producer has failed; `Closed` follows.

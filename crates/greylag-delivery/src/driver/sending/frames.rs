@@ -64,7 +64,7 @@ impl<T: 'static> Outgoing<T> {
     pub(super) fn flush(&mut self) {
         let Some(Open { to, batch, bytes }) = self.open.take() else { return };
         let mut buffer = BytesMut::with_capacity(bytes + 512);
-        wire::put_batch(&batch, Payload::piece, &mut buffer);
+        wire::put_batch(&batch.header, &batch.frames, Payload::piece, &mut buffer);
         self.send(&to, wire::BATCH, buffer);
     }
 

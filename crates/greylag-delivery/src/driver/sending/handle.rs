@@ -12,7 +12,6 @@ use super::{Address, Admit, Command, Encoding, Letter, Seen, Sent, Shared, lock}
 use crate::error::{ProducerError, SendError, SentError, TrySendError, Undelivered};
 use crate::ids::{ControllerRef, SeqNr};
 use crate::machine::controller::Message;
-use crate::payload::Payload;
 
 /// Clones are the same producer. When the last one is dropped the task delivers what it has, and ends.
 pub(crate) struct Sending<T, A: Address> {
@@ -101,17 +100,11 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
 
     /// The message as it is sent.
     pub(crate) fn letter(&self, to: A, message: T, ack: bool) -> Result<Letter<T, A>, SendError<T>> {
-        let encoding = &self.shared.encoding;
-        let payload =
-            Payload::encode(message, &*encoding.codec).map_err(|(message, error)| SendError::Encode(message, error))?;
-        let (size, max) = (payload.size(), encoding.max_message_bytes);
-        if size > max {
-            return Err(match payload.into_value() {
-                Some(message) => SendError::MessageTooLarge { message, size, max },
-                None => SendError::Closed(None),
-            });
-        }
-        Ok(Letter { to, message: Message { frames: payload.frames(encoding.chunk_bytes), bytes: size, ack } })
+        let Encoding { format, is_durable } = &*self.shared.encoding;
+        // What is stored has bytes wherever it goes.
+        let payload = if to.stays() && !is_durable { format.keep(message)? } else { format.encode(message)? };
+        let bytes = payload.size();
+        Ok(Letter { to, message: Message { frames: format.frames(payload), bytes, ack } })
     }
 
     /// Sends a message, and waits until it is accepted.

@@ -11,8 +11,8 @@ use crate::error::SentError;
 use crate::ids::SeqNr;
 use crate::machine::contiguous::Contiguous;
 
-/// Where the number of a confirmed message goes.
-pub(crate) type Confirmed = oneshot::Sender<SeqNr>;
+/// Where the number of a confirmed message goes, or why the message was given up.
+pub(crate) type Confirmed = oneshot::Sender<Result<SeqNr, SentError>>;
 
 /// Where the answer of a message goes that asked for room.
 pub(crate) enum Accepted<M> {
@@ -83,7 +83,14 @@ impl<M> Replies<M> {
 
     pub(crate) fn confirm(&mut self, ticket: u64, seq_nr: SeqNr) {
         if let Some(waiting) = self.settle(ticket) {
-            waiting.confirmed.send(seq_nr).ok();
+            waiting.confirmed.send(Ok(seq_nr)).ok();
+        }
+    }
+
+    /// The message was accepted, and is given up for a reason of its own.
+    pub(crate) fn fail(&mut self, ticket: u64, error: SentError) {
+        if let Some(waiting) = self.settle(ticket) {
+            waiting.confirmed.send(Err(error)).ok();
         }
     }
 
@@ -94,7 +101,7 @@ impl<M> Replies<M> {
         }
     }
 
-    /// The message was accepted, and is given up.
+    /// The message was accepted, and is given up with its producer.
     pub(crate) fn give_up(&mut self, ticket: u64) {
         self.settle(ticket);
     }

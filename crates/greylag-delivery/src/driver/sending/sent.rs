@@ -10,7 +10,7 @@ use crate::ids::SeqNr;
 #[derive(Debug)]
 pub struct Sent {
     number: Number,
-    confirmation: oneshot::Receiver<SeqNr>,
+    confirmation: oneshot::Receiver<Result<SeqNr, SentError>>,
 }
 
 #[derive(Debug)]
@@ -21,14 +21,14 @@ enum Number {
 
 impl Sent {
     /// A message that was accepted under this number.
-    pub(crate) fn accepted(seq_nr: SeqNr, confirmation: oneshot::Receiver<SeqNr>) -> Self {
+    pub(crate) fn accepted(seq_nr: SeqNr, confirmation: oneshot::Receiver<Result<SeqNr, SentError>>) -> Self {
         Self { number: Number::Known(Ok(seq_nr)), confirmation }
     }
 
     /// A message that is on its way to its controller, and to the queue.
     pub(crate) fn on_its_way(
         number: oneshot::Receiver<Result<SeqNr, SentError>>,
-        confirmation: oneshot::Receiver<SeqNr>,
+        confirmation: oneshot::Receiver<Result<SeqNr, SentError>>,
     ) -> Self {
         Self { number: Number::Awaited(number), confirmation }
     }
@@ -40,10 +40,10 @@ impl Sent {
     /// [`SentError`]: the message was not accepted, or that cannot be known.
     pub async fn seq_nr(&mut self) -> Result<SeqNr, SentError> {
         let number = match &mut self.number {
-            Number::Known(number) => return *number,
+            Number::Known(number) => return number.clone(),
             Number::Awaited(number) => number.await.unwrap_or(Err(SentError::Closed)),
         };
-        self.number = Number::Known(number);
+        self.number = Number::Known(number.clone());
         number
     }
 
@@ -58,9 +58,10 @@ impl Sent {
     /// consumer confirms several at once. `send_confirmed` and `ask` always ask for it at once.
     ///
     /// # Errors
-    /// [`SentError::Unconfirmed`] if the producer ends before; or as [`Sent::seq_nr`].
+    /// [`SentError::Unconfirmed`] if the producer ends before, [`SentError::Unsendable`] if the message cannot follow its
+    /// entity to another node; or as [`Sent::seq_nr`].
     pub async fn confirmed(mut self) -> Result<SeqNr, SentError> {
         let number = self.seq_nr().await?;
-        self.confirmation.await.map_err(|_| SentError::Unconfirmed(number))
+        self.confirmation.await.unwrap_or(Err(SentError::Unconfirmed(number)))
     }
 }

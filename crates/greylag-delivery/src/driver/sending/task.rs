@@ -15,7 +15,9 @@ use super::replies::Replies;
 use super::{Admit, Base, Command, Engine, Granted, Input, Letter, Outcome, Shared, lock, now};
 use crate::driver::storing::Store;
 use crate::error::{ProducerError, SentError};
+use crate::ids::SeqNr;
 use crate::machine::controller::Refusal;
+use crate::machine::portable::UnsendableError;
 use crate::machine::producer_link::Frames;
 use crate::machine::storing::{Answer, StoringState};
 use crate::message::UpstreamMessage;
@@ -83,7 +85,12 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
                 () = timer.as_mut(), if deadline.is_some() => self.engine.tell(Input::Tick),
                 (call, answer) = answer_of(&mut self.base.store) => self.on_answer(call, answer),
                 Some(message) = self.base.upstream.recv() => self.receive(message),
-                () = self.engine.happens() => {}
+                () = self.engine.happens() => {
+                    // What consumers said before a move still counts: a link that begins anew takes no answers to its former
+                    // frames.
+                    self.receive_waiting();
+                    self.engine.take_in();
+                }
                 command = self.commands.recv(), if has_handles => match command {
                     Some(command) => self.take(command),
                     None => {
@@ -98,6 +105,10 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
 
     fn receive(&mut self, message: UpstreamMessage) {
         self.engine.tell(Input::Received(message));
+        self.receive_waiting();
+    }
+
+    fn receive_waiting(&mut self) {
         for _ in 0..RUN {
             let Ok(message) = self.base.upstream.try_recv() else { break };
             self.engine.tell(Input::Received(message));
@@ -232,6 +243,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
                 }
                 self.base.remoting.dead_letter(DeadLetterReason::ProducerClosed, &to, wire::BATCH);
             }
+            Outcome::Unsendable { ticket, to, total, error } => self.cannot_follow(ticket, &to, total, error),
             Outcome::Call { id, call } => {
                 if let Some(store) = &self.base.store {
                     store.call(id, call);
@@ -255,6 +267,20 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         if !is_wanted {
             self.permits.remove(&permit);
             self.engine.tell(Input::Release { permit });
+        }
+    }
+
+    /// A message that was handed to an entity of this node cannot go where the entity is now.
+    fn cannot_follow(&mut self, ticket: Option<u64>, entity: &str, seq_nr: SeqNr, error: UnsendableError) {
+        let producer = &self.base.producer_id;
+        tracing::error!(%producer, entity, %seq_nr, %error, "a message cannot follow its entity to another node, and is given up");
+        let reason = match &error {
+            UnsendableError::Encode(_) => DeadLetterReason::SerializeFailed,
+            UnsendableError::TooLarge { .. } => DeadLetterReason::TooLarge,
+        };
+        self.base.remoting.dead_letter(reason, entity, wire::BATCH);
+        if let Some(ticket) = ticket {
+            self.replies.fail(ticket, SentError::Unsendable { seq_nr, error });
         }
     }
 

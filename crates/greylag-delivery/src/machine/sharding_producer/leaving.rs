@@ -1,21 +1,24 @@
 //! Messages without bytes, and what becomes of them when their entity turns out to live on another node.
 //!
 //! Entities of this node are handed messages as they are. Where such an entity has moved, or an answer comes from another node,
-//! its link starts anew under an instance that no link had: all that is unconfirmed is encoded and cut into chunks, under the
+//! its link begins anew under an instance that no link had: all that is unconfirmed is encoded and cut into chunks, under the
 //! totals that it has and link numbers from 1. What is still said to the former instance is dropped, since its numbers mean
 //! other frames; consumers know by its total what they have processed.
 //!
 //! Source: delivery K7.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Effect, ShardingProducer};
 use crate::ids::SeqNr;
 use crate::machine::portable::{Portable, UnsendableError};
+use crate::machine::producer_link;
 
 impl<P: Portable> ShardingProducer<P> {
-    /// The entities of a shard live on this node, or on another one, as the region's route says.
-    pub(super) fn on_homed(&mut self, now: Instant, shard: &str, is_here: bool, out: &mut Vec<Effect<P>>) {
+    /// The entities of a shard live on this node, or on another one.
+    pub(super) fn on_homed(&mut self, now: Instant, shard: &Arc<str>, is_here: bool, out: &mut Vec<Effect<P>>) {
+        self.links.homed(shard, is_here);
         for instance in self.links.of_shard(shard) {
             if is_here {
                 self.links.get_mut(instance).into_iter().for_each(|state| state.is_here = true);
@@ -25,26 +28,38 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// After an answer: the consumer that has attached may be one of another node.
-    pub(super) fn look_at_consumer(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
-        let consumer = self.links.get(instance).and_then(|state| state.link.attached());
-        if consumer.is_some_and(|consumer| consumer.node != *self.links.node()) {
-            self.leave(now, instance, out);
+    /// S7: every link starts over with the entity where it lives now, but one that has begun anew for this.
+    pub(super) fn on_moved(&mut self, now: Instant, shard: &str, out: &mut Vec<Effect<P>>) {
+        for instance in self.links.of_shard(shard) {
+            let Some(state) = self.links.get_mut(instance) else { continue };
+            if !std::mem::take(&mut state.began_anew) {
+                self.tell(now, instance, producer_link::Input::Reassociate, out);
+            }
         }
     }
 
-    /// Frames of a link leave the node from here on. One that holds a frame without bytes starts anew.
+    /// After an answer: the consumer that has attached may be one of another node, or again one of this node.
+    pub(super) fn look_at_consumer(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
+        let Some(state) = self.links.get(instance) else { return };
+        let Some(consumer) = state.link.attached() else { return };
+        if consumer.node != *self.links.node() {
+            self.leave(now, instance, out);
+        } else if !state.is_here && !self.links.is_away(&state.shard) {
+            self.links.get_mut(instance).into_iter().for_each(|state| state.is_here = true);
+        }
+    }
+
+    /// Frames of a link leave the node from here on. One that holds a message without bytes begins anew.
     fn leave(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
         let Some(state) = self.links.get_mut(instance) else { return };
-        state.is_here = false;
-        if state.link.frames().all(Portable::is_portable) {
+        if !std::mem::take(&mut state.is_here) || state.link.frames().all(Portable::is_portable) {
             return;
         }
-        debug_assert!(!self.storing.is_durable(), "what is stored has bytes, and no such link takes turns");
         let shard = state.shard.clone();
         let link = self.new_link(now, &shard);
         let Some((instance, former)) = self.links.renew(instance, link) else { return };
         let Some(state) = self.links.get_mut(instance) else { return };
+        state.began_anew = true;
         let mut unsendable = Vec::new();
         for (total, frames, ack) in former.into_messages() {
             if let Err(error) = state.accept(now, total, frames, ack, &mut self.scratch) {

@@ -42,7 +42,8 @@ impl<P: Portable> ShardingProducer<P> {
         let UpstreamMessage { from, to, epoch, message } = message;
         self.tally.heard(now);
         let instance = to.instance;
-        if let Some(state) = self.links.get(instance).filter(|state| state.controller == to) {
+        if let Some(state) = self.links.get_mut(instance).filter(|state| state.controller == to) {
+            state.began_anew = false;
             let violations = state.link.violations();
             self.tell(now, instance, producer_link::Input::Received { from, epoch, message }, out);
             let now_counted = self.links.get(instance).map_or(violations, |state| state.link.violations());

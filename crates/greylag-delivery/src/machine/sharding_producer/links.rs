@@ -30,6 +30,15 @@ pub(super) struct Links<P> {
 struct ShardLinks {
     instances: BTreeSet<u64>,
     unrouted: bool,
+    /// Its entities live on another node.
+    away: bool,
+}
+
+impl ShardLinks {
+    /// Whether there is nothing to remember. The region does not tell again where a shard is.
+    fn is_blank(&self) -> bool {
+        self.instances.is_empty() && !self.unrouted && !self.away
+    }
 }
 
 impl<P: Clone> Links<P> {
@@ -71,19 +80,16 @@ impl<P: Clone> Links<P> {
     }
 
     /// Takes in a link to an entity that has none, under an instance that no other link ever had.
-    pub(super) fn open(
-        &mut self,
-        now: Instant,
-        entity: Arc<str>,
-        shard: Arc<str>,
-        link: ProducerLink<P>,
-    ) -> u64 {
+    pub(super) fn open(&mut self, now: Instant, entity: Arc<str>, shard: Arc<str>, link: ProducerLink<P>) -> u64 {
         self.last_instance += 1;
         let instance = self.last_instance;
-        self.shards.entry(shard.clone()).or_default().instances.insert(instance);
+        let links = self.shards.entry(shard.clone()).or_default();
+        links.instances.insert(instance);
+        let is_here = !links.away;
         let controller = ControllerRef { node: self.node.clone(), path: self.path.clone(), instance };
         self.by_entity.insert(entity.clone(), instance);
-        self.states.insert(instance, Box::new(OutState::new(now, entity, shard, controller, link)));
+        let state = OutState::new(now, entity, shard, controller, link);
+        self.states.insert(instance, Box::new(OutState { is_here, ..state }));
         instance
     }
 
@@ -92,8 +98,7 @@ impl<P: Clone> Links<P> {
         self.by_entity.remove(&state.entity);
         if let Some(links) = self.shards.get_mut(&state.shard) {
             links.instances.remove(&instance);
-            // A shard without a route keeps its entry, since the region does not tell again that it has none.
-            if links.instances.is_empty() && !links.unrouted {
+            if links.is_blank() {
                 self.shards.remove(&state.shard);
             }
         }
@@ -126,6 +131,23 @@ impl<P: Clone> Links<P> {
         self.shards.get(shard).is_none_or(|links| !links.unrouted)
     }
 
+    /// Whether the entities of a shard are known to live on another node.
+    pub(super) fn is_away(&self, shard: &str) -> bool {
+        self.shards.get(shard).is_some_and(|links| links.away)
+    }
+
+    /// The entities of a shard live on this node, or on another one. That is remembered before the shard has links.
+    pub(super) fn homed(&mut self, shard: &Arc<str>, is_here: bool) {
+        if !is_here {
+            self.shards.entry(shard.clone()).or_default().away = true;
+        } else if let Some(links) = self.shards.get_mut(shard) {
+            links.away = false;
+            if links.is_blank() {
+                self.shards.remove(shard);
+            }
+        }
+    }
+
     pub(super) fn of_shard(&self, shard: &str) -> Vec<u64> {
         self.shards.get(shard).map(|links| links.instances.iter().copied().collect()).unwrap_or_default()
     }
@@ -138,7 +160,7 @@ impl<P: Clone> Links<P> {
         let links = self.shards.entry(shard.clone()).or_default();
         let is_news = links.unrouted == routed;
         links.unrouted = !routed;
-        if links.instances.is_empty() && routed {
+        if links.is_blank() {
             self.shards.remove(shard);
         }
         is_news

@@ -53,8 +53,10 @@ pub(super) struct OutState<P> {
     pub(super) shard: Arc<str>,
     pub(super) controller: ControllerRef,
     pub(super) link: ProducerLink<P>,
-    /// The entity is on the producer's node as far as is known, so that messages without bytes may go to it.
+    /// The entity is on the producer's node, as far as is known, so messages without bytes may go to it.
     pub(super) is_here: bool,
+    /// The link began anew because the entity has moved, and has heard nothing since: the move itself is told next.
+    pub(super) began_anew: bool,
     pub(super) waiters: VecDeque<Waiter<P>>,
     pub(super) being_stored: VecDeque<BeingStored>,
     pub(super) buffered: VecDeque<Buffered<P>>,
@@ -84,6 +86,7 @@ impl<P: Clone> OutState<P> {
             controller,
             link,
             is_here: true,
+            began_anew: false,
             waiters: VecDeque::new(),
             being_stored: VecDeque::new(),
             buffered: VecDeque::new(),

@@ -106,6 +106,14 @@ pub enum Input<P> {
         /// Whether its messages leave now, or wait in the region.
         routed: bool,
     },
+    /// Where messages for a shard go from here on. Until that is told they are taken to stay on this node; whatever is said
+    /// of a route says nothing of it. Comes before [`ShardMoved`](Self::ShardMoved) (K7).
+    Homed {
+        /// The shard.
+        shard: Arc<str>,
+        /// Whether its entities are of this node, so that messages are handed to them as they are.
+        is_here: bool,
+    },
     /// The region may have dropped what it kept for the entities of a shard (S7).
     NotBuffered(Arc<str>),
     /// The region has no copy of an entity's frames: it did not take them into its buffer, or dropped them there. The next
@@ -194,8 +202,8 @@ pub enum Effect<P> {
         /// Its message.
         frames: Frames<P>,
     },
-    /// A message was accepted for an entity of this node, and can never reach it on the node where it is now: it is given up.
-    /// The entity may have processed it before.
+    /// A message was accepted for an entity of this node, and can never reach it on the node where it is now: it is given up,
+    /// and those behind it go on. The entity may have processed it before (K7).
     Unsendable {
         /// Its sender; 0 if it was found in the queue.
         ticket: u64,

@@ -1,18 +1,19 @@
 //! A region without a cluster: frames arrive at once, and entities answer as they are told.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use greylag_codec::json;
-use greylag_core::{CodecId, DeadLetterReason, Registry, UniqueAddress};
+use greylag_core::{CodecId, DeadLetterReason, Registry};
 use greylag_transport::memory::MemoryNetwork;
 use greylag_transport::{Destination, Envelope, Recipient, Remoting};
 use tokio::sync::broadcast;
 
-use crate::driver::region::{Downstream, NotTaken, RouteNews};
+use crate::driver::region::{Downstream, Home, NotTaken, RouteNews};
 use crate::ids::{ControllerRef, SeqNr};
+use crate::machine::portable::Portable;
 use crate::machine::producer_link::Frames;
 use crate::message::{BatchHeader, ProducerStopped, SequencedBatch, Upstream, UpstreamMessage};
 use crate::payload::Payload;
@@ -28,7 +29,7 @@ pub(super) enum Answers {
     Confirm,
 }
 
-/// Frames are told apart by their bytes, so messages of any type may be sent.
+/// Messages of any type may be sent; those that are numbers are told apart.
 pub(super) struct TestRegion {
     pub(super) network: MemoryNetwork,
     pub(super) remoting: Arc<dyn Remoting>,
@@ -41,9 +42,12 @@ struct State {
     answers_of: BTreeMap<Arc<str>, Answers>,
     /// Value, or -1 for one that is not a number, and total of every frame, by entity.
     frames: Vec<(Arc<str>, i64, SeqNr)>,
+    /// Of these, messages without bytes.
+    without_bytes: usize,
     /// Of each link the last frame of the contiguous run that arrived, and frames beyond it.
     received: BTreeMap<ControllerRef, u64>,
     routed: bool,
+    hands_over: bool,
     homes: BTreeMap<Arc<str>, u64>,
     refuses: Option<(NotTaken, usize)>,
 }
@@ -56,8 +60,10 @@ impl TestRegion {
             answers,
             answers_of: BTreeMap::new(),
             frames: Vec::new(),
+            without_bytes: 0,
             received: BTreeMap::new(),
             routed: true,
+            hands_over: false,
             homes: BTreeMap::new(),
             refuses: None,
         };
@@ -78,6 +84,11 @@ impl TestRegion {
         self.state.lock().unwrap().routed = routed;
     }
 
+    /// The entities are of the producer's node from here on, or of others.
+    pub(super) fn hands_over(&self, hands_over: bool) {
+        self.state.lock().unwrap().hands_over = hands_over;
+    }
+
     /// The shard has another home from here on.
     pub(super) fn moves(&self, shard: &str) {
         *self.state.lock().unwrap().homes.entry(shard.into()).or_default() += 1;
@@ -95,6 +106,11 @@ impl TestRegion {
     /// Frames that were taken.
     pub(super) fn frames(&self) -> usize {
         self.state.lock().unwrap().frames.len()
+    }
+
+    /// Messages without bytes that were taken.
+    pub(super) fn without_bytes(&self) -> usize {
+        self.state.lock().unwrap().without_bytes
     }
 
     pub(super) fn frames_to(&self, entity: &str) -> usize {
@@ -139,8 +155,10 @@ impl<T: Send + Sync + 'static> Downstream<T> for TestRegion {
         let SequencedBatch { header, frames } = batch;
         for message in frames {
             let frame = message.frame;
-            let encoded = Frames::Whole(frame.payload).encoded();
-            let value = Payload::decode(encoded, &json::<i64>("n")).into_value().unwrap_or(-1);
+            state.without_bytes += usize::from(!frame.payload.is_portable());
+            let value = Payload::join(&Frames::Whole(frame.payload), u64::MAX).ok();
+            let number = value.and_then(|value| (&*value as &dyn Any).downcast_ref::<i64>().copied());
+            let value = number.unwrap_or(-1);
             state.frames.push((entity.clone(), value, frame.total));
             let received = state.received.entry(header.controller.clone()).or_default();
             *received = (*received).max(if frame.seq_nr == *received + 1 { frame.seq_nr } else { 0 });
@@ -158,10 +176,11 @@ impl<T: Send + Sync + 'static> Downstream<T> for TestRegion {
 
     fn stopped(&self, _: &ControllerRef, _: ProducerStopped) {}
 
-    fn home_of(&self, shard: &str) -> Option<UniqueAddress> {
+    fn home_of(&self, shard: &Arc<str>) -> Option<Home> {
         let state = self.state.lock().unwrap();
         let moves = state.homes.get(shard).copied().unwrap_or_default();
-        state.routed.then(|| format!("home{moves}:1#1").parse().unwrap())
+        let node = format!("home{moves}:1#1").parse().unwrap();
+        state.routed.then_some(Home { node, hands_over: state.hands_over })
     }
 
     fn news(&self) -> BoxStream<'static, RouteNews> {
