@@ -430,7 +430,10 @@ mod tests {
             let mut buffer = BytesMut::new();
             let in_cbor = size(cbor.encode(order, &mut buffer), buffer);
             for (encoded, hint) in [(in_json, json.size_hint(order)), (in_cbor, cbor.size_hint(order))] {
-                assert!(hint <= encoded * 2 + 8 && encoded <= hint * 2 + 8, "{order:.40?}: {encoded} bytes, {hint} hinted");
+                assert!(
+                    hint <= encoded * 2 + 8 && encoded <= hint * 2 + 8,
+                    "{order:.40?}: {encoded} bytes, {hint} hinted"
+                );
             }
         }
         assert_eq!(prost::<String>("text").size_hint(&"x".repeat(1000)), 1003, "prost knows the size");

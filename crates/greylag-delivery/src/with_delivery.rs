@@ -198,7 +198,7 @@ mod tests {
     use crate::ids::{ControllerRef, Epoch, ProducerId, SeqNr, StreamId};
     use crate::machine::producer_link::Frames;
     use crate::message::{BatchHeader, Frame};
-    use crate::payload::UnreadableError;
+    use crate::payload::{Format, UnreadableError};
     use greylag_codec::json;
 
     fn codec() -> DeliveryCodec<u32, String> {
@@ -252,6 +252,25 @@ mod tests {
         };
         let frames = Frames::Whole(read.frames[0].frame.payload.clone());
         assert!(matches!(Payload::join(&frames, 64).unwrap_err().error, UnreadableError::Codec(_)));
+    }
+
+    /// delivery K7: a message without bytes does not leave its node, and nothing that stands behind it does.
+    #[test]
+    fn messages_without_bytes_stay_behind() {
+        let format = Format { codec: Arc::new(json::<u32>("count")), chunk_bytes: 0, max_message_bytes: 1000 };
+        let kept = Arc::new(format).keep(8).unwrap();
+        let mut sent = batch();
+        for payload in [kept, sent.frames[0].frame.payload.clone()] {
+            let mut message = sent.frames[0].clone();
+            (message.first, message.frame.payload) = (false, payload);
+            message.frame.seq_nr = sent.frames.len() as u64 + 1;
+            sent.frames.push(message);
+        }
+        let sent = WithDelivery::protocol(ProtocolMessage::Batch(sent));
+        let Ok(WithDelivery::Protocol(Protocol(ProtocolMessage::Batch(read)))) = round_trip(&sent) else {
+            panic!("a batch came back as something else")
+        };
+        assert_eq!(read, batch());
     }
 
     #[test]

@@ -215,7 +215,9 @@ impl World {
         let address: UniqueAddress = address.parse().expect("an address");
         let remoting = self.network.node(address.clone(), Arc::new(Registry::new()));
         let cluster = Cluster::start(ClusterSettings::test(), remoting).await.expect("it starts");
-        let settings = ShardingSettings { rebalance_interval: Duration::from_millis(50), ..ShardingSettings::test() };
+        // Shards that nobody is told to move stay where they are.
+        let rebalance_interval = Duration::from_millis(if self.told.is_some() { 50 } else { 3_600_000 });
+        let settings = ShardingSettings { rebalance_interval, ..ShardingSettings::test() };
         let sharding = Sharding::start(cluster.clone(), None, settings).await.expect("it starts");
         let delivery = ConsumerDelivery::new(&DeliverySettings::test()).expect("valid settings");
         let region = sharding.init(self.shelf_type(&delivery)).expect("fresh");
