@@ -11,8 +11,8 @@ use greylag_cluster::{Cluster, ClusterSettings, ShutdownReason};
 use greylag_codec::json;
 use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest, Registry, UniqueAddress};
 use greylag_delivery::{
-    ConsumerDelivery, Dedupe, Delivery, DeliveryCodec, DeliveryEntity, DeliverySettings, DeliveryType, ProducerId,
-    ProducerIdentity, ShardingProducer, WithDelivery,
+    Dedupe, Delivery, DeliveryEntity, DeliverySettings, DeliveryType, NodeDelivery, ProducerId, ProducerIdentity,
+    ShardingProducer, WithDelivery,
 };
 use greylag_sharding::allocation::{AllocationFailed, View};
 use greylag_sharding::ids::{RegionId, ShardId};
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What one message of the ordinary lane may have. Source: cluster T5.
 const LANE: usize = 256 << 10;
 
-const SHELF: EntityKey<Message> = EntityKey::new("Shelf");
+const SHELF: EntityKey<String> = EntityKey::new("Shelf");
 
 type Message = WithDelivery<String, Stop>;
 
@@ -196,13 +196,12 @@ impl World {
         Self { network, books: Books::default(), shelves: Arc::default(), told }
     }
 
-    fn shelf_type(&self, delivery: &ConsumerDelivery) -> EntityType<Message> {
+    fn shelf_type(&self) -> EntityType<Message> {
         let shelves = self.shelves.clone();
-        let shelves = DeliveryType::new(SHELF, delivery, move |init| {
+        let shelves = DeliveryType::of_both(SHELF, self.books.clone(), json("shelf.stop"), move |init| {
             Ok(Shelf { id: init.id.as_str().to_owned(), all: shelves.clone() })
         });
-        let codec = DeliveryCodec::new(self.books.clone(), json::<Stop>("shelf.stop"));
-        let shelves = shelves.codec(codec).stop_message(|| WithDelivery::Bypass(Stop::Please));
+        let shelves = shelves.stop_message(|| WithDelivery::Bypass(Stop::Please));
         match &self.told {
             Some(told) => shelves.allocation(told.clone()),
             None => shelves,
@@ -219,8 +218,8 @@ impl World {
         let rebalance_interval = Duration::from_millis(if self.told.is_some() { 50 } else { 3_600_000 });
         let settings = ShardingSettings { rebalance_interval, ..ShardingSettings::test() };
         let sharding = Sharding::start(cluster.clone(), None, settings).await.expect("it starts");
-        let delivery = ConsumerDelivery::new(&DeliverySettings::test()).expect("valid settings");
-        let region = sharding.init(self.shelf_type(&delivery)).expect("fresh");
+        NodeDelivery::of(&sharding, DeliverySettings::test()).expect("valid settings");
+        let region = sharding.init(self.shelf_type()).expect("fresh");
         cluster.join_seed_nodes(vec!["one:1".parse().expect("an address")]).await.expect("it joins");
         cluster.wait_up().await.expect("it is up");
         Node { address, sharding, region }
