@@ -21,7 +21,7 @@ struct Whole {
 
 /// The documents that are whole. What `ddata` says of speed (its rules H) is shown by benchmarks, and how its laws
 /// are named (L) is up to the suites; `persistence` numbers no rules but those of journals (J), and `sharding` none but its
-/// invariants (I).
+/// invariants (I). The rules of `delivery` (P, C, K, W, S, D) are what its scenarios show.
 const WHOLE: &[Whole] = &[
     Whole {
         document: "cluster",
@@ -56,6 +56,7 @@ const WHOLE: &[Whole] = &[
         kits: &[("journal", 46), ("snapshots", 16), ("states", 14), ("queries", 12), ("crash", 7)],
     },
     Whole { document: "sharding", scenarios: 114, rules: &[("I", 6)], lettered: &[], kits: &[] },
+    Whole { document: "delivery", scenarios: 103, rules: &[], lettered: &[], kits: &[] },
 ];
 
 impl Whole {
