@@ -26,6 +26,8 @@ use serde::{Deserialize, Serialize};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What one message of the ordinary lane may have. Source: cluster T5.
 const LANE: usize = 256 << 10;
+/// What waits for a timer of that length does not come while a test looks.
+const HOUR: Duration = Duration::from_secs(3600);
 
 const SHELF: EntityKey<String> = EntityKey::new("Shelf");
 
@@ -46,6 +48,9 @@ type Processed = (UniqueAddress, u64, usize);
 struct Shelves {
     /// Those of this node keep what they are handed, and confirm nothing.
     hold_at: Mutex<Option<UniqueAddress>>,
+    /// Those of this node give everything back, to be tried again in an hour.
+    back_off_at: Mutex<Option<UniqueAddress>>,
+    given_back: AtomicUsize,
     held: Mutex<Vec<Delivery<String>>>,
     processed: Mutex<BTreeMap<String, Vec<Processed>>>,
     /// A shelf knows what it has processed when it starts anew, as one that persists it does.
@@ -81,6 +86,11 @@ impl DeliveryEntity<String> for Shelf {
         let node = cx.node().expect("it lives in a shard").clone();
         if *lock(&self.all.hold_at) == Some(node.clone()) {
             lock(&self.all.held).push(delivery);
+            return Ok(());
+        }
+        if *lock(&self.all.back_off_at) == Some(node.clone()) {
+            self.all.given_back.fetch_add(1, Ordering::Relaxed);
+            delivery.nack(HOUR);
             return Ok(());
         }
         let total = delivery.seq_nr();
@@ -226,8 +236,12 @@ impl World {
     }
 
     fn producer(&self, node: &Node) -> ShardingProducer<String> {
+        self.producer_with(node, DeliverySettings::test())
+    }
+
+    fn producer_with(&self, node: &Node, settings: DeliverySettings) -> ShardingProducer<String> {
         let identity = ProducerIdentity::in_memory(ProducerId::new("reader").expect("a name"));
-        let (region, settings) = (node.region.clone(), DeliverySettings::test());
+        let region = node.region.clone();
         ShardingProducer::start(&node.sharding, identity, region, self.books.clone(), settings).expect("valid settings")
     }
 }
@@ -341,6 +355,35 @@ async fn a_moving_entity_gets_everything_once_and_in_order() {
     assert_eq!(homes, [one.address.clone(), two.address.clone()].into());
     assert!(world.books.encoded() < sent, "{} of {sent}", world.books.encoded());
     assert_eq!((unwritten(&one), unwritten(&two)), (0, 0));
+}
+
+/// delivery 95: deliveries in back-off do not delay the hand-off of their shard. Their producers, on either node, learn of it
+/// at once and start over at the next owner: no pause and no probe is shorter than an hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scenario_95_a_delivery_in_back_off_does_not_delay_a_hand_off() {
+    let told = Told::default();
+    let world = World::new(Some(told.clone()));
+    let (one, two) = (world.node("one:1").await, world.node("two:1").await);
+    told.place(&one.address);
+    *lock(&world.shelves.back_off_at) = Some(one.address.clone());
+    let mut settings = DeliverySettings::test();
+    settings.producer.resend_first_unconfirmed_idle_timeout = HOUR;
+    let producers = [world.producer_with(&one, settings.clone()), world.producer_with(&two, settings)];
+    for producer in &producers {
+        for len in [1, 2] {
+            producer.send("a", text(len)).await.expect("it is open");
+        }
+    }
+    until("the first of each is given back", || world.shelves.given_back.load(Ordering::Relaxed) == 2).await;
+    told.move_to(one.region.shard_of("a").expect("an id"), &two.address);
+    for producer in &producers {
+        producer.drain(PATIENCE).await.expect("everything is processed by the next owner");
+    }
+    let mut processed = world.shelves.of("a");
+    processed.sort();
+    let expected = [1, 1, 2, 2].map(|total| (two.address.clone(), total, total as usize));
+    assert_eq!(processed, expected);
+    assert_eq!(world.shelves.given_back.load(Ordering::Relaxed), 2, "none was tried again where it was");
 }
 
 /// delivery 59: the oldest of two nodes leaves. Its shelves are asked by the type's own stop message and take their time; its
