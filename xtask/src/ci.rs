@@ -155,6 +155,11 @@ pub(crate) fn soak(seconds: u64, nodes: usize) -> Result<(), Failure> {
     release("greylag-soak", &["--seconds".to_owned(), seconds.to_string(), "--nodes".to_owned(), nodes.to_string()])
 }
 
+/// Gives jobs to workers that are killed, or more than they can do.
+pub(crate) fn jobs(arguments: &[String]) -> Result<(), Failure> {
+    release("greylag-jobs", arguments)
+}
+
 /// The programs of the workspace as the tests have built them. Whether nodes keep their promises shows in a debug build
 /// too, and an optimized one takes longer to build than the programs run.
 struct Programs(PathBuf);

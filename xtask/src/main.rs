@@ -2,8 +2,8 @@
 //!
 //! `ci` is the whole gate, the same for people and machines; it changes no file. `layers` holds the
 //! crate graph and the absences that make simulation possible. `proto`, `bless`, `sim`, `laws`,
-//! `durable`, `journal-crash`, `journal-damage`, `mutants`, `netns`, `storefront`, `soak`, `attack` and `bench` run what
-//! their names say.
+//! `durable`, `journal-crash`, `journal-damage`, `mutants`, `netns`, `storefront`, `soak`, `jobs`, `attack` and `bench` run
+//! what their names say.
 
 mod bench;
 mod ci;
@@ -91,6 +91,8 @@ enum Task {
         #[arg(long, default_value_t = 4)]
         nodes: usize,
     },
+    /// Give a million jobs to workers of which one is killed every second; `overload` offers more than they can do.
+    Jobs(PassedOn),
     /// Attack a real cluster under the storefront's load, as strangers, at the admin ports and as a member gone bad.
     Attack {
         /// How long the purchases last; all but the first tenth of it is attack.
@@ -156,6 +158,7 @@ fn main() -> std::process::ExitCode {
         Task::Netns(args) => ci::netns(&args.arguments),
         Task::Storefront(runs) => storefront::runs(&runs),
         Task::Soak { seconds, nodes } => ci::soak(seconds, nodes),
+        Task::Jobs(args) => ci::jobs(&args.arguments),
         Task::Attack { seconds, tls, lenient } => ci::attack(seconds, tls, lenient),
         Task::Fuzz { runs, only } => fuzz::fuzz(runs, &only),
         Task::Mutants { share, seed, diff, only } => mutants::mutants(&mutants::Choice { share, seed, diff, only }),

@@ -456,12 +456,13 @@ impl DeliverySettings {
         self.consumer(LinkMode::Sharding)
     }
 
-    /// The consumer controller of a worker.
+    /// The consumer controller of a worker. Its window does not grow, so that jobs wait for any worker, not for this one.
     pub fn worker(&self) -> ShardingConsumerSettings {
         let mut settings = self.consumer(LinkMode::Sharding);
         let window = self.work_pulling.worker_window;
         let link = Arc::make_mut(&mut settings.link);
         link.flow_control_window = window;
+        link.flow_control_window_max = window;
         link.max_outstanding_deliveries = link.max_outstanding_deliveries.min(window);
         settings
     }
@@ -528,5 +529,18 @@ mod tests {
         assert_eq!(settings.validate_for_lane(132 << 10), Ok(()));
         let refused = settings.validate_for_lane((132 << 10) - 1).unwrap_err();
         assert_eq!(refused.field, "producer.chunk_large_messages");
+    }
+
+    /// Delivery W7, §8: what a worker holds beyond the job in its hands keeps other workers idle.
+    #[test]
+    fn the_window_of_a_worker_is_its_own_and_does_not_grow() {
+        let mut settings = DeliverySettings::default();
+        let window = |settings: &DeliverySettings| {
+            let link = settings.worker().link;
+            (link.flow_control_window, link.flow_control_window_max)
+        };
+        assert_eq!(window(&settings), (8, 8));
+        settings.work_pulling.worker_window = 1;
+        assert_eq!(window(&settings), (1, 1));
     }
 }
