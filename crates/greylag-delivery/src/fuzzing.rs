@@ -1,23 +1,190 @@
-//! What must hold for every sequence of bytes that a peer may send; for `fuzz/` and the tests.
+//! What must hold for every sequence of bytes that a peer may send or a disk may have; for `fuzz/` and the tests.
 //!
 //! No function here panics for any input but to report a broken promise. Not part of the public API.
 
-use bytes::Bytes;
+mod consumer;
+mod input;
+mod producer;
+#[cfg(feature = "persistence")]
+mod queue;
+mod seeds;
 
-use crate::wire;
+use std::sync::Arc;
 
-/// Whatever producers and consumers say to each other; the first byte chooses.
-pub fn message(input: &[u8]) {
+use bytes::{Bytes, BytesMut};
+use greylag_codec::json;
+use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Encoded, Manifest};
+
+use crate::ids::{ControllerRef, ServiceKey};
+use crate::machine::producer_link::Frames;
+use crate::message::{Frame, SequencedBatch, SequencedMessage};
+use crate::payload::Payload;
+use crate::wire::{self, Piece};
+use crate::with_delivery::{DeliveryCodec, Protocol, ProtocolMessage, WithDelivery};
+
+pub use consumer::consumer;
+pub use producer::producer;
+#[cfg(feature = "persistence")]
+pub use queue::{outbox, queue_event, queue_rows, queue_snapshot};
+pub use seeds::seeds;
+
+/// Deliveries of numbers, with texts beside them.
+fn codec() -> DeliveryCodec<u64, String> {
+    DeliveryCodec::new(json::<u64>("number"), json::<String>("text"))
+}
+
+/// What comes from producers: a batch of frames, a message beside the deliveries, or the end of a link; the first byte chooses.
+/// What is read and written again is read as the same.
+pub fn downstream(input: &[u8]) {
     let Some((kind, bytes)) = input.split_first() else { return };
     let bytes = Bytes::copy_from_slice(bytes);
-    match kind % 4 {
-        0 => drop(wire::read_batch(bytes)),
-        1 => drop(wire::read_bypass(bytes)),
-        2 => drop(wire::read_stopped(bytes)),
-        _ => {
-            let Ok(message) = wire::read_upstream(bytes) else { return };
-            let again = wire::read_upstream(wire::write_upstream(&message));
-            assert_eq!(format!("{again:?}"), format!("{:?}", Ok::<_, ()>(&message)));
+    let manifest = match kind % 3 {
+        0 => {
+            batch(bytes.clone());
+            wire::BATCH
         }
+        1 => wire::BYPASS,
+        _ => wire::STOPPED,
+    };
+    let Ok(message) = codec().decode(manifest, bytes) else { return };
+    let mut again = BytesMut::new();
+    codec().encode(&message, &mut again).expect("what was read can be written");
+    let again = codec().decode(manifest, again.freeze()).expect("what was written can be read");
+    match (message, again) {
+        (WithDelivery::Bypass(message), WithDelivery::Bypass(again)) => assert_eq!(message, again),
+        (WithDelivery::Protocol(Protocol(message)), WithDelivery::Protocol(Protocol(again))) => {
+            match (message, again) {
+                (ProtocolMessage::Batch(message), ProtocolMessage::Batch(again)) => assert_eq!(message, again),
+                (ProtocolMessage::Stopped(message), ProtocolMessage::Stopped(again)) => assert_eq!(message, again),
+                _ => panic!("it is read as a message of another kind"),
+            }
+        }
+        _ => panic!("it is read as a message of another kind"),
+    }
+}
+
+fn batch(bytes: Bytes) {
+    let Ok(batch) = wire::read_batch(bytes) else { return };
+    let mut again = BytesMut::new();
+    wire::put_batch(&batch, Piece::clone, &mut again);
+    assert_eq!(wire::read_batch(again.freeze()), Ok(batch));
+}
+
+/// What comes from consumers, registrations among it. What is read and written again is read as the same.
+pub fn upstream(input: &[u8]) {
+    let Ok(message) = wire::read_upstream(Bytes::copy_from_slice(input)) else { return };
+    assert_eq!(wire::read_upstream(wire::write_upstream(&message)), Ok(message));
+}
+
+/// How a worker is entered in a directory: the key of its work, a line feed, and the worker.
+pub fn registration(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let Some((key, worker)) = text.split_once('\n') else { return };
+    let is_valid = ServiceKey::new(key).is_ok();
+    assert_eq!(is_valid, (1..=200).contains(&key.len()), "{key:?}");
+    let Ok(worker) = worker.parse::<ControllerRef>() else { return };
+    assert_eq!(worker.to_string().parse(), Ok(worker));
+}
+
+/// Bytes that are their own codec.
+struct Raw;
+
+impl Codec<Bytes> for Raw {
+    fn id(&self) -> CodecId {
+        CodecId::INTERNAL
+    }
+
+    fn manifest(&self, _: &Bytes) -> Manifest {
+        Manifest::from_static("raw")
+    }
+
+    fn manifests(&self) -> Vec<Manifest> {
+        vec![Manifest::from_static("raw")]
+    }
+
+    fn encode(&self, bytes: &Bytes, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+        buffer.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn decode(&self, _: &str, bytes: Bytes) -> Result<Bytes, DecodeError> {
+        Ok(bytes)
+    }
+}
+
+/// A message in chunks, put together again: the size of a chunk, the byte of the message that is damaged and how, and the
+/// message. Undamaged it is what it was; damaged it cannot be read; and never is more put together than is allowed.
+pub fn chunks(input: &[u8]) {
+    let Some((&[size, at, damage, most], message)) = input.split_first_chunk::<4>() else { return };
+    let (message, most) = (Bytes::copy_from_slice(message), u64::from(most) * 64);
+    let payload = Payload::encode(message.clone(), &Raw).map_err(|(_, error)| error).expect("bytes are written");
+    let Frames::Chunks(cut) = payload.frames(usize::from(size)) else { return };
+    assert!(cut.iter().all(|chunk| (1..=usize::from(size)).contains(&chunk.size())));
+    let (codec, last): (Arc<dyn Codec<Bytes>>, _) = (Arc::new(Raw), cut.len() - 1);
+    let mut rest = usize::from(at);
+    let arrived = cut.iter().enumerate().map(|(index, chunk)| {
+        let mut piece = over_the_wire(chunk.piece(), index == 0, index == last);
+        let length = piece.encoded.payload.len();
+        if rest < length {
+            let mut bytes = BytesMut::from(&piece.encoded.payload[..]);
+            bytes[rest] ^= damage;
+            piece.encoded.payload = bytes.freeze();
+        }
+        rest = rest.checked_sub(length).unwrap_or(usize::MAX);
+        Payload::arrived(piece, true, &codec)
+    });
+    let is_damaged = damage != 0 && usize::from(at) < message.len();
+    match Payload::join(&Frames::Chunks(arrived.collect()), most) {
+        Ok(joined) => assert!(*joined == message && message.len() as u64 <= most && !is_damaged),
+        Err(_) => assert!(message.len() as u64 > most || is_damaged, "an undamaged message of {} bytes", message.len()),
+    }
+}
+
+/// A chunk as another node reads it.
+fn over_the_wire(piece: Piece, first_chunk: bool, last_chunk: bool) -> Piece {
+    let frame = Frame { seq_nr: 1, total: crate::SeqNr(1), ack: false, first_chunk, last_chunk, payload: piece };
+    let frames = vec![SequencedMessage { frame, first: first_chunk }];
+    let mut bytes = BytesMut::new();
+    wire::put_batch(&SequencedBatch { header: seeds::header(1), frames }, Piece::clone, &mut bytes);
+    let mut read = wire::read_batch(bytes.freeze()).expect("what was written can be read");
+    read.frames.remove(0).frame.payload
+}
+
+/// The bytes of a message as they lie in a queue.
+fn encoded(payload: &[u8]) -> Encoded {
+    Encoded { codec: CodecId::JSON, manifest: "number".into(), payload: Bytes::copy_from_slice(payload) }
+}
+
+#[cfg(test)]
+mod tests {
+    use greylag_testkit::mutations::damaged;
+
+    use super::*;
+
+    /// Does what `fuzz/` does with millions of inputs, with some thousands of each target.
+    #[test]
+    fn damaged_input_is_refused_or_is_something_else() {
+        let seeds = seeds();
+        let mut seed = 0;
+        let now = std::time::Instant::now();
+        let mut run = |target: &str, check: &dyn Fn(&[u8])| {
+            let (_, inputs) = seeds.iter().find(|(name, _)| *name == target).expect("a target has seeds");
+            seed += 1;
+            damaged(inputs, 20_000, seed, check);
+        };
+        run("delivery_downstream", &downstream);
+        run("delivery_upstream", &upstream);
+        run("delivery_chunks", &chunks);
+        run("delivery_registration", &registration);
+        run("delivery_consumer", &|input| consumer(now, input));
+        run("delivery_producer", &|input| producer(now, input));
+        #[cfg(feature = "persistence")]
+        {
+            run("delivery_queue_event", &queue_event);
+            run("delivery_queue_snapshot", &queue_snapshot);
+            run("delivery_queue_rows", &queue_rows);
+            run("delivery_outbox", &outbox);
+        }
+        assert_eq!(seed, seeds.len() as u64, "a target with seeds is not run");
     }
 }

@@ -148,7 +148,7 @@ mod delivery;
 #[cfg(feature = "sharding")]
 mod driver;
 mod error;
-#[cfg(all(feature = "fuzzing", feature = "sharding"))]
+#[cfg(all(any(test, feature = "fuzzing"), feature = "sharding"))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod ids;

@@ -80,6 +80,9 @@ mod entity;
 mod errands;
 mod error;
 mod event;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod journal;
 mod marks;
 mod offset;

@@ -47,6 +47,9 @@ pub(super) fn write_sent<M>(sent: &MessageSent<M>, encoded: Option<&Encoded>, ev
 
 pub(super) fn read_sent(sent: generated::Sent) -> Result<MessageSent<Encoded>, DecodeError> {
     let payload = sent.payload.ok_or_else(|| DecodeError::malformed(SENT, "the message is missing"))?;
+    if !(1..u64::MAX).contains(&sent.seq_nr) {
+        return Err(DecodeError::malformed(SENT, "a number that no message has"));
+    }
     Ok(MessageSent {
         seq_nr: SeqNr(sent.seq_nr),
         message: read_payload(SENT, payload)?,

@@ -224,6 +224,8 @@ impl<M> StoredQueue<M> {
     /// A message was stored. Source: delivery D1.
     pub fn add(&mut self, message: MessageSent<M>) {
         self.current = self.current.max(SeqNr(message.seq_nr.get().saturating_add(1)));
+        // A damaged history may have two messages of one number.
+        self.remove(message.seq_nr);
         self.of_qualifier.entry(message.qualifier.clone()).or_default().insert(message.seq_nr);
         self.unconfirmed.insert(message.seq_nr, message);
     }

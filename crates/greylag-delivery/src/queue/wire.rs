@@ -108,7 +108,8 @@ impl Codec<KeptQueue> for SnapshotCodec {
         let up_to = |up_to: generated::UpTo| (up_to.qualifier.into(), (SeqNr(up_to.seq_nr), up_to.timestamp_ms));
         let unconfirmed: Vec<_> = snapshot.unconfirmed.into_iter().map(read_kept).collect::<Result<_, _>>()?;
         let current = SeqNr(snapshot.current_seq_nr);
-        if unconfirmed.iter().any(|sent| sent.seq_nr == SeqNr::NONE || sent.seq_nr >= current) {
+        if current == SeqNr::NONE || unconfirmed.iter().any(|sent| sent.seq_nr == SeqNr::NONE || sent.seq_nr >= current)
+        {
             return Err(DecodeError::malformed(manifest, "a message beyond the end of the queue"));
         }
         Ok(StoredQueue::restored(

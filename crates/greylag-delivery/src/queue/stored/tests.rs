@@ -38,6 +38,16 @@ fn a_message_is_added_at_the_end() {
     assert_eq!(StoredQueue::<()>::default().current(), SeqNr(1));
 }
 
+/// A damaged history does not make one entity's confirmation take another one's message.
+#[test]
+fn a_number_that_comes_twice_is_of_the_later_qualifier() {
+    let mut queue = queue(&[(1, "q1"), (1, "q2")]);
+    queue.confirm(&up_to("q1", 1, 7));
+    assert_eq!(numbers(queue.unconfirmed()), [1]);
+    queue.confirm(&up_to("q2", 1, 8));
+    assert_eq!(numbers(queue.unconfirmed()), [0; 0]);
+}
+
 /// Scenario delivery 40, of delivery D4: what is stored is not written again, however old it is;
 /// what overlaps is written where it is missing; what leaves a gap is told so at once.
 #[test]

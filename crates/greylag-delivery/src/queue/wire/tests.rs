@@ -129,8 +129,18 @@ fn records_that_make_no_sense_are_refused() {
     assert!(damaged(|record| record.controller.as_mut().unwrap().uid = 0).contains("uid"));
     assert!(damaged(|record| record.controller.as_mut().unwrap().host = String::new()).contains("host"));
     assert!(read_sent(write_sent(&sent(1, b""), None, 0)).unwrap_err().to_string().contains("message is missing"));
+    for number in [0, u64::MAX] {
+        let sent = sent(number, b"{}");
+        assert!(
+            read_sent(write_sent(&sent, Some(&sent.message), 0)).unwrap_err().to_string().contains("a number that")
+        );
+    }
     let long = Encoded { manifest: "m".repeat(256).into(), ..sent(1, b"").message };
     assert!(read_sent(write_sent(&sent(1, b""), Some(&long), 0)).unwrap_err().to_string().contains("too long"));
+    let nowhere = encoded(&generated::Snapshot::default());
+    assert!(
+        SnapshotCodec { max_bytes: 0 }.decode(SNAPSHOT, nowhere).unwrap_err().to_string().contains("beyond the end")
+    );
     let beyond = generated::Snapshot {
         current_seq_nr: 4,
         unconfirmed: vec![write_sent(&sent(4, b""), None, 1)],

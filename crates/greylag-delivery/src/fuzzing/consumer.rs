@@ -1,0 +1,165 @@
+//! A consumer that is told anything by its producers, while it goes on with what it was given.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use greylag_core::Codec as _;
+
+use super::codec;
+use super::input::{Input, Time};
+use crate::dedupe::Dedupe;
+use crate::machine::consumer_controller::{self, ConsumerController, ConsumerKind};
+use crate::machine::producer_link::Frames;
+use crate::machine::producer_link::LinkMode;
+use crate::machine::sharding_consumer::{DeliveryHandle, Effect};
+use crate::message::{SequencedBatch, Upstream, UpstreamMessage};
+use crate::payload::Payload;
+use crate::settings::DeliverySettings;
+use crate::wire;
+use crate::with_delivery::{Protocol, ProtocolMessage, WithDelivery};
+
+/// Bytes of a message, at most.
+const MAX_MESSAGE_BYTES: usize = 256;
+
+/// A consumer controller of either kind, which the first byte chooses, with what follows: each byte says what happens, and
+/// what it needs comes behind it. Every answer is one that a producer can read and go on by; a delivery has no more bytes
+/// than are allowed; a tick at a deadline leaves a later one.
+pub fn consumer(now: Instant, input: &[u8]) {
+    let mut input = Input::new(input);
+    let (kind, mut settings) = (input.byte(), DeliverySettings::test());
+    settings.producer.max_message_bytes = MAX_MESSAGE_BYTES;
+    settings.consumer.max_outstanding_deliveries = 1 + u32::from(kind >> 1) % 3;
+    let (kind, settings) = match kind % 2 {
+        0 => (ConsumerKind::PointToPoint, settings.consumer(LinkMode::PointToPoint)),
+        _ => (ConsumerKind::Worker, settings.worker()),
+    };
+    let machine = ConsumerController::new(kind, settings);
+    let mut consumer = Consumer { machine, time: Time::starting(now), held: Vec::new(), last: None, out: Vec::new() };
+    while let Some(operation) = input.next() {
+        consumer.operate(operation, &mut input);
+    }
+}
+
+struct Consumer {
+    machine: ConsumerController<Payload<u64>>,
+    time: Time,
+    /// Deliveries that are neither confirmed nor given up.
+    held: Vec<DeliveryHandle>,
+    /// The last batch that could be read: a peer repeats itself.
+    last: Option<SequencedBatch<Payload<u64>>>,
+    out: Vec<Effect<Payload<u64>>>,
+}
+
+impl Consumer {
+    fn operate(&mut self, operation: u8, input: &mut Input<'_>) {
+        use consumer_controller::Input;
+        match operation % 12 {
+            0..=2 => {
+                if let Some(message) = read(wire::BATCH, input.bytes()) {
+                    self.hear(message);
+                }
+            }
+            3 => {
+                if let Some(ProtocolMessage::Stopped(stopped)) = read(wire::STOPPED, input.bytes()) {
+                    self.tell(Input::ProducerStopped(stopped));
+                }
+            }
+            4 => self.tell(Input::Start(Dedupe::none())),
+            5 | 6 => {
+                if let Some(handle) = self.take(input.byte()) {
+                    self.tell(Input::Confirm(handle));
+                }
+            }
+            7 => {
+                if let Some(handle) = self.take(input.byte()) {
+                    self.tell(Input::Abandon(handle, None));
+                }
+            }
+            8 => self.tick(),
+            9 => self.time.pass(input.number()),
+            10 => self.again(input),
+            _ => match input.byte() {
+                0 => self.tell(Input::DeliverThenStop),
+                1 => self.tell(Input::Stop),
+                2 => {
+                    if let Some(last) = &self.last {
+                        self.tell(Input::RegisterTo(last.header.controller.clone()));
+                    }
+                }
+                _ => {
+                    let held = std::mem::take(&mut self.held);
+                    self.tell(Input::ConfirmAll(held));
+                }
+            },
+        }
+    }
+
+    fn hear(&mut self, message: ProtocolMessage<u64>) {
+        let ProtocolMessage::Batch(batch) = message else { return };
+        self.last = Some(batch.clone());
+        self.tell(consumer_controller::Input::Batch(batch));
+    }
+
+    /// The last batch comes again under other numbers.
+    fn again(&mut self, input: &mut Input<'_>) {
+        let Some(mut batch) = self.last.clone() else { return };
+        let (by, lowest) = (input.number(), input.number());
+        for message in &mut batch.frames {
+            message.first = by % 2 == 0;
+            message.frame.seq_nr = message.frame.seq_nr.wrapping_add(by);
+            message.frame.total.0 = message.frame.total.0.wrapping_add(by);
+        }
+        batch.header.lowest = lowest;
+        batch.header.controller.instance = batch.header.controller.instance.wrapping_add(u64::from(input.byte() & 1));
+        self.tell(consumer_controller::Input::Batch(batch));
+    }
+
+    fn take(&mut self, which: u8) -> Option<DeliveryHandle> {
+        let index = usize::from(which).checked_rem(self.held.len())?;
+        Some(self.held.remove(index))
+    }
+
+    fn tick(&mut self) {
+        let Some(deadline) = self.machine.next_deadline() else { return };
+        if self.time.reach(deadline) {
+            self.tell(consumer_controller::Input::Tick);
+            self.time.assert_later(self.machine.next_deadline());
+        }
+    }
+
+    fn tell(&mut self, input: consumer_controller::Input<Payload<u64>>) {
+        let mut out = std::mem::take(&mut self.out);
+        self.machine.handle(self.time.now, input, &mut out);
+        for effect in out.drain(..) {
+            match effect {
+                Effect::Deliver { handle, parts } => {
+                    let is_read = Payload::join(&parts, MAX_MESSAGE_BYTES as u64).is_ok();
+                    if is_read && matches!(parts, Frames::Chunks(_)) {
+                        assert!(Payload::bytes(&parts).payload.len() <= MAX_MESSAGE_BYTES);
+                    }
+                    self.held.retain(|held| held.key != handle.key || held.link != handle.link);
+                    self.held.push(handle);
+                }
+                Effect::Reply { to, epoch, message } => {
+                    if let Upstream::Request { confirmed, up_to, .. } | Upstream::Ack { confirmed, up_to } = message {
+                        assert!(
+                            up_to > confirmed || confirmed == u64::MAX,
+                            "an answer without a next step: {message:?}"
+                        );
+                    }
+                    let message = UpstreamMessage { from: to.clone(), to, epoch, message };
+                    assert_eq!(wire::read_upstream(wire::write_upstream(&message)), Ok(message));
+                }
+                _ => {}
+            }
+        }
+        self.out = out;
+    }
+}
+
+fn read(manifest: &str, bytes: &[u8]) -> Option<ProtocolMessage<u64>> {
+    match codec().decode(manifest, Bytes::copy_from_slice(bytes)).ok()? {
+        WithDelivery::Protocol(Protocol(message)) => Some(message),
+        WithDelivery::Bypass(_) => None,
+    }
+}
