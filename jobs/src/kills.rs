@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use greylag::delivery::WorkPullingProducer;
 use greylag::prelude::*;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
 use crate::crew::{Book, Crew};
 use crate::record::now;
@@ -28,8 +29,8 @@ pub(crate) async fn run(kills: &Kills) -> Result<(), Failure> {
     ));
 
     let began = Instant::now();
-    let sending = tokio::spawn(send(producer, kills.jobs, book.clone()));
-    let killed = kill_until_done(&mut crew, &book, kills, began).await?;
+    let sending = tokio::spawn(send(producer.clone(), kills.jobs, book.clone()));
+    let killed = kill_until_done(&mut crew, &producer, &book, kills, began).await?;
     let seconds = began.elapsed().as_secs_f64();
     sending.await??;
     crew.dismiss().await?;
@@ -57,14 +58,25 @@ async fn send(producer: WorkPullingProducer<u64>, jobs: u64, book: Book) -> Resu
     Ok(())
 }
 
-/// Kills one worker after the other until all jobs are confirmed; how many there were.
-async fn kill_until_done(crew: &mut Crew, book: &Book, kills: &Kills, began: Instant) -> Result<u64, Failure> {
+/// Kills one worker after the other until all jobs are confirmed; how many there were. No worker is killed while most of them
+/// are still on their way into the cluster, which on a busy machine takes them longer than they would live.
+async fn kill_until_done(
+    crew: &mut Crew,
+    producer: &WorkPullingProducer<u64>,
+    book: &Book,
+    kills: &Kills,
+    began: Instant,
+) -> Result<u64, Failure> {
     let mut kill_at = tokio::time::interval(Duration::from_millis(kills.kill_every_ms));
+    kill_at.set_missed_tick_behavior(MissedTickBehavior::Delay);
     kill_at.tick().await; // at once
-    let (mut killed, mut tenths, mut last) = (0, 0, (0, Instant::now()));
+    let (mut killed, mut spared, mut tenths, mut last) = (0, 0, 0, (0, Instant::now()));
     loop {
         let confirmed = book.lock().confirmed();
         if confirmed == kills.jobs {
+            if spared > 0 {
+                say(&format!("{spared} kills were left out, since most workers were not up yet"));
+            }
             return Ok(killed);
         }
         if confirmed > last.0 {
@@ -79,8 +91,12 @@ async fn kill_until_done(crew: &mut Crew, book: &Book, kills: &Kills, began: Ins
         }
         tokio::select! {
             _ = kill_at.tick() => {
-                crew.replace_one().await?;
-                killed += 1;
+                if producer.stats().selectable * 2 < kills.workers {
+                    spared += 1;
+                } else {
+                    crew.replace_one().await?;
+                    killed += 1;
+                }
             }
             () = tokio::time::sleep(Duration::from_millis(20)) => {}
         }

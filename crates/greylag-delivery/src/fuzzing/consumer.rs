@@ -105,7 +105,7 @@ impl Consumer {
         let Some(mut batch) = self.last.clone() else { return };
         let (by, lowest) = (input.number(), input.number());
         for message in &mut batch.frames {
-            message.first = by % 2 == 0;
+            message.first = by.is_multiple_of(2);
             message.frame.seq_nr = message.frame.seq_nr.wrapping_add(by);
             message.frame.total.0 = message.frame.total.0.wrapping_add(by);
         }

@@ -136,7 +136,7 @@ impl Producer {
             0 => Frames::Chunks(vec![ticket; 3]),
             _ => Frames::Whole(ticket),
         };
-        let ack = entity % 2 == 0;
+        let ack = entity.is_multiple_of(2);
         match &self.machine {
             Machine::Plain(_) => {
                 let message = Message { frames, bytes: 8, ack };
