@@ -17,7 +17,7 @@ use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Encoded, Manifest};
 
 use crate::ids::{ControllerRef, ServiceKey};
 use crate::machine::producer_link::Frames;
-use crate::message::{Frame, SequencedBatch, SequencedMessage};
+use crate::message::{Frame, SequencedMessage};
 use crate::payload::Payload;
 use crate::wire::{self, Piece};
 use crate::with_delivery::{DeliveryCodec, Protocol, ProtocolMessage, WithDelivery};
@@ -66,7 +66,7 @@ pub fn downstream(input: &[u8]) {
 fn batch(bytes: Bytes) {
     let Ok(batch) = wire::read_batch(bytes) else { return };
     let mut again = BytesMut::new();
-    wire::put_batch(&batch, Piece::clone, &mut again);
+    wire::put_batch(&batch.header, &batch.frames, Piece::clone, &mut again);
     assert_eq!(wire::read_batch(again.freeze()), Ok(batch));
 }
 
@@ -143,9 +143,9 @@ pub fn chunks(input: &[u8]) {
 /// A chunk as another node reads it.
 fn over_the_wire(piece: Piece, first_chunk: bool, last_chunk: bool) -> Piece {
     let frame = Frame { seq_nr: 1, total: crate::SeqNr(1), ack: false, first_chunk, last_chunk, payload: piece };
-    let frames = vec![SequencedMessage { frame, first: first_chunk }];
+    let frames = [SequencedMessage { frame, first: first_chunk }];
     let mut bytes = BytesMut::new();
-    wire::put_batch(&SequencedBatch { header: seeds::header(1), frames }, Piece::clone, &mut bytes);
+    wire::put_batch(&seeds::header(1), &frames, Piece::clone, &mut bytes);
     let mut read = wire::read_batch(bytes.freeze()).expect("what was written can be read");
     read.frames.remove(0).frame.payload
 }
