@@ -144,7 +144,7 @@ fn exists(name: &str, names: &BTreeSet<String>) -> bool {
 /// The names of all functions, and of all transcripts.
 fn test_names(root: &Path) -> Result<BTreeSet<String>, Failure> {
     let mut names = BTreeSet::new();
-    for directory in ["attack", "crates", "examples", "netns", "simulation", "soak"] {
+    for directory in ["attack", "crates", "examples", "jobs", "netns", "simulation", "soak"] {
         for file in rust_files(&root.join(directory))? {
             let text = std::fs::read_to_string(&file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
             names.extend(text.split("fn ").skip(1).filter_map(identifier));
