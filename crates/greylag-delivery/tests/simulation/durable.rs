@@ -55,10 +55,14 @@ impl<M: Kept> Durable<M> {
         self.tell(ticket, Told::Accepted(total.get()))
     }
 
-    /// The sender goes away before it is told anything.
-    pub(crate) fn withdraw(&mut self, ticket: u64) {
-        self.told.insert(ticket, Told::Unknown);
-        self.withdrawn.insert(ticket);
+    /// The sender goes away, if it was not told anything yet. Whether it does.
+    pub(crate) fn withdraw(&mut self, ticket: u64) -> bool {
+        let told = self.told.get_mut(&ticket).filter(|told| matches!(told, Told::Nothing(_)));
+        let goes = told.map(|told| *told = Told::Unknown).is_some();
+        if goes {
+            self.withdrawn.insert(ticket);
+        }
+        goes
     }
 
     /// A frame of this message leaves.

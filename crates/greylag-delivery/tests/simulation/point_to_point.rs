@@ -67,6 +67,8 @@ enum Event {
         fate: Fate,
     },
     KillProducer,
+    /// The producer is closed; the next one comes when it has ended.
+    CloseProducer,
     KillConsumer,
     /// The consumer ends in order.
     StopConsumer,
@@ -201,7 +203,7 @@ impl Simulation {
         let most = if self.world.chance(0.25) { 0 } else { 2 };
         for event in [
             Event::KillProducer,
-            Event::KillProducer,
+            Event::CloseProducer,
             Event::KillConsumer,
             Event::StopConsumer,
             Event::RestartConsumer,
@@ -348,6 +350,10 @@ impl Simulation {
             }
             Event::Queue { producer, id, call, fate } => self.queue(producer, id, call, fate)?,
             Event::KillProducer => self.kill_producer()?,
+            Event::CloseProducer => {
+                self.deaths += 1;
+                self.tell_producer(self.current, Input::Close)?;
+            }
             Event::KillConsumer => self.replace_consumer()?,
             Event::StopConsumer => self.tell_consumer(consumer_controller::Input::DeliverThenStop)?,
             Event::RestartConsumer => {
@@ -645,6 +651,14 @@ impl Simulation {
                         producer.has_ended = true;
                     }
                     self.senders.producer_fenced(number);
+                }
+                Effect::Undelivered { ticket: Some(ticket), .. } if self.durable.is_none() => {
+                    self.senders.undelivered(ticket)?;
+                }
+                Effect::Closed if number == self.current => {
+                    self.end(number);
+                    self.start_producer()?;
+                    return self.register();
                 }
                 Effect::Undelivered { .. } | Effect::Failed(_) => return Err(format!("producer {number}: {effect:?}")),
                 Effect::Closed => {}

@@ -133,6 +133,18 @@ impl Senders {
         }
     }
 
+    /// A sender is told that its message will not be delivered by this producer.
+    pub(crate) fn undelivered(&mut self, ticket: u64) -> Result<(), String> {
+        match self.all.get_mut(&ticket) {
+            Some(Sender { state: State::Gone, .. }) => Ok(()),
+            Some(Sender { state: state @ State::Accepted, .. }) => {
+                *state = State::Over;
+                Ok(())
+            }
+            other => Err(format!("I8: ticket {ticket} was told that it is not delivered, as {other:?}")),
+        }
+    }
+
     /// All senders of a producer that have no last answer go away with it; what they asked permits for is not sent.
     pub(crate) fn producer_died(&mut self, producer: u64) {
         self.leave(producer, &[State::Waiting, State::Permitted, State::Accepted]);

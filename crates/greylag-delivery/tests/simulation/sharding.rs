@@ -50,6 +50,11 @@ enum Event {
         permit: u64,
         index: usize,
     },
+    /// A sender has waited for as long as it would.
+    GiveUp {
+        producer: u64,
+        ticket: u64,
+    },
     /// A permit that nobody waits for is given back.
     Release {
         producer: u64,
@@ -92,6 +97,8 @@ enum Event {
     },
     KillProducer,
     KillEntity(usize),
+    /// The entity ends in order: deliveries in hand are finished first.
+    Passivate(usize),
     Rebalance(usize),
     Routed(usize),
     FaultsEnd,
@@ -279,10 +286,12 @@ impl Simulation {
             let entity = self.world.pick(entities);
             self.world.after(at, Event::KillEntity(entity));
         }
-        for _ in 0..self.world.rng.random_range(0..=3) {
-            let at = self.world.upto(FAULTS_END);
-            let entity = self.world.pick(entities);
-            self.world.after(at, Event::Rebalance(entity));
+        for kind in [Event::Rebalance as fn(usize) -> Event, Event::Passivate] {
+            for _ in 0..self.world.rng.random_range(0..=3) {
+                let at = self.world.upto(FAULTS_END);
+                let entity = self.world.pick(entities);
+                self.world.after(at, kind(entity));
+            }
         }
         self.world.after(FAULTS_END, Event::FaultsEnd);
         self.world.after(Duration::ZERO, Event::Submit { producer: 1, index: 0 });
@@ -395,6 +404,13 @@ impl Simulation {
             Event::Submit { producer, index } if producer == self.current => self.submit(index)?,
             Event::Submit { .. } => {}
             Event::Permitted { permit, index } => self.use_permit(permit, index)?,
+            Event::GiveUp { producer, ticket } => {
+                let content = self.tickets.get(&ticket).copied().unwrap_or(0);
+                if self.durable.as_mut().is_some_and(|durable| durable.withdraw(content)) {
+                    let entity = name(self.input[content as usize - 1]);
+                    self.tell_producer(producer, sharding_producer::Input::Withdraw { ticket, entity })?;
+                }
+            }
             Event::Release { producer, permit } => {
                 self.tell_producer(producer, sharding_producer::Input::ReleasePermit { permit })?;
             }
@@ -452,6 +468,7 @@ impl Simulation {
                 self.tally.deaths += 1;
                 self.entities[entity].live = None;
             }
+            Event::Passivate(entity) => self.tell_consumer(entity, sharding_consumer::Input::Finish)?,
             Event::Rebalance(entity) => {
                 self.tally.deaths += 1;
                 self.entities[entity].live = None;
@@ -534,6 +551,10 @@ impl Simulation {
         let ticket = self.ticket(content);
         if let Some(durable) = &mut self.durable {
             durable.submit(content, number);
+            if self.world.chance(0.1) {
+                let patience = self.world.upto(Duration::from_millis(100));
+                self.world.after(patience, Event::GiveUp { producer: number, ticket });
+            }
         }
         if let Some(permit) = permit {
             self.tell_producer(number, sharding_producer::Input::UsePermit { permit, ticket })?;
@@ -856,7 +877,7 @@ impl Simulation {
         if ticks {
             assert_moved("consumer", self.world.now, live.machine.next_deadline());
         }
-        let instance = live.instance;
+        let (instance, mut has_stopped) = (live.instance, false);
         let from = ControllerRef { node: node(2, instance), path: "entities".into(), instance };
         for effect in effects {
             if let Some(trace) = &mut self.trace {
@@ -888,8 +909,12 @@ impl Simulation {
                     }
                     self.entities[entity].poisoned.insert(content);
                 }
+                sharding_consumer::Effect::Stopped => has_stopped = true,
                 _ => {}
             }
+        }
+        if has_stopped {
+            self.entities[entity].live = None;
         }
         let Some(live) = self.entities[entity].live.as_mut() else { return Ok(()) };
         let deadline = live.machine.next_deadline();
