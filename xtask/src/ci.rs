@@ -25,6 +25,7 @@ pub(crate) fn ci() -> Result<(), Failure> {
     unskipped(&test)?;
     benchmark()?;
     command_line()?;
+    delivery_without_entities()?;
     run_with("cargo", &["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     laws(GATE_HISTORIES, "")?;
     sim(&["--seeds".to_owned(), GATE_SEEDS.to_owned()])?;
@@ -58,6 +59,18 @@ fn command_line() -> Result<(), Failure> {
         run("cargo", &[&["clippy"], &of_cli[..], &["--all-targets", "--", "--deny", "warnings"]].concat())?;
     }
     run("cargo", &["test", "--quiet", "--package", "greylag-cli"])
+}
+
+/// Delivery without entities, which the tests of the workspace have: with each other feature alone it compiles, and with none
+/// point to point and work pulling pass their tests.
+fn delivery_without_entities() -> Result<(), Failure> {
+    let package = ["--quiet", "--package", "greylag-delivery", "--no-default-features"];
+    for features in ["", "persistence", "ddata", "serde"] {
+        let of_library = ["--features", features, "--", "--deny", "warnings"];
+        run("cargo", &[&["clippy"], &package[..], &of_library].concat())?;
+    }
+    let tests = ["--lib", "--test", "point_to_point", "--test", "work_pulling"];
+    run("cargo", &[&["test"], &package[..], &tests].concat())
 }
 
 /// The second command of the README, so that what people are told is what is checked.

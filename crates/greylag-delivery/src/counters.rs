@@ -64,6 +64,27 @@ pub struct DeliverySnapshot {
     pub links: u64,
 }
 
+impl DeliverySnapshot {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            delivered: self.delivered + other.delivered,
+            confirmed: self.confirmed + other.confirmed,
+            suppressed: self.suppressed + other.suppressed,
+            abandoned: self.abandoned + other.abandoned,
+            poisoned: self.poisoned + other.poisoned,
+            undecodable: self.undecodable + other.undecodable,
+            duplicates: self.duplicates + other.duplicates,
+            gaps: self.gaps + other.gaps,
+            dropped: self.dropped + other.dropped,
+            late_confirmations: self.late_confirmations + other.late_confirmations,
+            overdue: self.overdue + other.overdue,
+            links: self.links + other.links,
+        }
+    }
+}
+
 impl DeliveryCounters {
     /// The counters now.
     pub fn snapshot(&self) -> DeliverySnapshot {

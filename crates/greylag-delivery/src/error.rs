@@ -74,7 +74,6 @@ pub enum SendError<T> {
     },
 }
 
-#[cfg(feature = "sharding")]
 impl<T> SendError<T> {
     /// What became of a message, with the message where it was not sent.
     pub(crate) fn of(error: SentError, message: Option<T>) -> Self {

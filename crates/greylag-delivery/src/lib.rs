@@ -115,9 +115,10 @@
 //! ([`machine::producer_link`], [`machine::consumer_link`]), the controllers of one producer and one consumer
 //! ([`machine::point_to_point`], [`machine::consumer_controller`]), of many workers ([`machine::work_pulling`]), those that spread links over entities
 //! ([`machine::sharding_producer`], [`machine::sharding_consumer`]), and what producers store
-//! ([`machine::storing`]). Without the feature `sharding` the crate is these.
-//! With it come [`ShardingProducer`] and entities that take deliveries ([`DeliveryEntity`]); with
-//! `persistence` also event-sourced ones ([`EventSourcedDelivery`]).
+//! ([`machine::storing`]). Point to point and work pulling need no more than a transport. With the feature `sharding` come
+//! [`ShardingProducer`], entities that take deliveries ([`DeliveryEntity`]), and all of it by a node's name for it
+//! ([`NodeDelivery`]); with `persistence` queues in a journal, and with both event-sourced entities
+//! ([`EventSourcedDelivery`]).
 //!
 //! A producer keeps messages across its own death in a [`DurableProducerQueue`]:
 //! the rules are in [`queue`]. [`EventSourcedProducerQueue`] keeps one in a journal, [`KvProducerQueue`] in
@@ -136,16 +137,17 @@
 //!
 //! Source: delivery §5.
 
-#[cfg(feature = "sharding")]
+#![cfg_attr(
+    not(feature = "sharding"),
+    allow(dead_code, unused_imports, reason = "controllers share more with those of entities than they use alone")
+)]
+
 mod batch;
-#[cfg(feature = "persistence")]
+#[cfg(all(feature = "persistence", feature = "sharding"))]
 mod command;
-#[cfg(feature = "sharding")]
 mod counters;
 mod dedupe;
-#[cfg(feature = "sharding")]
 mod delivery;
-#[cfg(feature = "sharding")]
 mod driver;
 mod error;
 #[cfg(all(any(test, feature = "fuzzing"), feature = "sharding"))]
@@ -156,53 +158,46 @@ pub mod machine;
 mod message;
 #[cfg(feature = "persistence")]
 mod outbox;
-#[cfg(feature = "sharding")]
 mod payload;
 pub mod queue;
 mod sabotage;
 mod settings;
 #[cfg(feature = "tck")]
 pub mod tck;
-#[cfg(feature = "sharding")]
 mod wire;
 #[cfg(feature = "sharding")]
 mod with_delivery;
 
-#[cfg(feature = "sharding")]
 pub use batch::DeliveryBatch;
-#[cfg(feature = "persistence")]
+#[cfg(all(feature = "persistence", feature = "sharding"))]
 pub use command::{DeliveryCommand, UnderDelivery};
-#[cfg(feature = "sharding")]
 pub use counters::{DeliveryCounters, DeliverySnapshot};
 pub use dedupe::{Dedupe, Watermarks};
-#[cfg(feature = "sharding")]
 pub use delivery::{ConfirmHandle, Delivery};
 #[cfg(feature = "ddata")]
 pub use driver::DdataWorkerDirectory;
-#[cfg(feature = "sharding")]
+#[cfg(feature = "persistence")]
+pub use driver::EventSourcedProducerQueue;
 pub use driver::{
-    ConsumerBuilder, ConsumerController, Deliveries, Producer, ProducerBuilder, ProducerController, ProducerSink,
-    RequestNext,
+    ConsumerBuilder, ConsumerController, Deliveries, DeliveryEvent, DeliveryEvents, DeliveryHealth, Producer,
+    ProducerBuilder, ProducerController, ProducerSink, RequestNext, Sent, Undecodable,
 };
 #[cfg(feature = "sharding")]
 pub use driver::{
-    ConsumerDelivery, ConsumersReport, DeliveryEntity, DeliveryEvent, DeliveryEvents, DeliveryHealth, DeliveryReport,
-    DeliveryType, DeliveryTypeSettings, NodeDelivery, ProducerCounts, ProducerKind, ProducerName, ProducerReport,
-    ProxyDelivery, Sent, ShardingProducer, ShardingRequestNext, ShardingSink, StartProducer, Undecodable,
+    ConsumerDelivery, ConsumersReport, DeliveryEntity, DeliveryReport, DeliveryType, DeliveryTypeSettings,
+    NodeDelivery, ProducerCounts, ProducerKind, ProducerName, ProducerReport, ProxyDelivery, ShardingProducer,
+    ShardingRequestNext, ShardingSink, StartConsumerController, StartProducer, StartProducerController,
+    StartWorkProducer, StartWorker, WorkKey,
 };
-#[cfg(feature = "sharding")]
 pub use driver::{
     DedupeStore, DurableProducerQueue, FaultyQueueStore, InMemoryProducerQueue, InMemoryQueues, KvProducerQueue,
     OutboxProducerQueue, OutboxStore, QueueCall, QueueFault, QueueStore, RecordError, TypedQueue,
 };
-#[cfg(feature = "persistence")]
-pub use driver::{DeliveryEffects, EventSourcedDelivery, EventSourcedProducerQueue};
-#[cfg(feature = "persistence")]
-pub use driver::{EntityOutbox, EntityOutboxQueue, OutboxRequest, WithOutbox};
-#[cfg(feature = "sharding")]
+#[cfg(all(feature = "persistence", feature = "sharding"))]
+pub use driver::{DeliveryEffects, EntityOutbox, EntityOutboxQueue, EventSourcedDelivery, OutboxRequest, WithOutbox};
 pub use driver::{
-    LocalWorkerDirectory, RegisteredWorker, StartWorkProducer, StartWorker, StaticWorkerDirectory, WorkKey,
-    WorkPullingBuilder, WorkPullingProducer, WorkerBuilder, WorkerDirectory, WorkerHandle,
+    LocalWorkerDirectory, RegisteredWorker, StaticWorkerDirectory, WorkPullingBuilder, WorkPullingProducer,
+    WorkerBuilder, WorkerDirectory, WorkerHandle,
 };
 pub use error::{ProducerError, SendError, SentError, StartError, TrySendError, Undelivered};
 pub use ids::{
@@ -219,7 +214,6 @@ pub use message::{
 };
 #[cfg(feature = "persistence")]
 pub use outbox::{DeliveryOutbox, OutboxEvent};
-#[cfg(feature = "sharding")]
 pub use payload::{Payload, UnreadableError};
 #[doc(hidden)]
 pub use sabotage::Sabotage;

@@ -21,7 +21,6 @@
 pub(crate) mod behavior;
 #[cfg(feature = "persistence")]
 pub(crate) mod kept;
-#[cfg(feature = "sharding")]
 pub(crate) mod kv;
 mod records;
 mod rows;

@@ -15,7 +15,6 @@ use crate::machine::work_pulling::WorkerSelection;
 use crate::queue::EventSourcedQueueSettings;
 
 /// Room in a message of the transport for what travels beside a chunk. Source: delivery §8.
-#[cfg(feature = "sharding")]
 pub(crate) const LANE_MARGIN: usize = 4 << 10;
 
 /// The settings of delivery; section `delivery.*` of a configuration.
@@ -374,7 +373,6 @@ impl DeliverySettings {
     ///
     /// # Errors
     /// [`SettingsError`] for chunks that would leave no room for what travels with them.
-    #[cfg(feature = "sharding")]
     pub(crate) fn validate_for_lane(&self, max: usize) -> Result<(), SettingsError> {
         if self.producer.chunk_large_messages > max.saturating_sub(LANE_MARGIN) {
             let why = "must be at least 4 KiB below the limit of the lane that carries the messages";

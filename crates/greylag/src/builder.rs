@@ -253,7 +253,7 @@ impl NodeBuilder {
                 let delivery = delivery.clone();
                 cluster.on_phase(greylag_cluster::Phase::BeforeClusterShutdown, "delivery", move || {
                     Box::pin(async move {
-                        delivery.end_producers().await;
+                        delivery.end().await;
                         true
                     })
                 });

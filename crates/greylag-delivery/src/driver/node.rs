@@ -1,5 +1,6 @@
 //! Delivery on one node: what was set up there, and the producers that were started there.
 
+mod attended;
 #[cfg(feature = "persistence")]
 mod delivered;
 mod kept;
@@ -7,6 +8,7 @@ mod layer;
 #[cfg(feature = "persistence")]
 mod outbox;
 mod plain;
+mod point_to_point;
 mod report;
 mod start_producer;
 mod watched;
@@ -25,6 +27,7 @@ use crate::settings::{DeliverySettings, SettingsError};
 pub use delivered::EventSourcedDelivery;
 pub(crate) use kept::Kept;
 pub use layer::{DeliveryTypeSettings, ProxyDelivery};
+pub use point_to_point::{StartConsumerController, StartProducerController};
 pub use report::{ConsumersReport, DeliveryReport, ProducerCounts, ProducerKind, ProducerReport};
 pub use start_producer::{ProducerName, StartProducer};
 pub use work::{StartWorkProducer, StartWorker, WorkKey};
@@ -77,11 +80,20 @@ impl NodeDelivery {
         StartProducer::new(self.clone(), &key, name.into())
     }
 
-    /// Ends the producers that were started here: each delivers what it has for at most its
-    /// [`drain_on_drop`](crate::ProducerSettings::drain_on_drop), and takes nothing more then. A node does this before it hands
-    /// its shards over.
-    pub async fn end_producers(&self) {
+    /// Ends what was started here, producers first: each delivers what it has for at most its
+    /// [`drain_on_drop`](crate::ProducerSettings::drain_on_drop), and takes nothing more then. Then workers and consumer
+    /// controllers: workers get no more jobs, which others do, and what is in hand is waited for, at most as long as
+    /// `drain_on_drop` of the node's settings. What is not confirmed by then comes again elsewhere. A node does this before
+    /// it hands its shards over.
+    pub async fn end(&self) {
         futures::future::join_all(self.kept.end_producers()).await;
+        let patience = self.settings().producer.drain_on_drop;
+        let ended = futures::future::join_all(self.kept.attended().end());
+        if tokio::time::timeout(patience, ended).await.is_err() {
+            tracing::warn!(
+                "workers or consumers of the node have deliveries in hand that are not confirmed; they come again elsewhere"
+            );
+        }
     }
 
     /// The producers and consumers of this node, for operators: `greylag delivery` shows it.

@@ -14,4 +14,5 @@ pub use ddata::DdataWorkerDirectory;
 pub use directory::{RegisteredWorker, WorkerDirectory};
 pub use local::{LocalWorkerDirectory, StaticWorkerDirectory};
 pub use producer::{WorkPullingBuilder, WorkPullingProducer};
+pub(crate) use worker::Stopping;
 pub use worker::{WorkerBuilder, WorkerHandle};

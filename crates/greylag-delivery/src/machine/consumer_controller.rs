@@ -12,7 +12,7 @@ use greylag_core::UniqueAddress;
 
 use crate::dedupe::{Dedupe, Watermarks};
 use crate::ids::ControllerRef;
-use crate::machine::consumer_link::{self, ConsumerLink};
+use crate::machine::consumer_link::{self, ConsumerCounters, ConsumerLink};
 use crate::machine::sharding_consumer::{self, DeliveryHandle, Effect, ShardingConsumer, ShardingConsumerSettings};
 use crate::message::{Content, ProducerStopped, SequencedBatch};
 
@@ -116,6 +116,38 @@ impl<P: Content> ConsumerController<P> {
         match &self.links {
             Links::One(one) => one.link.is_busy(),
             Links::PerProducer(links) => links.is_busy(),
+        }
+    }
+
+    /// What its links have counted, those that have ended too.
+    pub fn counters(&self) -> ConsumerCounters {
+        match &self.links {
+            Links::One(one) => one.link.counters(),
+            Links::PerProducer(links) => links.counters(),
+        }
+    }
+
+    /// Frames dropped because there were too many producers, or too many frames before the start.
+    pub fn refused(&self) -> u64 {
+        match &self.links {
+            Links::One(_) => 0,
+            Links::PerProducer(links) => links.refused(),
+        }
+    }
+
+    /// Deliveries that have been in hand for longer than is warned of.
+    pub fn overdue(&self) -> u64 {
+        match &self.links {
+            Links::One(one) => one.link.overdue().into(),
+            Links::PerProducer(links) => links.overdue(),
+        }
+    }
+
+    /// Links to producers.
+    pub fn link_count(&self) -> usize {
+        match &self.links {
+            Links::One(one) => usize::from(one.link.stream().is_some()),
+            Links::PerProducer(links) => links.link_count(),
         }
     }
 

@@ -252,6 +252,9 @@ pub trait Controller<P> {
     /// Whether messages of the queue are not confirmed, or not known yet.
     fn owes_recovered(&self) -> bool;
 
+    /// When the oldest message that is not confirmed was accepted, or a little before.
+    fn oldest_unconfirmed(&self) -> Option<Instant>;
+
     /// The workers, where there are some.
     fn worker_stats(&self) -> Option<WorkerStats> {
         None

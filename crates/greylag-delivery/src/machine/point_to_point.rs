@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use crate::ids::{ControllerRef, Epoch, ProducerId, SeqNr, StreamId};
 use crate::machine::admission::{Admission, Waiter};
+use crate::machine::ages::Ages;
 use crate::machine::controller::{Controller, ControllerStats, Effect, Failure, Input, Message, Refusal};
 use crate::machine::producer_link::{self, Frames, LinkMode, ProducerLink, ProducerLinkSettings};
 use crate::machine::storing::{self, Storing, StoringState, Unstored};
@@ -94,6 +95,7 @@ pub struct PointToPoint<P> {
     unconfirmed: VecDeque<Sent>,
     /// How many of these no sender waits for: they were in the queue when it was loaded.
     owed: usize,
+    ages: Ages,
     confirmed: SeqNr,
     stats: ControllerStats,
     from_link: Vec<producer_link::Effect<P>>,
@@ -122,6 +124,7 @@ impl<P: Clone> PointToPoint<P> {
             in_store: InStore::default(),
             unconfirmed: VecDeque::new(),
             owed: 0,
+            ages: Ages::default(),
             confirmed: SeqNr::NONE,
             stats: ControllerStats::default(),
             from_link: Vec::new(),
@@ -275,6 +278,7 @@ impl<P: Clone> PointToPoint<P> {
                 None => self.owed -= 1,
             }
         }
+        self.ages.confirm_below(self.confirmed.get().saturating_add(1));
         self.stats.confirmed += messages as u64;
         if messages > 0 {
             let timestamp_ms = self.timestamp(now);
@@ -305,6 +309,7 @@ impl<P: Clone> PointToPoint<P> {
                 storing::Effect::Released { ticket, sent } => {
                     self.in_store.remove(ticket);
                     self.stats.sent += 1;
+                    self.ages.accept(sent.seq_nr.get(), now);
                     self.unconfirmed.push_back(Sent { total: sent.seq_nr, ticket: Some(ticket) });
                     out.push(Effect::Accepted { ticket, total: sent.seq_nr });
                     let (total, frames, ack) = (sent.seq_nr, sent.message, sent.ack);
@@ -385,6 +390,10 @@ impl<P: Clone> Controller<P> for PointToPoint<P> {
 
     fn storing_state(&self) -> StoringState {
         self.storing.state()
+    }
+
+    fn oldest_unconfirmed(&self) -> Option<Instant> {
+        self.ages.oldest().filter(|_| !self.unconfirmed.is_empty())
     }
 
     fn owes_recovered(&self) -> bool {

@@ -253,7 +253,7 @@ impl<P: Clone> WorkPulling<P> {
                     self.in_store.remove(&ticket);
                     self.stats.sent += 1;
                     out.push(Effect::Accepted { ticket, total: sent.seq_nr });
-                    self.jobs.add(sent.seq_nr, sent.message, sent.ack, Some(ticket));
+                    self.jobs.add(now, sent.seq_nr, sent.message, sent.ack, Some(ticket));
                 }
                 storing::Effect::Unknown { ticket, seq_nr, .. } => {
                     self.in_store.remove(&ticket);
@@ -277,7 +277,7 @@ impl<P: Clone> WorkPulling<P> {
         self.stop_workers(out);
         self.stream = Some((state.stream_id, state.epoch));
         self.highest_confirmed = self.highest_confirmed.max(state.highest_confirmed_seq_nr);
-        self.jobs.reload(state);
+        self.jobs.reload(now, state);
         self.on_listing(now, listing, out);
     }
 
@@ -411,6 +411,10 @@ impl<P: Clone> Controller<P> for WorkPulling<P> {
 
     fn storing_state(&self) -> StoringState {
         self.storing.state()
+    }
+
+    fn oldest_unconfirmed(&self) -> Option<Instant> {
+        self.jobs.oldest()
     }
 
     fn owes_recovered(&self) -> bool {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use greylag_delivery::{Dedupe, SeqNr};
+use greylag_codec::json;
+use greylag_delivery::{Dedupe, DeliveryEvent, DeliveryHealth, ProducerController, ProducerId, SeqNr};
 
 use crate::support::{consumer, consumer_with, nodes, producer, settings, take, within};
 
@@ -171,4 +172,61 @@ async fn known_messages_are_not_handed_out() {
     within(handle.send(2)).await.unwrap();
     assert_eq!(take(&mut restarted, 1, Duration::ZERO).await, [2]);
     assert_eq!(consumer.counters().snapshot().suppressed, 1);
+}
+
+/// Delivery §9, §6: what somebody should know of is told as an event, and a message that cannot be read holds health down until
+/// it is confirmed, which passes it over; both with the consumer controller in the place of an entity.
+#[tokio::test]
+async fn a_consumer_tells_of_events_and_of_its_health() {
+    let nodes = nodes();
+    let mut settings = settings();
+    settings.consumer.max_delivery_attempts = 2;
+    settings.consumer.confirm_warn_after = Duration::from_millis(20);
+    let (controller, consumer) = (producer(&nodes.a), consumer_with(&nodes.b, settings));
+    let me = consumer.reference().to_string();
+    let mut events = consumer.events();
+    consumer.register_to(controller.reference());
+    let mut deliveries = consumer.start(Dedupe::none());
+    let handle = controller.start();
+    within(handle.send(1)).await.unwrap();
+    for attempt in 1..=2 {
+        let delivery = within(deliveries.next()).await.unwrap();
+        assert_eq!(delivery.attempt(), attempt);
+    }
+    let Some(DeliveryEvent::Poisoned { entity, id, attempts }) = within(events.next()).await else { panic!() };
+    assert_eq!((&*entity, id.seq_nr, attempts), (&*me, SeqNr(1), 2));
+    within(handle.send(2)).await.unwrap();
+    let late = within(deliveries.next()).await.unwrap();
+    let Some(DeliveryEvent::Overdue { entity, id }) = within(events.next()).await else { panic!() };
+    assert_eq!((&*entity, id.seq_nr), (&*me, SeqNr(2)));
+    assert_eq!((consumer.counters().snapshot().overdue, consumer.counters().snapshot().links), (1, 1));
+    late.confirm();
+    within(handle.drain(Duration::from_secs(20))).await.unwrap();
+    assert_eq!(consumer.health(), DeliveryHealth::Healthy);
+
+    let words = ProducerController::builder(ProducerId::new("words").unwrap(), json::<String>("word"));
+    let words = words.settings(crate::support::settings()).spawn(&nodes.a).unwrap();
+    consumer.register_to(words.reference());
+    within(words.start().send("seven".to_owned())).await.unwrap();
+    let undecodable = loop {
+        match within(events.next()).await.unwrap() {
+            DeliveryEvent::Undecodable { entity, id, .. } => break (entity, id),
+            DeliveryEvent::ProducerReplaced { producer, .. } => assert_eq!(producer.as_str(), "words"),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((&*undecodable.0, undecodable.1.producer_id.as_str()), (&*me, "words"));
+    let mut waiting = consumer.undecodable();
+    let message = within(waiting.next()).await.unwrap();
+    assert_eq!((message.id(), message.entity()), (&undecodable.1, &*me));
+    assert_eq!(consumer.health(), DeliveryHealth::Degraded { undecodable: 1 });
+    message.confirm();
+    within(async {
+        while consumer.health() != DeliveryHealth::Healthy {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    drop((deliveries, consumer));
+    while within(events.next()).await.is_some() {}
 }

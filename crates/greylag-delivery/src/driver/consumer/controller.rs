@@ -25,11 +25,6 @@ use crate::settings::OnUndecodable;
 use crate::wire;
 use crate::with_delivery::{ProtocolMessage, WithDelivery};
 
-/// Resolves when something was confirmed or given up.
-pub(crate) async fn changed(outcomes: Arc<Outcomes>) {
-    std::future::poll_fn(|cx| outcomes.poll_changed(cx)).await;
-}
-
 /// The name of the controller's timer within its entity.
 const TIMER: &str = "gl.delivery";
 
@@ -242,7 +237,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
     fn forget_waiting(&mut self, id: &MessageId) {
         if let Some(index) = self.waiting.iter().position(|waiting| waiting == id) {
             self.waiting.swap_remove(index);
-            self.delivery.shared.waiting.remove(&self.entity, id);
+            self.delivery.shown().forget(&self.entity, id);
         }
     }
 
@@ -285,7 +280,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
                 self.announce(DeliveryEvent::ProducerReplaced { entity: entity(), producer, former, by });
             }
             Effect::SameProducer(producer) => {
-                if self.delivery.is_to_warn(cx.now()) {
+                if self.delivery.shown().is_to_warn(cx.now()) {
                     tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), %producer, "two streams of one producer id");
                 }
                 self.announce(DeliveryEvent::SameProducer { entity: entity(), producer });
@@ -299,7 +294,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
     }
 
     fn announce(&self, event: DeliveryEvent) {
-        self.delivery.shared.announcements.announce(event);
+        self.delivery.shown().announce(event);
     }
 
     fn deliver<Q: 'static>(
@@ -335,7 +330,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         match self.delivery.on_undecodable {
             OnUndecodable::Surface => {
                 self.waiting.push(handle.id.clone());
-                self.delivery.shared.waiting.add(undecodable.clone());
+                self.delivery.shown().wait(undecodable.clone());
                 self.unreadable.push_back(undecodable);
                 self.handle(Input::Unreadable(handle), cx);
             }
@@ -376,7 +371,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         }
         self.links.version = self.machine.links_version();
         self.outcomes.set_streams(self.machine.streams());
-        let departures = &self.delivery.shared.departures;
+        let departures = self.delivery.departures();
         let nodes: Vec<UniqueAddress> = self.machine.producer_nodes().cloned().collect();
         for node in &nodes {
             if !self.watched.contains(node) && node != cx.node() {
@@ -421,10 +416,10 @@ impl<T> Drop for Controller<T> {
         let ended = LinkTotals { overdue: 0, links: 0, ..self.links.totals };
         self.delivery.counters.links(&self.links.totals, &ended);
         for id in &self.waiting {
-            self.delivery.shared.waiting.remove(&self.entity, id);
+            self.delivery.shown().forget(&self.entity, id);
         }
         for node in &self.watched {
-            self.delivery.shared.departures.forget(node, &self.outcomes);
+            self.delivery.departures().forget(node, &self.outcomes);
         }
     }
 }

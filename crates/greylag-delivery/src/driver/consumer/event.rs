@@ -10,7 +10,8 @@ use crate::payload::UnreadableError;
 /// Events that one subscriber may be behind; older ones are lost to it.
 const CAPACITY: usize = 256;
 
-/// Something that happened to a delivery, or to the link that it came by. Source: delivery §9, §6.
+/// Something that happened to a delivery, or to the link that it came by. Where there is no entity, but a
+/// [`ConsumerController`](crate::ConsumerController), that one's reference stands for it. Source: delivery §9, §6.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeliveryEvent {
@@ -66,7 +67,7 @@ pub enum DeliveryEvent {
     },
 }
 
-/// The events of one entity type on one node, from the subscription on.
+/// The events of one entity type on one node, or of one consumer controller, from the subscription on.
 #[derive(Debug)]
 pub struct DeliveryEvents {
     receiver: broadcast::Receiver<DeliveryEvent>,

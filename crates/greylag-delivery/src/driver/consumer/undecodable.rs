@@ -33,7 +33,7 @@ impl Undecodable {
         Self { entity, handle, error, bytes: Arc::new(bytes), outcomes }
     }
 
-    /// The entity that it was sent to.
+    /// The entity that it was sent to, or the reference of the consumer controller.
     pub fn entity(&self) -> &str {
         &self.entity
     }

@@ -11,6 +11,7 @@ use greylag_sharding::{EntityKey, Extensions, Sharding};
 use super::super::consumer::ConsumerDelivery;
 use super::super::region::Downstream;
 use super::super::work_pulling::{LocalWorkerDirectory, WorkerDirectory};
+use super::attended::Attended;
 use super::report::{ConsumersReport, DeliveryReport, ProducerReport, Reporting};
 use crate::counters::DeliveryCounters;
 use crate::error::StartError;
@@ -23,6 +24,7 @@ pub(crate) struct Kept {
     types: Mutex<BTreeMap<String, Type>>,
     producers: Mutex<Vec<Box<dyn Reporting>>>,
     workers: Mutex<Workers>,
+    attended: Attended,
 }
 
 /// The directory of workers.
@@ -69,7 +71,7 @@ impl Kept {
 
     pub(crate) fn new(settings: DeliverySettings) -> Self {
         let workers = Mutex::new(Workers::Open(Arc::new(LocalWorkerDirectory::new())));
-        Self { settings, types: Mutex::default(), producers: Mutex::default(), workers }
+        Self { settings, types: Mutex::default(), producers: Mutex::default(), workers, attended: Attended::default() }
     }
 
     pub(crate) fn settings(&self) -> &DeliverySettings {
@@ -168,6 +170,11 @@ impl Kept {
         producers.push(producer);
     }
 
+    /// Consumers and workers that were started here.
+    pub(super) fn attended(&self) -> &Attended {
+        &self.attended
+    }
+
     /// Ends the producers that were started here.
     pub(crate) fn end_producers(&self) -> Vec<BoxFuture<'static, ()>> {
         let producers = std::mem::take(&mut *self.producers.lock().unwrap_or_else(PoisonError::into_inner));
@@ -182,7 +189,10 @@ impl Kept {
         producers.sort_by(|a, b| (&a.producer_id, &a.to).cmp(&(&b.producer_id, &b.to)));
         let types = self.lock();
         let consumers = types.iter().map(|(name, known)| (name.clone(), known.consumers.counters().snapshot()));
-        let consumers = consumers.map(|(name, counts)| ConsumersReport { name, counts }).collect();
+        let mut consumers: Vec<_> = consumers.map(|(name, counts)| ConsumersReport { name, counts }).collect();
+        drop(types);
+        consumers.extend(self.attended.report());
+        consumers.sort_by(|a, b| a.name.cmp(&b.name));
         DeliveryReport { producers, consumers }
     }
 

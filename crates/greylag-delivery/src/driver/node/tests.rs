@@ -1,5 +1,7 @@
 //! Entity types that get delivery where they are described, on one node.
 
+mod running;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;

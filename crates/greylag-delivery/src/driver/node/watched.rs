@@ -93,7 +93,7 @@ impl Shown for LinksSeen {
             waiting: stats.waiting,
             buffered: self.workers.map_or(0, |workers| workers.pending),
             unconfirmed: stats.unconfirmed,
-            oldest_unconfirmed: None,
+            oldest_unconfirmed: self.oldest_unconfirmed.map(|since| now().saturating_duration_since(since)),
             sent: stats.sent,
             resent: stats.resent,
             confirmed: stats.confirmed,

@@ -184,15 +184,17 @@ where
         self
     }
 
-    /// Starts it. It works on when the handle is dropped.
+    /// Starts it. It works on when the handle is dropped, and stops in order when its node leaves.
     ///
     /// # Errors
     /// [`StartError`]; nothing was started.
     pub async fn start(self) -> Result<WorkerHandle, StartError> {
         let Self { node, key, settings, parallel, handler } = self;
         let (service, directory) = (ServiceKey::new(key.name)?, node.kept.workers()?);
-        let builder = WorkerHandle::builder(key.codec, service, directory, handler);
-        builder.settings(settings).parallel(parallel).spawn(node.sharding.remoting())
+        let builder = WorkerHandle::builder(key.codec, service.clone(), directory, handler);
+        let worker = builder.settings(settings).parallel(parallel).spawn(node.sharding.remoting())?;
+        node.kept.attended().add(service.to_string(), worker.counters().clone(), worker.stopping());
+        Ok(worker)
     }
 }
 

@@ -14,7 +14,7 @@ use super::deliveries::Deliveries;
 use super::downstream::Downstream;
 use crate::counters::DeliveryCounters;
 use crate::dedupe::Dedupe;
-use crate::driver::consumer::Undecodable;
+use crate::driver::consumer::{DeliveryEvents, DeliveryHealth, Shown, Undecodable};
 use crate::driver::sending::register;
 use crate::driver::work_pulling::WorkerDirectory;
 use crate::error::StartError;
@@ -35,6 +35,7 @@ pub struct ConsumerController<T> {
     reference: ControllerRef,
     consumers: AtomicU64,
     counters: DeliveryCounters,
+    shown: Arc<Shown>,
 }
 
 /// Makes a [`ConsumerController`].
@@ -87,9 +88,50 @@ impl<T: Send + Sync + 'static> ConsumerController<T> {
         self.commands.send(Command::DeliverThenStop).ok();
     }
 
+    /// What happens to deliveries from now on that somebody should know of.
+    pub fn events(&self) -> DeliveryEvents {
+        self.shown.events()
+    }
+
+    /// Whether every delivery goes its way.
+    pub fn health(&self) -> DeliveryHealth {
+        self.shown.health()
+    }
+
+    pub(crate) fn shown(&self) -> &Arc<Shown> {
+        &self.shown
+    }
+
+    /// A way to end it in order that does not keep it.
+    pub(crate) fn ending(&self) -> Ending<T> {
+        Ending(self.commands.clone())
+    }
+
     /// What the controller has seen so far.
     pub fn counters(&self) -> &DeliveryCounters {
         &self.counters
+    }
+}
+
+/// Ends a consumer controller in order.
+pub(crate) struct Ending<T>(mpsc::UnboundedSender<Command<T>>);
+
+impl<T> Ending<T> {
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    /// Ends it as [`ConsumerController::deliver_then_stop`] does, and waits for that.
+    pub(crate) async fn end(self) {
+        self.0.send(Command::DeliverThenStop).ok();
+        self.0.closed().await;
+    }
+}
+
+impl<T> Clone for Ending<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
     }
 }
 
@@ -143,9 +185,9 @@ impl<T: Send + Sync + 'static> ConsumerBuilder<T> {
         let (commands, inbox) = mpsc::unbounded_channel();
         let registered = self.work.map(|(key, directory)| directory.register(&key, reference.clone()));
         let task = Task::new(machine, remoting.clone(), reference.clone(), on_undecodable, max_message_bytes);
-        let counters = task.counters.clone();
+        let (counters, shown) = (task.counters.clone(), task.shown.clone());
         tokio::spawn(task.run(inbox, from_producers, registered));
-        Ok(ConsumerController { commands, reference, consumers: AtomicU64::new(0), counters })
+        Ok(ConsumerController { commands, reference, consumers: AtomicU64::new(0), counters, shown })
     }
 }
 

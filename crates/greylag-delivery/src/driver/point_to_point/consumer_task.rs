@@ -1,6 +1,6 @@
 //! The task of a consumer controller: it runs the machine, hands deliveries to the consumer, and takes its confirmations back.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use greylag_core::{CodecId, DeadLetterReason};
@@ -8,10 +8,10 @@ use greylag_transport::{Destination, Envelope, Recipient, Remoting};
 use tokio::sync::mpsc;
 
 use super::downstream::FromProducer;
-use crate::counters::DeliveryCounters;
+use crate::counters::{DeliveryCounters, LinkTotals};
 use crate::dedupe::Dedupe;
 use crate::delivery::{Delivery, Outcome, Outcomes};
-use crate::driver::consumer::{Undecodable, changed};
+use crate::driver::consumer::{DeliveryEvent, Shown, Undecodable, changed};
 use crate::driver::sending::now;
 use crate::driver::work_pulling::RegisteredWorker;
 use crate::ids::{ControllerRef, Epoch, MessageId};
@@ -47,12 +47,18 @@ pub(super) struct Task<T> {
     machine: Machine<Payload<T>>,
     remoting: Arc<dyn Remoting>,
     me: ControllerRef,
+    /// Its reference, as events name it.
+    name: Arc<str>,
     on_undecodable: OnUndecodable,
     max_message_bytes: u64,
     pub(super) counters: DeliveryCounters,
+    pub(super) shown: Arc<Shown>,
+    /// What was counted of its links.
+    links: LinkTotals,
     outcomes: Arc<Outcomes>,
-    /// Messages that cannot be read and wait, and who is told of them.
-    unreadable: BTreeMap<MessageId, Undecodable>,
+    /// Messages that cannot be read and wait.
+    unreadable: BTreeSet<MessageId>,
+    /// Who is told of those.
     watchers: Vec<mpsc::UnboundedSender<Undecodable>>,
     consumer: Option<Consumer<T>>,
     effects: Vec<Effect<Payload<T>>>,
@@ -67,15 +73,19 @@ impl<T: Send + Sync + 'static> Task<T> {
         on_undecodable: OnUndecodable,
         max_message_bytes: u64,
     ) -> Self {
+        let name = me.to_string().into();
         Self {
             machine,
             remoting,
             me,
+            name,
             on_undecodable,
             max_message_bytes,
             counters: DeliveryCounters::default(),
+            shown: Arc::default(),
+            links: LinkTotals::default(),
             outcomes: Arc::default(),
-            unreadable: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
             watchers: Vec::new(),
             consumer: None,
             effects: Vec::new(),
@@ -119,6 +129,16 @@ impl<T: Send + Sync + 'static> Task<T> {
         // The last word to producers came first: what was confirmed is not given to others.
         drop(registered);
         self.remoting.unregister(&self.me.path);
+        self.end();
+    }
+
+    /// What is counted as it is now is over, and nothing waits here for anybody any more.
+    fn end(&mut self) {
+        let ended = LinkTotals { overdue: 0, links: 0, ..self.links };
+        self.counters.links(&std::mem::replace(&mut self.links, ended), &ended);
+        for id in std::mem::take(&mut self.unreadable) {
+            self.shown.forget(&self.name, &id);
+        }
     }
 
     fn take(&mut self, message: FromProducer<T>) {
@@ -136,7 +156,7 @@ impl<T: Send + Sync + 'static> Task<T> {
                 self.tell(Input::Start(dedupe));
             }
             Command::WatchUndecodable(watcher) => {
-                if self.unreadable.values().all(|undecodable| watcher.send(undecodable.clone()).is_ok()) {
+                if self.shown.undecodable().into_iter().all(|undecodable| watcher.send(undecodable).is_ok()) {
                     self.watchers.push(watcher);
                 }
             }
@@ -183,7 +203,9 @@ impl<T: Send + Sync + 'static> Task<T> {
     fn confirm(&mut self, handles: Vec<DeliveryHandle>) {
         if !handles.is_empty() {
             for handle in &handles {
-                self.unreadable.remove(&handle.id);
+                if self.unreadable.remove(&handle.id) {
+                    self.shown.forget(&self.name, &handle.id);
+                }
             }
             self.counters.confirmed(handles.len() as u64);
             self.tell(Input::ConfirmAll(handles));
@@ -195,6 +217,19 @@ impl<T: Send + Sync + 'static> Task<T> {
         for effect in std::mem::take(&mut self.effects) {
             self.carry_out(effect);
         }
+        let links = LinkTotals {
+            counters: self.machine.counters(),
+            refused: self.machine.refused(),
+            overdue: self.machine.overdue(),
+            links: self.machine.link_count() as u64,
+        };
+        if links != self.links {
+            self.counters.links(&std::mem::replace(&mut self.links, links), &links);
+        }
+    }
+
+    fn announce(&self, event: impl FnOnce(Arc<str>) -> DeliveryEvent) {
+        self.shown.announce(event(self.name.clone()));
     }
 
     fn carry_out(&mut self, effect: Effect<Payload<T>>) {
@@ -210,16 +245,27 @@ impl<T: Send + Sync + 'static> Task<T> {
                 self.counters.poisoned();
                 tracing::warn!(consumer = %self.me, message = ?id, attempts, "poisoned");
                 self.remoting.dead_letter(DeadLetterReason::Poisoned, &self.me.path, wire::BATCH);
+                self.announce(|entity| DeliveryEvent::Poisoned { entity, id, attempts });
             }
             Effect::Held(id) => self.outcomes.open(&id),
-            Effect::Overdue(id) => tracing::warn!(consumer = %self.me, message = ?id, "not confirmed for long"),
+            Effect::Overdue(id) => {
+                tracing::warn!(consumer = %self.me, message = ?id, "not confirmed for long");
+                self.announce(|entity| DeliveryEvent::Overdue { entity, id });
+            }
             Effect::Replaced { producer, former, by } => {
                 tracing::info!(consumer = %self.me, %producer, %former, %by, "another controller is listened to");
+                self.announce(|entity| DeliveryEvent::ProducerReplaced { entity, producer, former, by });
             }
             Effect::SameProducer(producer) => {
-                tracing::warn!(consumer = %self.me, %producer, "two streams of one producer id");
+                if self.shown.is_to_warn(now()) {
+                    tracing::warn!(consumer = %self.me, %producer, "two streams of one producer id");
+                }
+                self.announce(|entity| DeliveryEvent::SameProducer { entity, producer });
             }
-            Effect::Refused(producer) => tracing::warn!(consumer = %self.me, %producer, "there are too many producers"),
+            Effect::Refused(producer) => {
+                tracing::warn!(consumer = %self.me, %producer, "there are too many producers");
+                self.announce(|entity| DeliveryEvent::TooManyProducers { entity, producer });
+            }
             Effect::Busy(_) => {}
             Effect::Stopped => self.stopped = true,
         }
@@ -251,12 +297,15 @@ impl<T: Send + Sync + 'static> Task<T> {
     fn undecodable(&mut self, handle: DeliveryHandle, error: UnreadableError, parts: Frames<Payload<T>>) {
         self.counters.undecodable();
         tracing::warn!(consumer = %self.me, message = ?handle.id, %error, "undecodable");
+        let (id, why) = (handle.id.clone(), error.clone());
+        self.announce(|entity| DeliveryEvent::Undecodable { entity, id, error: why });
         match self.on_undecodable {
             OnUndecodable::Surface => {
-                let (me, bytes) = (self.me.to_string().into(), move || Payload::bytes(&parts));
+                let (me, bytes) = (self.name.clone(), move || Payload::bytes(&parts));
                 let undecodable = Undecodable::new(me, handle.clone(), error, bytes, self.outcomes.clone());
                 self.watchers.retain(|watcher| watcher.send(undecodable.clone()).is_ok());
-                self.unreadable.insert(handle.id.clone(), undecodable);
+                self.unreadable.insert(handle.id.clone());
+                self.shown.wait(undecodable);
                 self.tell(Input::Unreadable(handle));
             }
             OnUndecodable::Skip => {

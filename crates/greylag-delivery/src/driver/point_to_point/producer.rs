@@ -14,6 +14,7 @@ use crate::error::{ProducerError, SendError, StartError, TrySendError, Undeliver
 use crate::ids::{ControllerRef, ProducerId, ProducerIdentity, SeqNr};
 use crate::machine::controller::ControllerStats;
 use crate::machine::point_to_point::{PointToPoint, PointToPointSettings};
+use crate::machine::storing::StoringState;
 use crate::settings::DeliverySettings;
 
 /// Sends messages to one consumer controller at a time: in order, with back-pressure, again until confirmed.
@@ -64,6 +65,16 @@ impl<T: Send + Sync + 'static> ProducerController<T> {
     /// What the controller has seen so far.
     pub fn stats(&self) -> ControllerStats {
         self.sending.seen(|seen| seen.stats)
+    }
+
+    /// How its store fares; [`StoringState::Degraded`] if its queue does not answer.
+    pub fn storing_state(&self) -> StoringState {
+        self.sending.seen(|seen| seen.store)
+    }
+
+    /// Its handle, to be watched.
+    pub(crate) fn sending(&self) -> &Sending<T, ()> {
+        &self.sending
     }
 
     /// Why the controller has ended by itself, if it has.

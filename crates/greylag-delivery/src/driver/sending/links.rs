@@ -28,6 +28,8 @@ impl Address for () {
 pub(crate) struct LinksSeen {
     pub(crate) stats: ControllerStats,
     pub(crate) store: StoringState,
+    /// When the oldest message that is not confirmed was accepted.
+    pub(crate) oldest_unconfirmed: Option<Instant>,
     /// The workers, where there are some.
     pub(crate) workers: Option<WorkerStats>,
     /// The consumer controller, where there is one alone.
@@ -37,7 +39,7 @@ pub(crate) struct LinksSeen {
 impl Default for LinksSeen {
     fn default() -> Self {
         let (stats, store) = (ControllerStats::default(), StoringState::InMemory);
-        Self { stats, store, workers: None, consumer: None }
+        Self { stats, store, oldest_unconfirmed: None, workers: None, consumer: None }
     }
 }
 
@@ -187,6 +189,7 @@ where
     fn show(&self, seen: &mut LinksSeen) {
         seen.stats = self.machine.stats();
         seen.store = self.machine.storing_state();
+        seen.oldest_unconfirmed = self.machine.oldest_unconfirmed();
         seen.workers = self.machine.worker_stats();
         if seen.consumer.as_ref() != self.machine.consumer() {
             seen.consumer = self.machine.consumer().cloned();

@@ -14,6 +14,7 @@ use crate::driver::sending::{Base, Keeping, Links, ProducerSink, RequestNext, Se
 use crate::error::{ProducerError, SendError, StartError, TrySendError, Undelivered};
 use crate::ids::{ProducerId, ProducerIdentity, SeqNr, ServiceKey};
 use crate::machine::controller::ControllerStats;
+use crate::machine::storing::StoringState;
 use crate::machine::work_pulling::{WorkPulling, WorkPullingSettings, WorkerStats};
 use crate::settings::DeliverySettings;
 
@@ -139,6 +140,11 @@ impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
     /// What the producer has seen so far.
     pub fn counters(&self) -> ControllerStats {
         self.sending.seen(|seen| seen.stats)
+    }
+
+    /// How its store fares; [`StoringState::Degraded`] if its queue does not answer.
+    pub fn storing_state(&self) -> StoringState {
+        self.sending.seen(|seen| seen.store)
     }
 
     /// The last of the contiguously confirmed numbers.

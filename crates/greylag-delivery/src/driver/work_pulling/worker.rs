@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use greylag_core::Codec;
 use greylag_transport::Remoting;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::directory::WorkerDirectory;
+use crate::counters::DeliveryCounters;
 use crate::dedupe::Dedupe;
 use crate::delivery::Delivery;
+use crate::driver::consumer::{DeliveryEvents, DeliveryHealth, Shown, Undecodable};
 use crate::driver::point_to_point::{ConsumerBuilder, ConsumerController, Deliveries};
 use crate::error::StartError;
 use crate::ids::ServiceKey;
@@ -20,8 +22,9 @@ use crate::settings::DeliverySettings;
 
 /// A worker that runs on this node until it is stopped; dropping this does not stop it.
 pub struct WorkerHandle {
-    stop: Option<oneshot::Sender<oneshot::Sender<()>>>,
-    stats: crate::counters::DeliveryCounters,
+    stopping: Stopping,
+    counters: DeliveryCounters,
+    shown: Arc<Shown>,
 }
 
 /// Makes a worker of a function. See [`WorkerHandle::builder`].
@@ -53,16 +56,49 @@ impl WorkerHandle {
     }
 
     /// What the worker has seen so far.
-    pub fn counters(&self) -> &crate::counters::DeliveryCounters {
-        &self.stats
+    pub fn counters(&self) -> &DeliveryCounters {
+        &self.counters
+    }
+
+    /// What happens to jobs from now on that somebody should know of.
+    pub fn events(&self) -> DeliveryEvents {
+        self.shown.events()
+    }
+
+    /// Whether every job goes its way.
+    pub fn health(&self) -> DeliveryHealth {
+        self.shown.health()
+    }
+
+    /// Jobs that cannot be read and wait to be confirmed, which passes them over.
+    pub fn undecodable(&self) -> Vec<Undecodable> {
+        self.shown.undecodable()
     }
 
     /// Stops the worker in order: it gets no more jobs, and this waits until those in hand are done. Others get the rest.
-    pub async fn stop(mut self) {
+    pub async fn stop(self) {
+        self.stopping.stop().await;
+    }
+
+    /// A way to stop it that does not keep it.
+    pub(crate) fn stopping(&self) -> Stopping {
+        self.stopping.clone()
+    }
+}
+
+/// Stops a worker in order.
+#[derive(Debug, Clone)]
+pub(crate) struct Stopping(mpsc::UnboundedSender<oneshot::Sender<()>>);
+
+impl Stopping {
+    /// Whether it has stopped.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    pub(crate) async fn stop(&self) {
         let (done, stopped) = oneshot::channel();
-        if let Some(stop) = self.stop.take()
-            && stop.send(done).is_ok()
-        {
+        if self.0.send(done).is_ok() {
             stopped.await.ok();
         }
     }
@@ -70,7 +106,7 @@ impl WorkerHandle {
 
 impl fmt::Debug for WorkerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WorkerHandle").field("counters", &self.stats.snapshot()).finish_non_exhaustive()
+        f.debug_struct("WorkerHandle").field("counters", &self.counters.snapshot()).finish_non_exhaustive()
     }
 }
 
@@ -105,11 +141,11 @@ where
         consumer.flow_control_window = consumer.flow_control_window.max(self.parallel);
         settings.work_pulling.worker_window = settings.work_pulling.worker_window.max(self.parallel);
         let controller = self.builder.settings(settings).spawn(remoting)?;
-        let (stop, stopping) = oneshot::channel();
-        let stats = controller.counters().clone();
+        let (stop, stopping) = mpsc::unbounded_channel();
+        let (counters, shown) = (controller.counters().clone(), controller.shown().clone());
         let deliveries = controller.start(Dedupe::none());
         tokio::spawn(run(controller, deliveries, self.parallel as usize, Arc::new(self.handler), stopping));
-        Ok(WorkerHandle { stop: Some(stop), stats })
+        Ok(WorkerHandle { stopping: Stopping(stop), counters, shown })
     }
 }
 
@@ -125,7 +161,7 @@ async fn run<T, F, Fut, E>(
     mut deliveries: Deliveries<T>,
     parallel: usize,
     handler: Arc<F>,
-    mut stopping: oneshot::Receiver<oneshot::Sender<()>>,
+    mut stopping: mpsc::UnboundedReceiver<oneshot::Sender<()>>,
 ) where
     T: Send + Sync + 'static,
     F: Fn(Delivery<T>) -> Fut + Send + Sync + 'static,
@@ -133,7 +169,7 @@ async fn run<T, F, Fut, E>(
     E: fmt::Display + Send + 'static,
 {
     let mut jobs = JoinSet::new();
-    let (mut stopped, mut may_stop) = (None, true);
+    let mut stopped = Vec::new();
     loop {
         tokio::select! {
             delivery = deliveries.next(), if jobs.len() < parallel => match delivery {
@@ -145,12 +181,9 @@ async fn run<T, F, Fut, E>(
                     tracing::error!(worker = %controller.reference(), %error, "a job failed; it comes again");
                 }
             }
-            stop = &mut stopping, if may_stop => {
-                may_stop = false;
-                if let Ok(done) = stop {
-                    stopped = Some(done);
-                    controller.deliver_then_stop();
-                }
+            Some(done) = stopping.recv() => {
+                stopped.push(done);
+                controller.deliver_then_stop();
             }
         }
     }

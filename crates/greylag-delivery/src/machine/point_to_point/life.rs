@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::{Life, PointToPoint, Sent, new_link, to_recover};
 use crate::ids::SeqNr;
+use crate::machine::ages::Ages;
 use crate::machine::controller::{Controller, Effect, Failure, Refusal};
 use crate::machine::producer_link::{self, Frames};
 use crate::machine::storing;
@@ -28,6 +29,12 @@ impl<P: Clone> PointToPoint<P> {
     pub(super) fn open_link(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         let (true, None, Some(stream)) = (self.admission.is_started(), &self.link, self.stream) else { return };
         self.link = Some(new_link(&self.settings, stream, now).sabotaged(self.sabotage));
+        // What is there after a new start has been there since it was accepted.
+        let oldest = self.oldest_unconfirmed();
+        self.ages = Ages::default();
+        if let (Some(oldest), Some((total, ..))) = (oldest, self.recovered.first()) {
+            self.ages.accept(total.get(), oldest);
+        }
         let tickets: BTreeMap<SeqNr, Option<u64>> =
             self.unconfirmed.drain(..).map(|sent| (sent.total, sent.ticket)).collect();
         self.owed = 0;
@@ -36,6 +43,7 @@ impl<P: Clone> PointToPoint<P> {
             self.tell(now, producer_link::Input::Received { from, epoch: None, message }, out);
         }
         for (total, frames, ack) in std::mem::take(&mut self.recovered) {
+            self.ages.accept(total.get(), now);
             let ticket = tickets.get(&total).copied().flatten();
             self.owed += usize::from(ticket.is_none());
             self.unconfirmed.push_back(Sent { total, ticket });

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::ids::SeqNr;
+use crate::machine::ages::Ages;
 use crate::machine::producer_link::Frames;
 use crate::queue::QueueState;
 
@@ -26,6 +27,7 @@ pub(super) struct Jobs<P> {
     all: BTreeMap<SeqNr, Job<P>>,
     /// How many of these no sender waits for: they were in the queue when it was loaded.
     owed: usize,
+    ages: Ages,
     pending: BTreeSet<SeqNr>,
     /// The highest number that was ever among these.
     last: SeqNr,
@@ -37,7 +39,7 @@ pub(super) struct Jobs<P> {
 impl<P: Clone> Jobs<P> {
     pub(super) fn new(work_timeout: Option<Duration>) -> Self {
         let (all, pending, given_out) = (BTreeMap::new(), BTreeSet::new(), VecDeque::new());
-        Self { all, owed: 0, pending, last: SeqNr::NONE, work_timeout, given_out }
+        Self { all, owed: 0, ages: Ages::default(), pending, last: SeqNr::NONE, work_timeout, given_out }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -47,6 +49,11 @@ impl<P: Clone> Jobs<P> {
     /// Whether there are messages that no sender waits for.
     pub(super) fn owes_recovered(&self) -> bool {
         self.owed > 0
+    }
+
+    /// When the oldest of these was accepted, or a little before.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.ages.oldest().filter(|_| !self.all.is_empty())
     }
 
     pub(super) fn pending(&self) -> usize {
@@ -63,15 +70,22 @@ impl<P: Clone> Jobs<P> {
         self.all.first_key_value().map_or(self.last, |(total, _)| SeqNr(total.get().saturating_sub(1)))
     }
 
-    pub(super) fn add(&mut self, total: SeqNr, frames: Frames<P>, ack: bool, ticket: Option<u64>) {
+    pub(super) fn add(&mut self, now: Instant, total: SeqNr, frames: Frames<P>, ack: bool, ticket: Option<u64>) {
         self.owed += usize::from(ticket.is_none());
+        self.ages.accept(total.get(), now);
         self.all.insert(total, Job { frames, ack, ticket, holders: BTreeSet::new() });
         self.pending.insert(total);
         self.last = self.last.max(total);
     }
 
     /// What a queue that was opened again has: all of it waits, and senders of before go on waiting.
-    pub(super) fn reload(&mut self, state: QueueState<Frames<P>>) {
+    pub(super) fn reload(&mut self, now: Instant, state: QueueState<Frames<P>>) {
+        // What is there after a new start has been there since it was accepted.
+        let oldest = self.oldest();
+        self.ages = Ages::default();
+        if let (Some(oldest), Some(first)) = (oldest, state.unconfirmed.first()) {
+            self.ages.accept(first.seq_nr.get(), oldest);
+        }
         let before = std::mem::take(&mut self.all);
         self.owed = 0;
         self.pending.clear();
@@ -79,7 +93,7 @@ impl<P: Clone> Jobs<P> {
         self.last = self.last.max(SeqNr(state.current_seq_nr.get().saturating_sub(1)));
         for sent in state.unconfirmed {
             let ticket = before.get(&sent.seq_nr).and_then(|job| job.ticket);
-            self.add(sent.seq_nr, sent.message, sent.ack, ticket);
+            self.add(now, sent.seq_nr, sent.message, sent.ack, ticket);
         }
     }
 
@@ -132,6 +146,7 @@ impl<P: Clone> Jobs<P> {
     /// The sender of a message that is confirmed; `None` if it is known to be already.
     pub(super) fn confirm(&mut self, total: SeqNr) -> Option<Option<u64>> {
         let job = self.all.remove(&total)?;
+        self.ages.confirm_below(self.confirmed().get().saturating_add(1));
         self.pending.remove(&total);
         self.owed -= usize::from(job.ticket.is_none());
         Some(job.ticket)

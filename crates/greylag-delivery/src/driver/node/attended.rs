@@ -1,0 +1,98 @@
+//! Consumers and workers of a node: what they count, and how they end with it.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use super::report::ConsumersReport;
+use crate::counters::{DeliveryCounters, DeliverySnapshot};
+use crate::driver::point_to_point::Ending;
+use crate::driver::work_pulling::Stopping;
+
+/// How a consumer of the node ends in order.
+pub(super) trait Ends: Send + Sync {
+    /// Whether it has ended.
+    fn has_ended(&self) -> bool;
+
+    /// Ends it, and waits for that.
+    fn end(&self) -> BoxFuture<'static, ()>;
+}
+
+impl<T: Send + Sync + 'static> Ends for Ending<T> {
+    fn has_ended(&self) -> bool {
+        Ending::has_ended(self)
+    }
+
+    fn end(&self) -> BoxFuture<'static, ()> {
+        self.clone().end().boxed()
+    }
+}
+
+impl Ends for Stopping {
+    fn has_ended(&self) -> bool {
+        self.has_stopped()
+    }
+
+    fn end(&self) -> BoxFuture<'static, ()> {
+        let stopping = self.clone();
+        async move { stopping.stop().await }.boxed()
+    }
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(super) struct Attended(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    running: Vec<Consumer>,
+    /// What those that have ended had counted, by name.
+    ended: BTreeMap<String, DeliverySnapshot>,
+}
+
+struct Consumer {
+    name: String,
+    counters: DeliveryCounters,
+    ends: Box<dyn Ends>,
+}
+
+impl State {
+    fn settle(&mut self) {
+        for consumer in self.running.extract_if(.., |consumer| consumer.ends.has_ended()) {
+            let counted = self.ended.entry(consumer.name).or_default();
+            *counted = counted.plus(consumer.counters.snapshot());
+        }
+    }
+}
+
+impl Attended {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A consumer of this name was started here.
+    pub(super) fn add(&self, name: String, counters: DeliveryCounters, ends: impl Ends + 'static) {
+        let mut state = self.lock();
+        state.settle();
+        state.running.push(Consumer { name, counters, ends: Box::new(ends) });
+    }
+
+    /// What all consumers of each name have counted together.
+    pub(super) fn report(&self) -> Vec<ConsumersReport> {
+        let mut state = self.lock();
+        state.settle();
+        let mut all = state.ended.clone();
+        for consumer in &state.running {
+            let counted = all.entry(consumer.name.clone()).or_default();
+            *counted = counted.plus(consumer.counters.snapshot());
+        }
+        all.into_iter().map(|(name, counts)| ConsumersReport { name, counts }).collect()
+    }
+
+    /// Ends those that run.
+    pub(super) fn end(&self) -> Vec<BoxFuture<'static, ()>> {
+        self.lock().running.iter().map(|consumer| consumer.ends.end()).collect()
+    }
+}

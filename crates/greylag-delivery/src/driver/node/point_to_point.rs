@@ -1,0 +1,145 @@
+//! Point to point on a node: producer controllers and consumer controllers, from their name to their handle.
+
+use std::fmt;
+use std::sync::Arc;
+
+use greylag_core::{Codec, Encoded};
+
+use super::NodeDelivery;
+use super::start_producer::{Durability, ProducerName};
+use super::watched::Watched;
+use crate::driver::point_to_point::{ConsumerController, ProducerController};
+use crate::driver::{DurableProducerQueue, Keeping};
+use crate::error::StartError;
+use crate::settings::DeliverySettings;
+
+impl NodeDelivery {
+    /// The controller of a producer that sends to one consumer at a time, whose messages `codec` writes. It starts from the
+    /// settings of the node, `greylag delivery` shows it, and it delivers what it has before the node leaves.
+    ///
+    /// ```no_run
+    /// use greylag_codec::json;
+    /// use greylag_delivery::{Dedupe, NodeDelivery, ProducerId};
+    ///
+    /// # async fn copy(one: &NodeDelivery, other: &NodeDelivery) -> Result<(), Box<dyn std::error::Error>> {
+    /// let orders = one.producer_controller(ProducerId::per_node("orders"), json::<String>("order")).durable().start().await?;
+    /// let picking = other.consumer_controller("picking", json::<String>("order")).start().await?;
+    /// picking.register_to(orders.reference()); // a value that may be sent to other nodes
+    ///
+    /// orders.start().send("one pear".to_owned()).await?;
+    /// let mut deliveries = picking.start(Dedupe::none());
+    /// while let Some(order) = deliveries.next().await {
+    ///     println!("{}", *order);
+    ///     order.confirm();
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn producer_controller<T: Send + Sync + 'static>(
+        &self,
+        name: impl Into<ProducerName>,
+        codec: impl Codec<T>,
+    ) -> StartProducerController<T> {
+        let (name, codec, settings) = (name.into(), Arc::new(codec), self.settings().clone());
+        StartProducerController { node: self.clone(), name, codec, settings, durability: Durability::None }
+    }
+
+    /// The controller of a consumer of one producer at a time, whose messages `codec` reads. Operators see it as `name`; several
+    /// of one name are counted together. It is ended in order when the node leaves. See [`NodeDelivery::producer_controller`].
+    pub fn consumer_controller<T: Send + Sync + 'static>(
+        &self,
+        name: impl Into<String>,
+        codec: impl Codec<T>,
+    ) -> StartConsumerController<T> {
+        let (name, codec, settings) = (name.into(), Arc::new(codec), self.settings().clone());
+        StartConsumerController { node: self.clone(), name, codec, settings }
+    }
+}
+
+/// A producer controller that is not started yet. See [`NodeDelivery::producer_controller`].
+#[must_use = "a producer does nothing until it is started"]
+pub struct StartProducerController<T> {
+    node: NodeDelivery,
+    name: ProducerName,
+    codec: Arc<dyn Codec<T>>,
+    settings: DeliverySettings,
+    durability: Durability,
+}
+
+impl<T: Send + Sync + 'static> StartProducerController<T> {
+    /// Changes settings for this producer alone; `change` is given those of the node.
+    pub fn settings(mut self, change: impl FnOnce(&mut DeliverySettings)) -> Self {
+        change(&mut self.settings);
+        self
+    }
+
+    /// Stores every message in the node's journal before it is sent.
+    #[cfg(feature = "persistence")]
+    pub fn durable(self) -> Self {
+        Self { durability: Durability::Journal, ..self }
+    }
+
+    /// The same in a queue of the program's choice.
+    pub fn durable_in(self, queue: impl DurableProducerQueue<Encoded> + 'static) -> Self {
+        Self { durability: Durability::In(Box::new(queue)), ..self }
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing was started.
+    pub async fn start(self) -> Result<ProducerController<T>, StartError> {
+        let Self { node, name, codec, settings, durability } = self;
+        let remoting = node.sharding.remoting().clone();
+        let id = name.on(remoting.self_address())?;
+        let keeping = durability.keeping(&node.sharding, id.clone(), &settings)?;
+        let drain_on_drop = settings.producer.drain_on_drop;
+        let builder = ProducerController::builder(id.clone(), codec).settings(settings);
+        let controller = match keeping {
+            Keeping::InMemory(identity) => builder.identity(identity).spawn(&remoting)?,
+            Keeping::Durable(_, queue) => builder.durable(queue).spawn(&remoting)?,
+        };
+        node.kept.watch(Box::new(Watched::new(controller.sending(), id, String::new(), drain_on_drop)));
+        Ok(controller)
+    }
+}
+
+impl<T> fmt::Debug for StartProducerController<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StartProducerController").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// A consumer controller that is not started yet. See [`NodeDelivery::consumer_controller`].
+#[must_use = "a consumer does nothing until it is started"]
+pub struct StartConsumerController<T> {
+    node: NodeDelivery,
+    name: String,
+    codec: Arc<dyn Codec<T>>,
+    settings: DeliverySettings,
+}
+
+impl<T: Send + Sync + 'static> StartConsumerController<T> {
+    /// Changes settings for this consumer alone; `change` is given those of the node.
+    pub fn settings(mut self, change: impl FnOnce(&mut DeliverySettings)) -> Self {
+        change(&mut self.settings);
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing was started.
+    pub async fn start(self) -> Result<ConsumerController<T>, StartError> {
+        let Self { node, name, codec, settings } = self;
+        let controller = ConsumerController::builder(codec).settings(settings).spawn(node.sharding.remoting())?;
+        node.kept.attended().add(name, controller.counters().clone(), controller.ending());
+        Ok(controller)
+    }
+}
+
+impl<T> fmt::Debug for StartConsumerController<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StartConsumerController").field("name", &self.name).finish_non_exhaustive()
+    }
+}

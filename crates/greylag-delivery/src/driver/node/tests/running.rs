@@ -1,0 +1,182 @@
+//! What runs on a node without entities: it is shown to operators, and ends with its node.
+
+use tokio::sync::{Semaphore, mpsc};
+
+use super::*;
+use crate::driver::work_pulling::LocalWorkerDirectory;
+use crate::{
+    Dedupe, ProducerController, ProducerKind, ProducerReport, SendError, SeqNr, ServiceKey, WorkKey,
+    WorkPullingProducer,
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn within<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(PATIENCE, future).await.expect("it takes too long")
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let waiting = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("{what}"));
+}
+
+fn id(name: &str) -> ProducerId {
+    ProducerId::new(name).unwrap()
+}
+
+fn numbers() -> WorkKey<u64> {
+    WorkKey::new("numbers", json("number"))
+}
+
+/// A node whose workers are found by the returned directory, too; and a worker there, which begins a job when it says so, and
+/// confirms it when it may.
+struct World {
+    sharding: Sharding,
+    delivery: NodeDelivery,
+    directory: LocalWorkerDirectory,
+    begun: mpsc::UnboundedReceiver<u64>,
+    may_end: Arc<Semaphore>,
+}
+
+impl World {
+    async fn new() -> Self {
+        let sharding = node().await;
+        let mut settings = DeliverySettings::test();
+        settings.producer.drain_on_drop = PATIENCE;
+        let delivery = NodeDelivery::of(&sharding, settings).unwrap();
+        let directory = LocalWorkerDirectory::new();
+        let opened = directory.clone();
+        delivery.find_workers_by(move || Ok(Arc::new(opened)));
+        let (begin, begun) = mpsc::unbounded_channel();
+        let may_end = Arc::new(Semaphore::new(0));
+        let permits = may_end.clone();
+        let work = move |job: Delivery<u64>| {
+            let (begin, permits) = (begin.clone(), permits.clone());
+            async move {
+                begin.send(*job).unwrap();
+                permits.acquire().await.unwrap().forget();
+                job.confirm();
+                Ok::<_, Infallible>(())
+            }
+        };
+        delivery.worker(&numbers(), work).start().await.unwrap();
+        Self { sharding, delivery, directory, begun, may_end }
+    }
+
+    fn producer(&self, name: &str) -> Option<ProducerReport> {
+        self.delivery.report().producers.into_iter().find(|producer| producer.producer_id == id(name))
+    }
+
+    fn counted(&self, name: &str) -> crate::DeliverySnapshot {
+        let consumers = self.delivery.report().consumers;
+        consumers.into_iter().find(|consumers| consumers.name == name).map(|found| found.counts).unwrap_or_default()
+    }
+}
+
+/// Producers point to point and of work stand in the report with where they send to, what waits, for how long, and why; what
+/// consumers and workers counted stands there under their names.
+#[tokio::test]
+async fn what_runs_without_entities_is_shown() {
+    let mut world = World::new().await;
+    let jobs = world.delivery.work_producer(&numbers(), id("jobs")).start().await.unwrap();
+    let orders = world.delivery.producer_controller(id("orders"), json::<u64>("number"));
+    let orders = orders.durable().start().await.unwrap();
+    let handle = orders.start();
+    let waiting = tokio::spawn({
+        let handle = handle.clone();
+        async move { handle.send(1).await }
+    });
+    until("it waits for a consumer", || {
+        let report = world.producer("orders").unwrap();
+        (report.counts.waiting, report.trouble.as_deref()) == (1, Some("no consumer is registered"))
+    })
+    .await;
+    let picking = world.delivery.consumer_controller("picking", json::<u64>("number")).start().await.unwrap();
+    picking.register_to(orders.reference());
+    let mut deliveries = picking.start(Dedupe::none());
+    within(waiting).await.unwrap().unwrap();
+    within(jobs.send(7)).await.unwrap();
+    let order = within(deliveries.next()).await.unwrap();
+    assert_eq!(within(world.begun.recv()).await, Some(7));
+
+    let is_shown = |name, kind, to: &str, is_durable| {
+        let report = world.producer(name).unwrap();
+        let counts = &report.counts;
+        (report.kind, &*report.to, report.is_durable, report.trouble) == (kind, to, is_durable, None)
+            && (counts.links, counts.unconfirmed, counts.sent) == (1, 1, 1)
+            && counts.oldest_unconfirmed.is_some_and(|age| age >= Duration::from_millis(10))
+    };
+    let to = picking.reference().to_string();
+    until("orders", || is_shown("orders", ProducerKind::PointToPoint, &to, true)).await;
+    until("jobs", || is_shown("jobs", ProducerKind::WorkPulling, "numbers", false)).await;
+    for name in ["picking", "numbers"] {
+        let counted = world.counted(name);
+        assert_eq!((counted.delivered, counted.confirmed, counted.links), (1, 0, 1), "{name}");
+    }
+    order.confirm();
+    world.may_end.add_permits(1);
+    let is_confirmed = |name| {
+        let counts = world.producer(name).unwrap().counts;
+        (counts.confirmed, counts.unconfirmed, counts.oldest_unconfirmed) == (1, 0, None)
+    };
+    until("orders are confirmed", || is_confirmed("orders")).await;
+    until("jobs are confirmed", || is_confirmed("jobs")).await;
+    // What those counted that have ended is not forgotten.
+    drop((deliveries, picking));
+    until("it has ended", || world.counted("picking").links == 0).await;
+    let again = world.delivery.consumer_controller("picking", json::<u64>("number")).start().await.unwrap();
+    assert_eq!((world.counted("picking").confirmed, again.counters().snapshot().confirmed), (1, 0));
+    handle.close().await;
+    until("a closed producer is shown no more", || world.producer("orders").is_none()).await;
+}
+
+/// A node that ends waits for the messages of its own producers, and for jobs and deliveries in hand of other nodes' producers;
+/// it takes no more of them.
+#[tokio::test]
+async fn what_runs_on_a_node_ends_with_it() {
+    let mut world = World::new().await;
+    let remoting = world.sharding.remoting();
+    let elsewhere = {
+        let (key, directory) = (ServiceKey::new("numbers").unwrap(), Arc::new(world.directory.clone()));
+        WorkPullingProducer::builder(id("elsewhere"), json("number"), key, directory).spawn(remoting).unwrap()
+    };
+    let orders = ProducerController::builder(id("orders"), json("number")).spawn(remoting).unwrap();
+    let picking = world.delivery.consumer_controller("picking", json::<u64>("number")).start().await.unwrap();
+    picking.register_to(orders.reference());
+    let mut deliveries = picking.start(Dedupe::none());
+    let handle = orders.start();
+    within(handle.send(1)).await.unwrap();
+    let in_hand = within(deliveries.next()).await.unwrap();
+    within(elsewhere.send(7)).await.unwrap();
+    assert_eq!(within(world.begun.recv()).await, Some(7));
+    let own = world.delivery.work_producer(&numbers(), id("own")).start().await.unwrap();
+
+    let ended = tokio::spawn({
+        let delivery = world.delivery.clone();
+        async move { delivery.end().await }
+    });
+    within(async {
+        while own.request_next().await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+    assert!(matches!(within(own.send(8)).await, Err(SendError::Closed(Some(8)))));
+    within(elsewhere.send(9)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!ended.is_finished(), "a job and a delivery are in hand");
+    world.may_end.add_permits(10);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!ended.is_finished(), "a delivery is in hand");
+    in_hand.confirm();
+    within(ended).await.unwrap();
+    assert!(within(deliveries.next()).await.is_none());
+    until("the worker is forgotten", || elsewhere.stats().number_of_workers == 0).await;
+    until("what was in hand is confirmed", || *elsewhere.confirmed().borrow() == SeqNr(1)).await;
+    assert_eq!((elsewhere.stats().pending, *handle.confirmed().borrow()), (1, SeqNr(1)));
+    assert!(world.begun.try_recv().is_err(), "it took no other job");
+}
