@@ -50,10 +50,10 @@ impl Peers {
 
     /// A consumer controller spoke. Whether it is the present one, and whether it is not the one that was displaced. Where the
     /// repeats after a start-over are `unanswered` by any other, the displaced one is the one that gets them: news of a move
-    /// may come after the new consumer attached.
+    /// may come after the new consumer attached, and late words of a dead one may displace a living one.
     pub(super) fn heard(&mut self, from: &ControllerRef, unanswered: bool) -> (bool, bool) {
-        if unanswered && self.consumer.is_none() && self.former.as_ref() == Some(from) {
-            self.consumer = self.former.take();
+        if unanswered && self.former.as_ref() == Some(from) {
+            std::mem::swap(&mut self.consumer, &mut self.former);
         }
         if self.speaker.as_ref() != Some(from) {
             self.speaker = Some(from.clone());
