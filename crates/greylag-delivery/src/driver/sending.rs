@@ -51,7 +51,7 @@ pub(crate) use permit::{Granted, Permit};
 pub use sent::Sent;
 pub use sink::ProducerSink;
 pub(crate) use sink::Sinking;
-pub(crate) use upstream::register;
+pub(crate) use upstream::{register, say};
 
 /// Where a message goes: to whichever consumer the producer has, or to one entity.
 pub(crate) trait Address: Clone + Send + Sync + Unpin + 'static {

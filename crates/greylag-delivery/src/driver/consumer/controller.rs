@@ -9,13 +9,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greylag_core::{CodecId, DeadLetterReason, UniqueAddress};
+use greylag_core::{DeadLetterReason, UniqueAddress};
 use greylag_sharding::host::ShardCx;
-use greylag_transport::{Destination, Envelope, Recipient};
 
 use super::{ConsumerDelivery, DeliveryEvent, Undecodable};
 use crate::counters::LinkTotals;
 use crate::delivery::{Delivery, Outcome, Outcomes};
+use crate::driver::sending::say;
 use crate::ids::{ControllerRef, MessageId};
 use crate::machine::producer_link::Frames;
 use crate::machine::sharding_consumer::{DeliveryHandle, Effect, Input, ShardingConsumer};
@@ -250,13 +250,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
             }
             Effect::Reply { to, epoch, message } => {
                 let from = self.me(cx);
-                let message = UpstreamMessage { from, to, epoch, message };
-                let recipient = Recipient::new(message.to.path.clone());
-                let bytes = wire::write_upstream(&message);
-                let envelope = Envelope::new(recipient, CodecId::INTERNAL, wire::UPSTREAM, bytes);
-                let envelope = envelope.to_uid(message.to.node.uid());
-                // A message that is not taken here is repeated, like one that is lost on the way.
-                cx.remoting().send(&Destination::Incarnation(message.to.node), envelope).ok();
+                say(&**cx.remoting(), UpstreamMessage { from, to, epoch, message });
             }
             Effect::Suppressed(id) => {
                 self.outcomes.close(&id);

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use greylag_core::{CodecId, DeadLetterReason};
-use greylag_transport::{Destination, Envelope, Recipient, Remoting};
+use greylag_core::DeadLetterReason;
+use greylag_transport::Remoting;
 use tokio::sync::mpsc;
 
 use super::downstream::FromProducer;
@@ -12,7 +12,7 @@ use crate::counters::{DeliveryCounters, LinkTotals};
 use crate::dedupe::Dedupe;
 use crate::delivery::{Delivery, Outcome, Outcomes};
 use crate::driver::consumer::{DeliveryEvent, Shown, Undecodable, changed};
-use crate::driver::sending::now;
+use crate::driver::sending::{now, say};
 use crate::driver::work_pulling::RegisteredWorker;
 use crate::ids::{ControllerRef, Epoch, MessageId};
 use crate::machine::consumer_controller::{ConsumerController as Machine, Input};
@@ -272,13 +272,7 @@ impl<T: Send + Sync + 'static> Task<T> {
     }
 
     fn reply(&self, to: ControllerRef, epoch: Option<Epoch>, message: Upstream) {
-        let message = UpstreamMessage { from: self.me.clone(), to, epoch, message };
-        let recipient = Recipient::new(message.to.path.clone());
-        let bytes = wire::write_upstream(&message);
-        let node = message.to.node;
-        let envelope = Envelope::new(recipient, CodecId::INTERNAL, wire::UPSTREAM, bytes).to_uid(node.uid());
-        // A message that is not taken here is repeated, like one that is lost on the way.
-        self.remoting.send(&Destination::Incarnation(node), envelope).ok();
+        say(&*self.remoting, UpstreamMessage { from: self.me.clone(), to, epoch, message });
     }
 
     fn deliver(&mut self, handle: DeliveryHandle, parts: Frames<Payload<T>>) {

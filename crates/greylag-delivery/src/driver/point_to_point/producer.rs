@@ -122,7 +122,7 @@ impl<T: Send + Sync + 'static> ProducerBuilder<T> {
         let (now, mut effects) = (now(), Vec::new());
         let settings = machine_settings(&self.settings, &base, now);
         let machine = PointToPoint::new(settings, base.storing(&self.settings), now, &mut effects);
-        let (engine, reference) = (Links::new(&base, machine, effects), base.reference.clone());
+        let (engine, reference) = (Links::new(&base, machine, effects), base.reference().clone());
         Ok(ProducerController { sending: base.spawn(engine), reference })
     }
 }
@@ -131,7 +131,7 @@ fn machine_settings<T>(settings: &DeliverySettings, base: &Base<T>, now: Instant
     let producer = &settings.producer;
     PointToPointSettings {
         producer_id: base.producer_id.clone(),
-        controller: base.reference.clone(),
+        controller: base.reference().clone(),
         stream: base.stream,
         resend_first_interval: producer.resend_first_interval,
         resend_first_unconfirmed_idle_timeout: producer.resend_first_unconfirmed_idle_timeout,

@@ -79,7 +79,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
 
 fn machine<T: 'static>(base: &Base<T>, settings: &DeliverySettings, polls: Option<Duration>) -> Machine<Payload<T>> {
     let (machine, producer_id) = (settings.sharding_producer(), base.producer_id.clone());
-    let (node, path) = (base.reference.node.clone(), base.reference.path.clone());
+    let (node, path) = (base.reference().node.clone(), base.reference().path.clone());
     if let Some((stream_id, epoch)) = base.stream {
         let identity = ProducerIdentity { producer_id, stream_id, epoch };
         return Machine::new(machine, identity, node, path);

@@ -59,8 +59,7 @@ impl Keeping {
 /// See the module's documentation.
 pub(crate) struct Base<T> {
     pub(crate) remoting: Arc<dyn Remoting>,
-    /// Where consumers answer to.
-    pub(crate) reference: ControllerRef,
+    near: upstream::Near,
     pub(crate) producer_id: ProducerId,
     /// The stream and the epoch of a producer that stores nothing.
     pub(crate) stream: Option<(StreamId, Epoch)>,
@@ -68,6 +67,13 @@ pub(crate) struct Base<T> {
     pub(super) store: Option<Store>,
     pub(super) upstream: mpsc::Receiver<UpstreamMessage>,
     pub(super) drain_on_drop: Duration,
+}
+
+impl<T> Base<T> {
+    /// Where consumers answer to.
+    pub(crate) fn reference(&self) -> &ControllerRef {
+        self.near.reference()
+    }
 }
 
 impl<T: Send + Sync + 'static> Base<T> {
@@ -90,10 +96,10 @@ impl<T: Send + Sync + 'static> Base<T> {
             Keeping::Durable(producer_id, queue) => (producer_id, None, Some(queue)),
         };
         let encoding = Arc::new(Encoding::new(codec, settings, remoting, queue.as_deref()));
-        let (reference, upstream) = upstream::open(remoting);
-        let store = queue.map(|queue| Store::open(queue, reference.clone()));
+        let (near, upstream) = upstream::open(remoting);
+        let store = queue.map(|queue| Store::open(queue, near.reference().clone()));
         let (remoting, drain_on_drop) = (remoting.clone(), settings.producer.drain_on_drop);
-        Ok(Self { remoting, reference, producer_id, stream, encoding, store, upstream, drain_on_drop })
+        Ok(Self { remoting, near, producer_id, stream, encoding, store, upstream, drain_on_drop })
     }
 
     /// The storing of a machine with these settings.

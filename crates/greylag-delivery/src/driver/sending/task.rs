@@ -301,7 +301,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
 
     /// Refuses what came too late, and answers those that closed the producer last, so that they find everything settled.
     fn finish(mut self) {
-        self.base.remoting.unregister(&self.base.reference.path);
+        self.base.remoting.unregister(&self.base.reference().path);
         self.commands.close();
         while let Ok(command) = self.commands.try_recv() {
             self.on_command(command);

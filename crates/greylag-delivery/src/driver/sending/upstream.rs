@@ -1,9 +1,13 @@
 //! Paths of controllers, and what consumers say to the one behind a path.
+//!
+//! A consumer of the producer's own node speaks to it without the transport: its words are neither written nor read, and no
+//! other thread hands them over. Source: delivery K7, "What it stands on".
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-use greylag_core::DeadLetterReason;
-use greylag_transport::{Inbound, Receiver, Remoting};
+use greylag_core::{CodecId, DeadLetterReason};
+use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient, Remoting};
 use tokio::sync::mpsc;
 
 use crate::ids::ControllerRef;
@@ -14,6 +18,10 @@ use crate::wire;
 const PATHS: &str = "delivery/";
 /// Upstream messages that wait for the task; beyond it they are dropped, and repeated by consumers.
 const INBOX: usize = 16 * 1024;
+
+/// The inboxes of all producers of this process, by path. Nodes that share a process share the map, since no path is ever
+/// given twice.
+static NEAR: LazyLock<RwLock<HashMap<Arc<str>, mpsc::Sender<UpstreamMessage>>>> = LazyLock::new(RwLock::default);
 
 /// Gives a controller a path that no other one ever has, and what arrives there to `receiver`. The reference of the
 /// controller names both.
@@ -27,10 +35,53 @@ pub(crate) fn register(remoting: &Arc<dyn Remoting>, receiver: Arc<dyn Receiver>
 }
 
 /// A producer controller's reference, and what consumers say to it.
-pub(super) fn open(remoting: &Arc<dyn Remoting>) -> (ControllerRef, mpsc::Receiver<UpstreamMessage>) {
+pub(super) fn open(remoting: &Arc<dyn Remoting>) -> (Near, mpsc::Receiver<UpstreamMessage>) {
     let (inbox, upstream) = mpsc::channel(INBOX);
-    let reference = register(remoting, Arc::new(Upstream { inbox, remoting: remoting.clone() }));
-    (reference, upstream)
+    let receiver = Upstream { inbox: inbox.clone(), remoting: remoting.clone() };
+    let reference = register(remoting, Arc::new(receiver));
+    NEAR.write().unwrap_or_else(PoisonError::into_inner).insert(reference.path.clone(), inbox);
+    (Near(reference), upstream)
+}
+
+/// A producer controller to which consumers of its node may speak without the transport, until this is dropped.
+pub(crate) struct Near(ControllerRef);
+
+impl Near {
+    /// Where consumers answer to.
+    pub(crate) fn reference(&self) -> &ControllerRef {
+        &self.0
+    }
+}
+
+impl Drop for Near {
+    fn drop(&mut self) {
+        NEAR.write().unwrap_or_else(PoisonError::into_inner).remove(&self.0.path);
+    }
+}
+
+/// Tells a producer controller what a consumer of this node says. A message that finds no room is repeated, like one that is
+/// lost on the way.
+pub(crate) fn say(remoting: &dyn Remoting, message: UpstreamMessage) {
+    if let Err(message) = say_near(remoting, message) {
+        let recipient = Recipient::new(message.to.path.clone());
+        let bytes = wire::write_upstream(&message);
+        let node = message.to.node;
+        let envelope = Envelope::new(recipient, CodecId::INTERNAL, wire::UPSTREAM, bytes).to_uid(node.uid());
+        remoting.send(&Destination::Incarnation(node), envelope).ok();
+    }
+}
+
+/// Hands the message to a producer of this node. One that is not here, or has no room, comes back: the transport knows whom
+/// to tell of it.
+fn say_near(remoting: &dyn Remoting, message: UpstreamMessage) -> Result<(), UpstreamMessage> {
+    if message.to.node != *remoting.self_address() {
+        return Err(message);
+    }
+    let near = NEAR.read().unwrap_or_else(PoisonError::into_inner);
+    match near.get(&message.to.path) {
+        Some(inbox) => inbox.try_send(message).map_err(mpsc::error::TrySendError::into_inner),
+        None => Err(message),
+    }
 }
 
 /// Takes what consumers say.
@@ -54,5 +105,59 @@ impl Receiver for Upstream {
                 self.remoting.refuse(&message, DeadLetterReason::Undecodable);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use greylag_core::Registry;
+    use greylag_transport::memory::MemoryNetwork;
+
+    use super::*;
+    use crate::ids::Epoch;
+    use crate::message::Upstream as Word;
+
+    fn word(from: &ControllerRef, to: &ControllerRef) -> UpstreamMessage {
+        let message = Word::Ack { confirmed: 1, up_to: 2 };
+        UpstreamMessage { from: from.clone(), to: to.clone(), epoch: Some(Epoch::FIRST), message }
+    }
+
+    #[tokio::test]
+    async fn a_producer_of_the_same_node_hears_without_the_transport() {
+        let network = MemoryNetwork::new();
+        let node = |name: &str| network.node(name.parse().unwrap(), Arc::new(Registry::new()));
+        let (a, b) = (node("a:1#1"), node("b:1#2"));
+        let (near, mut upstream) = open(&a);
+        let to = near.reference().clone();
+        let from = |node: &Arc<dyn Remoting>| ControllerRef { node: node.self_address().clone(), ..to.clone() };
+        // The transport does not find the producer any more, so what arrives came without it.
+        a.unregister(&to.path);
+        say(&*a, word(&from(&a), &to));
+        assert_eq!(upstream.try_recv(), Ok(word(&from(&a), &to)));
+
+        // A consumer of another node has the transport alone, also where both nodes share a process.
+        say(&*b, word(&from(&b), &to));
+        tokio::time::timeout(std::time::Duration::from_secs(20), async {
+            while a.dead_letter_totals().is_empty() {
+                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+            }
+        })
+        .await
+        .expect("the transport found no recipient");
+        assert!(upstream.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn what_finds_no_room_or_no_producer_goes_by_the_transport() {
+        let network = MemoryNetwork::new();
+        let a = network.node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
+        let (near, mut upstream) = open(&a);
+        let to = near.reference().clone();
+        (0..INBOX).for_each(|_| assert!(say_near(&*a, word(&to, &to)).is_ok()));
+        assert_eq!(say_near(&*a, word(&to, &to)), Err(word(&to, &to)), "there is no room");
+        upstream.try_recv().unwrap();
+        assert!(say_near(&*a, word(&to, &to)).is_ok());
+        drop(near);
+        assert_eq!(say_near(&*a, word(&to, &to)), Err(word(&to, &to)), "the producer has ended");
     }
 }

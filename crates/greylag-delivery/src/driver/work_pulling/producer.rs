@@ -233,8 +233,8 @@ fn machine_settings<T>(settings: &DeliverySettings, base: &Base<T>, now: Instant
     let (producer, work) = (&settings.producer, &settings.work_pulling);
     WorkPullingSettings {
         producer_id: base.producer_id.clone(),
-        node: base.reference.node.clone(),
-        path: base.reference.path.clone(),
+        node: base.reference().node.clone(),
+        path: base.reference().path.clone(),
         stream: base.stream,
         resend_first_interval: producer.resend_first_interval,
         resend_first_unconfirmed_idle_timeout: producer.resend_first_unconfirmed_idle_timeout,
