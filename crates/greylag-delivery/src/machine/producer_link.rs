@@ -132,7 +132,9 @@ pub enum Effect<P> {
 /// The machine. See the module's documentation.
 #[derive(Debug, Clone)]
 pub struct ProducerLink<P> {
-    settings: ProducerLinkSettings,
+    mode: LinkMode,
+    stream_id: StreamId,
+    epoch: Epoch,
     held: Held<P>,
     cursor: u64,
     granted: u64,
@@ -151,9 +153,12 @@ pub struct ProducerLink<P> {
 impl<P: Clone> ProducerLink<P> {
     /// A link that may transmit one frame unasked, which is what wakes a sharded consumer (P1).
     pub fn new(settings: ProducerLinkSettings, now: Instant) -> Self {
+        let ProducerLinkSettings { mode, stream_id, epoch, .. } = settings;
         let ProducerLinkSettings { resend_first_interval, resend_first_unconfirmed_idle_timeout, .. } = settings;
         Self {
-            settings,
+            mode,
+            stream_id,
+            epoch,
             held: Held::new(),
             cursor: 1,
             granted: 1,
@@ -198,7 +203,7 @@ impl<P: Clone> ProducerLink<P> {
             Input::Refused { from, to } => self.on_refused(now, from, to),
             Input::NotBuffered => self.repeats.not_buffered(),
             Input::NewEpoch(epoch) => {
-                self.settings.epoch = epoch;
+                self.epoch = epoch;
                 self.reassociate(now, out);
             }
             Input::Tick => self.on_tick(now, out),
@@ -276,7 +281,7 @@ impl<P: Clone> ProducerLink<P> {
     }
 
     fn is_attached(&self) -> bool {
-        self.settings.mode == LinkMode::Sharding || self.peers.has_present()
+        self.mode == LinkMode::Sharding || self.peers.has_present()
     }
 
     fn on_accept(&mut self, now: Instant, total: SeqNr, frames: Frames<P>, ack: bool, out: &mut Vec<Effect<P>>) {
@@ -344,8 +349,8 @@ impl<P: Clone> ProducerLink<P> {
             Upstream::RegisterConsumer => return self.on_register(now, from, out),
             _ => {}
         }
-        let same_epoch = epoch == Some(self.settings.epoch);
-        if self.settings.mode == LinkMode::PointToPoint && !self.peers.is_present(&from) {
+        let same_epoch = epoch == Some(self.epoch);
+        if self.mode == LinkMode::PointToPoint && !self.peers.is_present(&from) {
             return self.on_stranger(now, from, same_epoch, message, out);
         }
         if !same_epoch {
@@ -375,7 +380,7 @@ impl<P: Clone> ProducerLink<P> {
             message,
             Upstream::Request { confirmed: 0, via_timeout: false, .. } | Upstream::Resend { from: 0, .. }
         );
-        if self.settings.mode == LinkMode::Sharding && attaches {
+        if self.mode == LinkMode::Sharding && attaches {
             self.peers.attach(from);
         }
     }
@@ -407,7 +412,7 @@ impl<P: Clone> ProducerLink<P> {
     }
 
     fn on_register(&mut self, now: Instant, from: ControllerRef, out: &mut Vec<Effect<P>>) {
-        if self.settings.mode == LinkMode::Sharding {
+        if self.mode == LinkMode::Sharding {
             return;
         }
         if self.peers.is_present(&from) {
@@ -421,7 +426,7 @@ impl<P: Clone> ProducerLink<P> {
     fn on_fenced(&mut self, stream_id: StreamId, newer: Epoch, out: &mut Vec<Effect<P>>) {
         if newer.0 >= NUMBER_LIMIT {
             self.violations += 1;
-        } else if stream_id == self.settings.stream_id && newer > self.settings.epoch {
+        } else if stream_id == self.stream_id && newer > self.epoch {
             self.fenced = true;
             out.push(Effect::Fenced { newer });
         }
@@ -449,6 +454,10 @@ impl<P: Clone> ProducerLink<P> {
         self.set_support_resend(support_resend);
         if via_timeout && support_resend {
             self.cursor = self.held.base();
+        }
+        if via_timeout {
+            // The consumer has heard nothing for a while. Most links are idle for most of the time.
+            self.held.shrink();
         }
         self.pump(now, out);
     }

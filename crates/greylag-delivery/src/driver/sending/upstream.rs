@@ -62,7 +62,7 @@ impl Drop for Near {
 /// Tells a producer controller what a consumer of this node says. A message that finds no room is repeated, like one that is
 /// lost on the way.
 pub(crate) fn say(remoting: &dyn Remoting, message: UpstreamMessage) {
-    if let Err(message) = say_near(remoting, message) {
+    if let Some(message) = say_near(remoting, message) {
         let recipient = Recipient::new(message.to.path.clone());
         let bytes = wire::write_upstream(&message);
         let node = message.to.node;
@@ -71,16 +71,16 @@ pub(crate) fn say(remoting: &dyn Remoting, message: UpstreamMessage) {
     }
 }
 
-/// Hands the message to a producer of this node. One that is not here, or has no room, comes back: the transport knows whom
-/// to tell of it.
-fn say_near(remoting: &dyn Remoting, message: UpstreamMessage) -> Result<(), UpstreamMessage> {
+/// Hands the message to a producer of this node. One that is not for a producer that is here, or finds no room, comes back:
+/// the transport knows whom to tell of it.
+fn say_near(remoting: &dyn Remoting, message: UpstreamMessage) -> Option<UpstreamMessage> {
     if message.to.node != *remoting.self_address() {
-        return Err(message);
+        return Some(message);
     }
     let near = NEAR.read().unwrap_or_else(PoisonError::into_inner);
     match near.get(&message.to.path) {
-        Some(inbox) => inbox.try_send(message).map_err(mpsc::error::TrySendError::into_inner),
-        None => Err(message),
+        Some(inbox) => inbox.try_send(message).err().map(mpsc::error::TrySendError::into_inner),
+        None => Some(message),
     }
 }
 
@@ -153,11 +153,11 @@ mod tests {
         let a = network.node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
         let (near, mut upstream) = open(&a);
         let to = near.reference().clone();
-        (0..INBOX).for_each(|_| assert!(say_near(&*a, word(&to, &to)).is_ok()));
-        assert_eq!(say_near(&*a, word(&to, &to)), Err(word(&to, &to)), "there is no room");
+        (0..INBOX).for_each(|_| assert!(say_near(&*a, word(&to, &to)).is_none()));
+        assert_eq!(say_near(&*a, word(&to, &to)), Some(word(&to, &to)), "there is no room");
         upstream.try_recv().unwrap();
-        assert!(say_near(&*a, word(&to, &to)).is_ok());
+        assert!(say_near(&*a, word(&to, &to)).is_none());
         drop(near);
-        assert_eq!(say_near(&*a, word(&to, &to)), Err(word(&to, &to)), "the producer has ended");
+        assert_eq!(say_near(&*a, word(&to, &to)), Some(word(&to, &to)), "the producer has ended");
     }
 }

@@ -109,6 +109,14 @@ impl<P> Held<P> {
         total
     }
 
+    /// Gives back memory that only a busy link needs, if nothing is held.
+    pub(super) fn shrink(&mut self) {
+        if self.is_settled() && self.is_empty() {
+            self.frames.shrink_to_fit();
+            self.messages.shrink_to_fit();
+        }
+    }
+
     pub(super) fn check_invariants(&self) {
         debug_assert_eq!(self.base + self.frames.len() as u64, self.next_seq, "frames are contiguous");
     }

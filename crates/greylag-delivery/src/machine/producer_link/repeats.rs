@@ -33,7 +33,8 @@ pub(super) struct Repeats {
     /// A copy of the head lies in the region's buffer.
     in_buffer: bool,
     held: bool,
-    refusal: Option<Refusal>,
+    /// Boxed, because most links have none.
+    refusal: Option<Box<Refusal>>,
     head_sent_at: Instant,
     /// When anything was last transmitted, or heard from the present consumer.
     active_at: Instant,
@@ -93,7 +94,7 @@ impl Repeats {
 
     /// When frames that found no room are due again.
     pub(super) fn refused_until(&self) -> Option<Instant> {
-        self.refusal.and_then(|refusal| refusal.until)
+        self.refusal.as_ref().and_then(|refusal| refusal.until)
     }
 
     pub(super) fn is_held(&self) -> bool {
@@ -129,13 +130,13 @@ impl Repeats {
 
     /// Frames from this number on found no room: they are tried again soon, and less often the longer none is taken.
     pub(super) fn refused(&mut self, now: Instant, from: u64) {
-        let taken_at = match self.refusal {
+        let taken_at = match &self.refusal {
             Some(before) if from <= before.from => before.taken_at,
             _ => now,
         };
         let pause = now.saturating_duration_since(taken_at) / REFUSED_PAUSE_PART;
         let until = Some(now + pause.clamp(REFUSED_PAUSE_MIN, REFUSED_PAUSE_MAX));
-        self.refusal = Some(Refusal { from, taken_at, until });
+        self.refusal = Some(Box::new(Refusal { from, taken_at, until }));
     }
 
     /// The pause after a refusal is over, if it is.
