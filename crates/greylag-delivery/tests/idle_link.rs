@@ -81,7 +81,7 @@ impl Link {
             for effect in std::mem::take(&mut self.up) {
                 match effect {
                     consumer_link::Effect::Deliver { key, .. } => {
-                        self.tell_consumer(consumer_link::Input::Confirm(key))
+                        self.tell_consumer(consumer_link::Input::Confirm(key));
                     }
                     consumer_link::Effect::Reply { epoch, message, .. } => {
                         let input = producer_link::Input::Received { from: self.consumer_ref.clone(), epoch, message };
