@@ -46,6 +46,15 @@ fn sharding_applies_every_message_exactly_once() {
     play("sharding_applies", |seed| sharding::run(seed, Without::NOTHING).map(drop));
 }
 
+/// delivery K7: entities are handed messages without bytes, and leave others behind as they move.
+#[test]
+fn messages_without_bytes_are_handed_over_and_left_behind() {
+    let tallies = (0..50).map(|seed| sharding::run(seed, Without::NOTHING).expect("no promise is broken"));
+    let (handed_over, left_behind) =
+        tallies.fold((0, 0), |(sum, left), tally| (sum + tally.handed_over, left + tally.left_behind));
+    assert!(handed_over > 500 && left_behind > 10, "{handed_over} handed over, {left_behind} batches left some behind");
+}
+
 /// What a durable producer stored is applied exactly once and in order, whatever dies, and however its store fails.
 #[test]
 fn a_durable_producer_delivers_what_it_stored_and_nothing_else() {

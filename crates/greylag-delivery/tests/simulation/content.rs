@@ -1,9 +1,12 @@
-//! Messages in as many chunks as were drawn, each of which says whose it is and where it stands.
+//! Messages in as many chunks as were drawn, each of which says whose it is and where it stands; and messages without bytes,
+//! which are whole until they have to leave their node.
 
+use greylag_delivery::Content;
+use greylag_delivery::machine::portable::{Portable, UnsendableError};
 use greylag_delivery::machine::producer_link::Frames;
 
 /// How many chunks the messages of a run have at most.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Chunks(pub(crate) u64);
 
 impl Chunks {
@@ -32,5 +35,69 @@ pub(crate) fn content_of(frames: &Frames<u64>) -> u64 {
     match frames {
         Frames::Whole(payload) => payload >> 8,
         Frames::Chunks(parts) => parts[0] >> 8,
+    }
+}
+
+/// What a frame to an entity carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Goods {
+    /// A message with its bytes, or a chunk of one.
+    Piece(u64),
+    /// A message without bytes, and how it is cut when it gets some.
+    Kept(u64, Chunks),
+}
+
+impl Goods {
+    /// The frames of a message with its bytes.
+    pub(crate) fn cut(content: u64, chunks: Chunks) -> Frames<Self> {
+        match chunks.cut(content) {
+            Frames::Whole(piece) => Frames::Whole(Self::Piece(piece)),
+            Frames::Chunks(pieces) => Frames::Chunks(pieces.into_iter().map(Self::Piece).collect()),
+        }
+    }
+
+    /// The message that was put together, unless it is not what was sent.
+    pub(crate) fn joined(frames: &Frames<Self>, chunks: Chunks) -> Result<u64, String> {
+        let content = Self::content(frames);
+        let is_kept = *frames == Frames::Whole(Self::Kept(content, chunks));
+        if is_kept || Self::cut(content, chunks) == *frames {
+            return Ok(content);
+        }
+        Err(format!("message {content} came as {frames:?}"))
+    }
+
+    /// The message that these frames are of.
+    pub(crate) fn content(frames: &Frames<Self>) -> u64 {
+        let first = match frames {
+            Frames::Whole(goods) => goods,
+            Frames::Chunks(parts) => &parts[0],
+        };
+        match first {
+            Self::Piece(piece) => piece >> 8,
+            Self::Kept(content, _) => *content,
+        }
+    }
+}
+
+impl Content for Goods {
+    fn size(&self) -> u64 {
+        8
+    }
+
+    fn total_len(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl Portable for Goods {
+    fn is_portable(&self) -> bool {
+        matches!(self, Self::Piece(_))
+    }
+
+    fn into_portable(frames: Frames<Self>) -> Result<Frames<Self>, UnsendableError> {
+        match frames {
+            Frames::Whole(Self::Kept(content, chunks)) => Ok(Self::cut(content, chunks)),
+            frames => Ok(frames),
+        }
     }
 }

@@ -11,6 +11,9 @@
 //! A producer that is replaced may live on as one that was left behind: it goes on sending until it is told. Messages are
 //! cut into chunks, of which entities lose some when they move. Room is taken as permits, too, and given back. Some messages
 //! fail at every attempt and are given up. Afterwards nothing is left, and all room is free (I9).
+//!
+//! Shards move between the producer's node and another one. A producer in memory hands messages to entities of its own node as
+//! they are, and hears late that such an entity has moved; no message without bytes arrives on another node (K7).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -18,6 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
+use greylag_delivery::machine::portable::Portable;
 use greylag_delivery::machine::producer_link::Frames;
 use greylag_delivery::machine::sharding_consumer::{self, DeliveryHandle, ShardingConsumer, ShardingConsumerSettings};
 use greylag_delivery::machine::sharding_producer::{self, Parcel, ShardingProducer, ShardingProducerSettings};
@@ -29,7 +33,7 @@ use greylag_delivery::{
 use greylag_testkit::deadlines::assert_moved;
 use rand::RngExt;
 
-use super::content::Chunks;
+use super::content::{Chunks, Goods};
 use super::durable::{Durable, Told};
 use super::omission::Without;
 use super::store::{Fate, Store, Writer};
@@ -62,7 +66,7 @@ enum Event {
     },
     Downstream {
         entity: usize,
-        batch: SequencedBatch<u64>,
+        batch: SequencedBatch<Goods>,
     },
     Upstream(UpstreamMessage),
     /// Frames of a link found no room on their lane.
@@ -101,28 +105,32 @@ enum Event {
     Passivate(usize),
     Rebalance(usize),
     Routed(usize),
+    /// The producers hear where a shard is.
+    Homed(Arc<str>),
     FaultsEnd,
     /// The queue of a producer carries a call out.
     Queue {
         producer: u64,
         id: u64,
-        call: Call<Parcel<u64>>,
+        call: Call<Parcel<Goods>>,
         fate: Fate,
     },
 }
 
 /// A producer controller: the present one, or one that was left behind.
 struct Producer {
-    machine: ShardingProducer<u64>,
+    machine: ShardingProducer<Goods>,
     tick_at: Option<Instant>,
     has_ended: bool,
     permits: u64,
+    /// Shards whose home it has looked at.
+    met: BTreeSet<Arc<str>>,
 }
 
 /// One incarnation of an entity.
 struct Incarnation {
     instance: u64,
-    machine: ShardingConsumer<u64>,
+    machine: ShardingConsumer<Goods>,
     tick_at: Option<Instant>,
     /// In whatever order attempts run, one at a time.
     last_total: u64,
@@ -155,6 +163,8 @@ pub(crate) struct Simulation {
     producer_settings: ShardingProducerSettings,
     consumer_settings: ShardingConsumerSettings,
     entities: Vec<Entity>,
+    /// Shards that are hosted on another node than the producer's.
+    away: BTreeSet<Arc<str>>,
     /// Entity of each message, whose content is its index and one more.
     input: Vec<usize>,
     chunks: Chunks,
@@ -168,7 +178,7 @@ pub(crate) struct Simulation {
     accepted: BTreeSet<u64>,
     confirmed: BTreeSet<u64>,
     /// Of a producer that keeps its messages.
-    durable: Option<Durable<Parcel<u64>>>,
+    durable: Option<Durable<Parcel<Goods>>>,
     storing_settings: StoringSettings,
     next_instance: u64,
     without: Without,
@@ -186,6 +196,10 @@ pub(crate) struct Tally {
     pub(crate) events: u64,
     pub(crate) deaths: u64,
     pub(crate) applied: u64,
+    /// Messages that were delivered without bytes.
+    pub(crate) handed_over: u64,
+    /// Batches that left messages without bytes behind.
+    pub(crate) left_behind: u64,
 }
 
 pub(crate) fn run(seed: u64, without: Without) -> Result<Tally, String> {
@@ -243,6 +257,7 @@ impl Simulation {
             consumer_settings,
             entities: (0..entities).map(|_| entity()).collect(),
             input,
+            away: BTreeSet::new(),
             chunks: Chunks([1, 1, 3, 7][world.pick(4)]),
             submitted: 0,
             tickets: BTreeMap::new(),
@@ -471,10 +486,18 @@ impl Simulation {
             Event::Passivate(entity) => self.tell_consumer(entity, sharding_consumer::Input::Finish)?,
             Event::Rebalance(entity) => {
                 self.tally.deaths += 1;
-                self.entities[entity].live = None;
-                let away = self.world.upto(Duration::from_millis(800));
-                self.entities[entity].unrouted_until = Some(now + away);
                 let shard = shard(entity);
+                let took = self.world.upto(Duration::from_millis(800));
+                let moves = self.world.chance(0.5);
+                let together = (0..self.entities.len()).filter(|other| moves && self::shard(*other) == shard);
+                for moved in together.chain([entity]) {
+                    self.entities[moved].live = None;
+                    self.entities[moved].unrouted_until = Some(now + took);
+                    self.world.after(took, Event::Routed(moved));
+                }
+                if moves && !self.away.remove(&shard) {
+                    self.away.insert(shard.clone());
+                }
                 if self.world.chance(0.8) {
                     let (shard, routed) = (shard.clone(), false);
                     self.tell_producers(&sharding_producer::Input::RouteChanged { shard, routed })?;
@@ -482,13 +505,19 @@ impl Simulation {
                 if self.world.chance(0.7) {
                     self.tell_producers(&sharding_producer::Input::ShardMoved(shard))?;
                 }
-                self.world.after(away, Event::Routed(entity));
+            }
+            Event::Homed(shard) => {
+                let is_here = !self.away.contains(&shard);
+                self.tell_producers(&sharding_producer::Input::Homed { shard, is_here })?;
             }
             Event::Routed(entity) => {
                 let over = self.entities[entity].unrouted_until.is_some_and(|until| until <= now);
                 if over {
                     self.entities[entity].unrouted_until = None;
                     let (shard, routed) = (shard(entity), true);
+                    let late = if self.world.chance(0.5) { 500 } else { 0 };
+                    let heard = self.world.upto(Duration::from_millis(late));
+                    self.world.after(heard, Event::Homed(shard.clone()));
                     self.tell_producers(&sharding_producer::Input::RouteChanged { shard, routed })?;
                 }
             }
@@ -560,7 +589,12 @@ impl Simulation {
             self.tell_producer(number, sharding_producer::Input::UsePermit { permit, ticket })?;
         }
         let ack = self.world.chance(0.3);
-        let (name, shard, frames) = (name(entity), shard(entity), self.chunks.cut(content));
+        let (name, shard) = (name(entity), shard(entity));
+        if self.producers.get_mut(&number).is_some_and(|producer| producer.met.insert(shard.clone())) {
+            let is_here = !self.away.contains(&shard);
+            self.tell_producer(number, sharding_producer::Input::Homed { shard: shard.clone(), is_here })?;
+        }
+        let frames = self.goods(content, &shard);
         self.tell_producer(
             number,
             sharding_producer::Input::Admit { ticket, entity: name, shard, frames, bytes: 100, ack },
@@ -568,6 +602,16 @@ impl Simulation {
         let pause = self.world.upto(Duration::from_millis(60));
         self.world.after(pause, Event::Submit { producer: self.current, index: index + 1 });
         Ok(())
+    }
+
+    /// The message as its sender gives it, by what is known where it sends: with bytes to other nodes, and where it is stored.
+    fn goods(&mut self, content: u64, shard: &str) -> Frames<Goods> {
+        let is_wrong = self.world.chance(0.1);
+        if self.durable.is_some() || self.away.contains(shard) != is_wrong {
+            Goods::cut(content, self.chunks)
+        } else {
+            Frames::Whole(Goods::Kept(content, self.chunks))
+        }
     }
 
     /// The next producer, as a process that was started again would have it: one with a stable identity runs over the same
@@ -615,14 +659,15 @@ impl Simulation {
             None => ShardingProducer::new(settings, ProducerIdentity::stable(id, STREAM, Epoch(number)), node, path),
         };
         let machine = machine.sabotaged(self.without.machine);
-        self.producers.insert(number, Producer { machine, tick_at: None, has_ended: false, permits: 0 });
+        let met = BTreeSet::new();
+        self.producers.insert(number, Producer { machine, tick_at: None, has_ended: false, permits: 0, met });
         self.tell_producer(number, sharding_producer::Input::Start)
     }
 
     // ---- the queue ------------------------------------------------------------------------------
 
     /// Makes a call of a producer's queue.
-    fn call(&mut self, producer: u64, id: u64, call: Call<Parcel<u64>>) {
+    fn call(&mut self, producer: u64, id: u64, call: Call<Parcel<Goods>>) {
         let fate = if self.faults { Fate::drawn(self.world.pick(1 << 20)) } else { Fate::GOOD };
         let takes = self.world.upto(Duration::from_millis(if self.faults { 60 } else { 10 }));
         let Some(durable) = &mut self.durable else { return };
@@ -630,7 +675,7 @@ impl Simulation {
         self.world.at(at, Event::Queue { producer, id, call, fate });
     }
 
-    fn queue(&mut self, producer: u64, id: u64, call: Call<Parcel<u64>>, fate: Fate) -> Result<(), String> {
+    fn queue(&mut self, producer: u64, id: u64, call: Call<Parcel<Goods>>, fate: Fate) -> Result<(), String> {
         let is_alive = self.producers.contains_key(&producer);
         let Some(durable) = &mut self.durable else { return Ok(()) };
         if !is_alive && matches!(call, Call::Load) {
@@ -652,7 +697,7 @@ impl Simulation {
         self.consumer_settings.link.max_delivery_attempts > 0 && content.is_multiple_of(11)
     }
 
-    fn arrive(&mut self, entity: usize, batch: SequencedBatch<u64>) -> Result<(), String> {
+    fn arrive(&mut self, entity: usize, mut batch: SequencedBatch<Goods>) -> Result<(), String> {
         if let Some(until) = self.entities[entity].unrouted_until {
             // The region keeps it until there is a route; sometimes its buffer is full.
             if self.world.chance(0.8) {
@@ -661,6 +706,13 @@ impl Simulation {
                 self.tell_producers(&sharding_producer::Input::NotKept(name(entity)))?;
             }
             return Ok(());
+        }
+        if self.away.contains(&shard(entity)) {
+            let leave = batch.frames.iter().take_while(|message| message.frame.payload.is_portable()).count();
+            if leave < batch.frames.len() {
+                batch.frames.truncate(leave);
+                self.tally.left_behind += 1;
+            }
         }
         if self.entities[entity].live.is_none() {
             let instance = self.next_instance;
@@ -745,12 +797,12 @@ impl Simulation {
 
     // ---- machines -------------------------------------------------------------------------------
 
-    fn tell_producers(&mut self, input: &sharding_producer::Input<u64>) -> Result<(), String> {
+    fn tell_producers(&mut self, input: &sharding_producer::Input<Goods>) -> Result<(), String> {
         let numbers: Vec<u64> = self.producers.keys().copied().collect();
         numbers.into_iter().try_for_each(|number| self.tell_producer(number, input.clone()))
     }
 
-    fn tell_producer(&mut self, number: u64, input: sharding_producer::Input<u64>) -> Result<(), String> {
+    fn tell_producer(&mut self, number: u64, input: sharding_producer::Input<Goods>) -> Result<(), String> {
         let Some(producer) = self.producers.get_mut(&number) else { return Ok(()) };
         let mut effects = Vec::new();
         let ticks = matches!(input, sharding_producer::Input::Tick);
@@ -758,7 +810,7 @@ impl Simulation {
         if ticks {
             assert_moved("producer", self.world.now, producer.machine.next_deadline());
         }
-        let mut batches: Vec<(usize, SequencedBatch<u64>)> = Vec::new();
+        let mut batches: Vec<(usize, SequencedBatch<Goods>)> = Vec::new();
         for effect in effects {
             if let Some(trace) = &mut self.trace {
                 let _ = writeln!(trace, "  producer {number} {effect:?}");
@@ -812,7 +864,7 @@ impl Simulation {
     }
 
     /// What a sender is told, or that the producer has ended.
-    fn on_told(&mut self, number: u64, effect: sharding_producer::Effect<u64>) -> Result<(), String> {
+    fn on_told(&mut self, number: u64, effect: sharding_producer::Effect<Goods>) -> Result<(), String> {
         use sharding_producer::Effect;
         let content = |ticket: u64| self.tickets.get(&ticket).copied().unwrap_or(0);
         let is_current = number == self.current;
@@ -869,7 +921,7 @@ impl Simulation {
         Ok(())
     }
 
-    fn tell_consumer(&mut self, entity: usize, input: sharding_consumer::Input<u64>) -> Result<(), String> {
+    fn tell_consumer(&mut self, entity: usize, input: sharding_consumer::Input<Goods>) -> Result<(), String> {
         let Some(live) = self.entities[entity].live.as_mut() else { return Ok(()) };
         let mut effects = Vec::new();
         let ticks = matches!(input, sharding_consumer::Input::Tick);
@@ -878,7 +930,7 @@ impl Simulation {
             assert_moved("consumer", self.world.now, live.machine.next_deadline());
         }
         let (instance, mut has_stopped) = (live.instance, false);
-        let from = ControllerRef { node: node(2, instance), path: "entities".into(), instance };
+        let is_away = self.away.contains(&shard(entity));
         for effect in effects {
             if let Some(trace) = &mut self.trace {
                 let _ = writeln!(trace, "  entity {entity} {effect:?}");
@@ -886,7 +938,9 @@ impl Simulation {
             match effect {
                 sharding_consumer::Effect::Deliver { handle, parts } => self.deliver(entity, handle, &parts)?,
                 sharding_consumer::Effect::Reply { to, epoch, message } => {
-                    let message = UpstreamMessage { from: from.clone(), to, epoch, message };
+                    let node = if is_away { node(2, instance) } else { to.node.clone() };
+                    let from = ControllerRef { node, path: "entities".into(), instance };
+                    let message = UpstreamMessage { from, to, epoch, message };
                     let late = self.faults && self.world.chance(0.03);
                     let extra = if late { self.world.upto(Duration::from_secs(2)) } else { Duration::ZERO };
                     self.world.send(&Event::Upstream(message), extra);
@@ -925,8 +979,13 @@ impl Simulation {
         Ok(())
     }
 
-    fn deliver(&mut self, entity: usize, handle: DeliveryHandle, parts: &Frames<u64>) -> Result<(), String> {
-        let content = self.chunks.joined(parts)?;
+    fn deliver(&mut self, entity: usize, handle: DeliveryHandle, parts: &Frames<Goods>) -> Result<(), String> {
+        let content = Goods::joined(parts, self.chunks)?;
+        let is_kept = matches!(parts, Frames::Whole(goods) if !goods.is_portable());
+        if is_kept && (self.durable.is_some() || self.away.contains(&shard(entity))) {
+            return Err(format!("K7: message {content} was delivered without bytes"));
+        }
+        self.tally.handed_over += u64::from(is_kept);
         let total = handle.id.seq_nr;
         if self.content_of(total) != Some(content) {
             return Err(format!("{total} was delivered with the content of {content}"));

@@ -12,7 +12,7 @@ use greylag_delivery::machine::storing::{Answer, Call};
 use greylag_delivery::queue::{MessageSent, Qualifier, QueueError, QueueState, Started, StoredQueue};
 use greylag_delivery::{ControllerRef, Epoch, SeqNr, StreamId};
 
-use super::content::content_of;
+use super::content::{Goods, content_of};
 
 /// What becomes of a call.
 #[derive(Debug, Clone, Copy)]
@@ -49,18 +49,19 @@ impl Fate {
 
 /// A message as a producer gives it to its queue.
 pub(crate) trait Kept: Clone {
-    fn frames(&self) -> &Frames<u64>;
+    /// Which message it is.
+    fn content(&self) -> u64;
 }
 
 impl Kept for Frames<u64> {
-    fn frames(&self) -> &Frames<u64> {
-        self
+    fn content(&self) -> u64 {
+        content_of(self)
     }
 }
 
-impl Kept for Parcel<u64> {
-    fn frames(&self) -> &Frames<u64> {
-        &self.frames
+impl Kept for Parcel<Goods> {
+    fn content(&self) -> u64 {
+        Goods::content(&self.frames)
     }
 }
 
@@ -191,7 +192,7 @@ impl<M: Kept> Store<M> {
         let last = batch.last().map_or(SeqNr::NONE, |sent| sent.seq_nr);
         writer.known = writer.known.max(last);
         for sent in self.rows.judge_batch(batch, writer.known)? {
-            self.ever.insert(sent.seq_nr.get(), (sent.qualifier.clone(), content_of(sent.message.frames())));
+            self.ever.insert(sent.seq_nr.get(), (sent.qualifier.clone(), sent.message.content()));
             self.rows.add(sent);
         }
         Ok(())

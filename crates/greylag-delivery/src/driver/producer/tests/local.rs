@@ -179,6 +179,28 @@ async fn scenario_70_what_is_unconfirmed_follows_its_entity() {
     assert_eq!((codec.encoded(), region.without_bytes()), (encoded, 21));
 }
 
+/// delivery 59: what an entity has confirmed before it moves is not sent to its new home, although the link begins anew.
+#[tokio::test]
+async fn what_was_confirmed_before_a_move_does_not_follow() {
+    let region = TestRegion::new(Answers::Grant);
+    region.hands_over(true);
+    let (producer, codec) = in_memory(&region, &without_repeats());
+    let entities: Vec<String> = (0..20).map(|number| number.to_string()).collect();
+    for (entity, number) in entities.iter().zip(0..) {
+        producer.send(entity.as_str(), number).await.unwrap();
+    }
+    until("everything has arrived", || region.frames() == 20).await;
+    region.hands_over(false);
+    for entity in &entities {
+        region.moves(entity);
+        let shard: Arc<str> = entity.as_str().into();
+        region.confirm_before(entity, vec![RouteNews::Routed(shard.clone(), true), RouteNews::Moved(shard)]);
+        tokio::task::yield_now().await;
+    }
+    until("everything is confirmed", || producer.stats().confirmed == 20).await;
+    assert_eq!((region.frames(), codec.encoded()), (20, 0));
+}
+
 /// delivery K7: that a message cannot leave its node comes to light when it has to. Its sender and the operator are told why,
 /// and nothing else is lost.
 #[tokio::test]

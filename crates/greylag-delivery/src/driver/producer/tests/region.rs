@@ -44,6 +44,8 @@ struct State {
     frames: Vec<(Arc<str>, i64, SeqNr)>,
     /// Of these, messages without bytes.
     without_bytes: usize,
+    /// What the last batch to each entity said.
+    headers: BTreeMap<Arc<str>, BatchHeader>,
     /// Of each link the last frame of the contiguous run that arrived, and frames beyond it.
     received: BTreeMap<ControllerRef, u64>,
     routed: bool,
@@ -61,6 +63,7 @@ impl TestRegion {
             answers_of: BTreeMap::new(),
             frames: Vec::new(),
             without_bytes: 0,
+            headers: BTreeMap::new(),
             received: BTreeMap::new(),
             routed: true,
             hands_over: false,
@@ -127,6 +130,18 @@ impl TestRegion {
         state.frames.iter().filter(|(to, ..)| &**to == entity).map(|(_, value, total)| (*value, *total)).collect()
     }
 
+    /// The entity confirms all that it has got, and as soon as that has arrived there is news.
+    pub(super) fn confirm_before(&self, entity: &str, news: Vec<RouteNews>) {
+        let state = self.state.lock().unwrap();
+        let header = state.headers[entity].clone();
+        let confirmed = state.received[&header.controller];
+        drop(state);
+        self.say(header, Upstream::Ack { confirmed, up_to: confirmed + 20 });
+        let told = self.news.clone();
+        let tell = move || news.iter().for_each(|news| drop(told.send(news.clone())));
+        self.remoting.flush(self.remoting.self_address(), Box::new(tell));
+    }
+
     /// What an entity says, over the wire.
     fn say(&self, header: BatchHeader, message: Upstream) {
         let from = ControllerRef { node: self.remoting.self_address().clone(), path: "e".into(), instance: 1 };
@@ -153,6 +168,7 @@ impl<T: Send + Sync + 'static> Downstream<T> for TestRegion {
         }
         let answers = state.answers_of.get(&entity).copied().unwrap_or(state.answers);
         let SequencedBatch { header, frames } = batch;
+        state.headers.insert(entity.clone(), header.clone());
         for message in frames {
             let frame = message.frame;
             state.without_bytes += usize::from(!frame.payload.is_portable());
