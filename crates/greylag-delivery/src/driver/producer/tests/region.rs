@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 
 use futures::StreamExt;
 use futures::stream::BoxStream;
@@ -11,6 +11,7 @@ use greylag_transport::memory::MemoryNetwork;
 use greylag_transport::{Destination, Envelope, Recipient, Remoting};
 use tokio::sync::broadcast;
 
+use super::PATIENCE;
 use crate::driver::region::{Downstream, Home, NotTaken, RouteNews};
 use crate::ids::{ControllerRef, SeqNr};
 use crate::machine::portable::Portable;
@@ -70,7 +71,13 @@ impl TestRegion {
             homes: BTreeMap::new(),
             refuses: None,
         };
-        Arc::new(Self { network, remoting, state: state.into(), news: broadcast::channel(4096).0 })
+        Arc::new(Self {
+            network,
+            remoting,
+            state: state.into(),
+            gate: Mutex::default(),
+            news: broadcast::channel(4096).0,
+        })
     }
 
     pub(super) fn answer(&self, entity: &str, answers: Answers) {
@@ -130,16 +137,19 @@ impl TestRegion {
         state.frames.iter().filter(|(to, ..)| &**to == entity).map(|(_, value, total)| (*value, *total)).collect()
     }
 
-    /// The entity confirms all that it has got, and as soon as that has arrived there is news.
-    pub(super) fn confirm_before(&self, entity: &str, news: Vec<RouteNews>) {
+    /// The entity confirms all that it has got, and there is news. No task of this thread runs before both are there.
+    pub(super) fn confirm_before(&self, entity: &str, news: &[RouteNews]) {
         let state = self.state.lock().unwrap();
         let header = state.headers[entity].clone();
         let confirmed = state.received[&header.controller];
         drop(state);
         self.say(header, Upstream::Ack { confirmed, up_to: confirmed + 20 });
-        let told = self.news.clone();
-        let tell = move || news.iter().for_each(|news| drop(told.send(news.clone())));
-        self.remoting.flush(self.remoting.self_address(), Box::new(tell));
+        let (arrived, has_arrived) = mpsc::channel();
+        let arrived = Mutex::new(arrived);
+        let done = move || drop(arrived.lock().unwrap().send(()));
+        self.remoting.flush(self.remoting.self_address(), Box::new(done));
+        has_arrived.recv_timeout(PATIENCE).expect("the network has a thread of its own");
+        news.iter().for_each(|news| self.tell(news.clone()));
     }
 
     /// What an entity says, over the wire.
