@@ -71,13 +71,7 @@ impl TestRegion {
             homes: BTreeMap::new(),
             refuses: None,
         };
-        Arc::new(Self {
-            network,
-            remoting,
-            state: state.into(),
-            gate: Mutex::default(),
-            news: broadcast::channel(4096).0,
-        })
+        Arc::new(Self { network, remoting, state: state.into(), news: broadcast::channel(4096).0 })
     }
 
     pub(super) fn answer(&self, entity: &str, answers: Answers) {
@@ -146,7 +140,7 @@ impl TestRegion {
         self.say(header, Upstream::Ack { confirmed, up_to: confirmed + 20 });
         let (arrived, has_arrived) = mpsc::channel();
         let arrived = Mutex::new(arrived);
-        let done = move || drop(arrived.lock().unwrap().send(()));
+        let done = move || arrived.lock().unwrap().send(()).unwrap_or_default();
         self.remoting.flush(self.remoting.self_address(), Box::new(done));
         has_arrived.recv_timeout(PATIENCE).expect("the network has a thread of its own");
         news.iter().for_each(|news| self.tell(news.clone()));
