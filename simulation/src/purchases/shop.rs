@@ -120,7 +120,7 @@ impl Market {
                 Effect::Confirmed { ticket, .. } => self.check_confirmed(ticket - 1),
                 Effect::Fenced { newer } => self.fail(format!("the newest shop is fenced by {newer}")),
                 Effect::Unsendable { total, .. } => {
-                    self.fail(format!("a number has its bytes, and {total} is given up"))
+                    self.fail(format!("a number has its bytes, and {total} is given up"));
                 }
                 Effect::Admitted { .. }
                 | Effect::Undelivered { .. }
