@@ -109,6 +109,11 @@ impl Watermarks {
         if self.attempts.is_empty() { None } else { self.attempts.remove(&(stream, total)) }
     }
 
+    /// What an earlier controller did about messages that did not come again yet.
+    pub(crate) fn attempts_not_taken(&self) -> impl Iterator<Item = (StreamId, SeqNr, Attempts)> + '_ {
+        self.attempts.iter().map(|((stream, total), attempts)| (*stream, *total, *attempts))
+    }
+
     pub(crate) fn confirm(&mut self, now: Instant, stream: StreamId, total: SeqNr) {
         let mark = self.entry(now, stream);
         mark.confirmed = mark.confirmed.max(total);

@@ -155,15 +155,19 @@ struct Stream<P> {
 }
 
 /// What a controller leaves to the one that takes its place after the entity failed.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Legacy {
+    left_at: Instant,
     attempts: Vec<(StreamId, SeqNr, Attempts)>,
     given_up: BTreeSet<(StreamId, ProducerId)>,
+    /// How far each stream is confirmed. A message that was given up leaves no trace at the entity, and a copy of it may be on
+    /// its way, sent before its producer heard of the confirmation.
+    confirmed: Dedupe,
 }
 
 impl Legacy {
     pub(crate) fn is_empty(&self) -> bool {
-        self.attempts.is_empty() && self.given_up.is_empty()
+        self.attempts.is_empty() && self.given_up.is_empty() && self.confirmed.iter().next().is_none()
     }
 }
 
@@ -307,9 +311,15 @@ impl<P: Content> ShardingConsumer<P> {
     }
 
     /// What a controller that takes this one's place is to know.
-    pub(crate) fn legacy(&self) -> Legacy {
-        let attempts = self.streams.iter().flat_map(|stream| stream.link.attempts()).collect();
-        Legacy { attempts, given_up: self.given_up.clone() }
+    pub(crate) fn legacy(&self, now: Instant) -> Legacy {
+        let of_links = self.streams.iter().flat_map(|stream| stream.link.attempts());
+        let links = self.streams.iter().map(|stream| stream.key.0);
+        Legacy {
+            left_at: now,
+            attempts: of_links.chain(self.watermarks.attempts_not_taken()).collect(),
+            given_up: self.given_up.clone(),
+            confirmed: links.map(|stream| (stream, self.watermarks.confirmed(stream))).collect(),
+        }
     }
 
     /// Takes the place of a controller whose entity failed. Before the start.
@@ -317,6 +327,9 @@ impl<P: Content> ShardingConsumer<P> {
         self.given_up = legacy.given_up;
         for (stream, total, attempts) in legacy.attempts {
             self.watermarks.remember_attempts(stream, total, attempts);
+        }
+        if self.settings.link.sabotage != Some(Sabotage::Marks) {
+            self.watermarks.merge(legacy.left_at, &legacy.confirmed);
         }
     }
 
@@ -556,5 +569,78 @@ impl<P: Content> ShardingConsumer<P> {
         let idle_at = (!stream.busy).then(|| stream.used_at + self.settings.consumer_idle_after);
         let deadline = [stream.link.next_deadline(), idle_at].into_iter().flatten().min();
         self.deadlines.arm(stream.key.clone(), &mut stream.armed, deadline);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::DeliverySettings;
+    use crate::message::{BatchHeader, Frame, SequencedMessage};
+
+    const STREAM: StreamId = StreamId(1);
+
+    fn controller(legacy: Option<Legacy>) -> ShardingConsumer<u64> {
+        let mut settings = DeliverySettings::test();
+        settings.consumer.max_delivery_attempts = 2;
+        settings.consumer.redelivery_backoff = Duration::ZERO;
+        let mut controller = ShardingConsumer::new(settings.sharding_consumer());
+        if let Some(legacy) = legacy {
+            controller.take_over(legacy);
+        }
+        controller
+    }
+
+    /// The first frame of a link to this controller.
+    fn first_frame() -> Input<u64> {
+        let node = "n:1#1".parse().unwrap();
+        let header = BatchHeader {
+            producer_id: ProducerId::new("p").unwrap(),
+            stream_id: STREAM,
+            epoch: Epoch::FIRST,
+            controller: ControllerRef { node, path: "delivery/1".into(), instance: 1 },
+            ordered: true,
+            lowest: 1,
+        };
+        let frame = Frame { seq_nr: 1, total: SeqNr(1), ack: true, first_chunk: true, last_chunk: true, payload: 7 };
+        Input::Batch(SequencedBatch { header, frames: vec![SequencedMessage { frame, first: true }] })
+    }
+
+    /// The deliveries that these inputs lead to.
+    fn delivered(controller: &mut ShardingConsumer<u64>, now: Instant, inputs: Vec<Input<u64>>) -> Vec<DeliveryHandle> {
+        let mut effects = Vec::new();
+        inputs.into_iter().for_each(|input| controller.handle(now, input, &mut effects));
+        let handles = effects.into_iter().filter_map(|effect| match effect {
+            Effect::Deliver { handle, .. } => Some(handle),
+            _ => None,
+        });
+        handles.collect()
+    }
+
+    /// Of delivery 89, C14: an entity that failed before it was given the message again leaves the attempts that it inherited,
+    /// and what it gave up stays confirmed, although a copy comes to its successor.
+    #[test]
+    fn attempts_and_confirmations_outlive_every_failure() {
+        let now = Instant::now();
+        let start = || Input::Start(Dedupe::none());
+        let mut first = controller(None);
+        let attempts = delivered(&mut first, now, vec![start(), first_frame()]);
+        assert_eq!(attempts.len(), 1);
+
+        // The second fails before the message reaches it.
+        let mut second = controller(Some(first.legacy(now)));
+        assert_eq!(delivered(&mut second, now, vec![start()]).len(), 0);
+
+        let mut third = controller(Some(second.legacy(now)));
+        let attempts = delivered(&mut third, now, vec![start(), first_frame()]);
+        assert_eq!(attempts.iter().map(|handle| handle.key.attempt).collect::<Vec<_>>(), [2]);
+        let give_up = Input::Abandon(attempts[0].clone(), None);
+        assert_eq!(delivered(&mut third, now, vec![give_up]).len(), 0);
+        assert_eq!(third.watermarks().confirmed(STREAM), SeqNr(1), "its attempts are used up");
+
+        let mut fourth = controller(Some(third.legacy(now)));
+        assert_eq!(delivered(&mut fourth, now, vec![start(), first_frame()]).len(), 0, "it is known");
     }
 }

@@ -139,7 +139,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         self.collect(cx);
         self.take_back(cx);
         if replaced {
-            self.delivery.leave(&self.entity, self.machine.legacy());
+            self.delivery.leave(&self.entity, self.machine.legacy(cx.now()));
         }
         let starts_over = replaced || self.machine.has_unconfirmed();
         self.handle(if starts_over { Input::StartOver } else { Input::Stop }, cx);
