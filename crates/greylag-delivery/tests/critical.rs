@@ -22,7 +22,7 @@ use greylag_sharding::settings::ShardingSettings;
 use greylag_sharding::{EntityKey, EntityType, Region, Sharding};
 use greylag_transport::memory::MemoryNetwork;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn identity(epoch: u64) -> ProducerIdentity {
     ProducerIdentity::stable(ProducerId::new("till").unwrap(), StreamId(1), Epoch(epoch))

@@ -21,7 +21,7 @@ use greylag_sharding::{EntityKey, EntityType, Failure, Region, Sharding};
 use greylag_transport::memory::MemoryNetwork;
 use serde::{Deserialize, Serialize};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 const CUSTOMER: EntityKey<Purchase> = EntityKey::new("Customer");
 

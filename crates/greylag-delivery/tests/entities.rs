@@ -20,7 +20,7 @@ use greylag_sharding::{EntityKey, EntityType, Failure, Passivation, Region, Shar
 use greylag_transport::memory::MemoryNetwork;
 use serde::{Deserialize, Serialize};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const SCRIPTED: EntityKey<i64> = EntityKey::new("Scripted");
 const PLAIN: EntityKey<i64> = EntityKey::new("Plain");
 /// Longer than any of these tests waits: what would come by a timer of that length does not come at all.
