@@ -22,7 +22,15 @@ pub(super) struct Departures(Mutex<State>);
 struct State {
     /// Where a listener is set up.
     listening: BTreeSet<UniqueAddress>,
-    waiting: BTreeMap<UniqueAddress, Vec<Weak<Outcomes>>>,
+    waiting: BTreeMap<UniqueAddress, Entities>,
+}
+
+/// Entities by the address of their outcomes, so that each of many is found at once when its producer ends. No address is
+/// used again while an entry has it: a weak reference keeps the memory.
+type Entities = BTreeMap<usize, Weak<Outcomes>>;
+
+fn key_of(entity: &Arc<Outcomes>) -> usize {
+    Arc::as_ptr(entity).addr()
 }
 
 struct Listener(Weak<Departures>);
@@ -46,7 +54,7 @@ impl Departures {
     pub(super) fn watch(self: &Arc<Self>, remoting: &dyn Remoting, node: &UniqueAddress, entity: &Arc<Outcomes>) {
         let is_new = {
             let mut state = self.lock();
-            state.waiting.entry(node.clone()).or_default().push(Arc::downgrade(entity));
+            state.waiting.entry(node.clone()).or_default().insert(key_of(entity), Arc::downgrade(entity));
             state.listening.insert(remoting.self_address().clone())
         };
         if is_new {
@@ -58,7 +66,7 @@ impl Departures {
     pub(super) fn forget(&self, node: &UniqueAddress, entity: &Arc<Outcomes>) {
         let mut state = self.lock();
         if let Some(waiting) = state.waiting.get_mut(node) {
-            waiting.retain(|other| other.strong_count() > 0 && !std::ptr::eq(other.as_ptr(), Arc::as_ptr(entity)));
+            waiting.remove(&key_of(entity));
             if waiting.is_empty() {
                 state.waiting.remove(node);
             }
@@ -67,7 +75,7 @@ impl Departures {
 
     fn tell(&self, node: &UniqueAddress) {
         let waiting = self.lock().waiting.remove(node).unwrap_or_default();
-        for entity in waiting.iter().filter_map(Weak::upgrade) {
+        for entity in waiting.values().filter_map(Weak::upgrade) {
             entity.push(Outcome::NodeGone(node.clone()));
         }
     }
@@ -76,5 +84,35 @@ impl Departures {
 impl fmt::Debug for Departures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Departures").field("nodes", &self.lock().waiting.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use greylag_core::Registry;
+    use greylag_transport::memory::MemoryNetwork;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_entity_that_forgot_a_node_hears_nothing_of_it() {
+        let network = MemoryNetwork::new();
+        let here = network.node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
+        let gone: UniqueAddress = "b:1#2".parse().unwrap();
+        let departures = Arc::<Departures>::default();
+        let entities: Vec<Arc<Outcomes>> = (0..3).map(|_| Arc::default()).collect();
+        entities.iter().for_each(|entity| departures.watch(&*here, &gone, entity));
+        departures.forget(&gone, &entities[1]);
+        departures.tell(&gone);
+        let heard = |entity: &Arc<Outcomes>| {
+            let mut news = Vec::new();
+            entity.take(&mut news);
+            news.len()
+        };
+        assert_eq!(entities.iter().map(heard).collect::<Vec<_>>(), [1, 0, 1]);
+        assert!(departures.lock().waiting.is_empty(), "told once");
+        departures.watch(&*here, &gone, &entities[0]);
+        departures.forget(&gone, &entities[0]);
+        assert!(departures.lock().waiting.is_empty(), "nothing is kept of a node that no entity listens to");
     }
 }
