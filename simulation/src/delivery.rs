@@ -10,6 +10,8 @@ use crate::{Omission, Outcome, Violation};
 
 #[path = "../../crates/greylag-delivery/tests/simulation/content.rs"]
 mod content;
+#[path = "../../crates/greylag-delivery/tests/simulation/draws.rs"]
+mod draws;
 #[path = "../../crates/greylag-delivery/tests/simulation/durable.rs"]
 mod durable;
 #[path = "../../crates/greylag-delivery/tests/simulation/gaps.rs"]

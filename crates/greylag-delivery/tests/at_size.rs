@@ -254,7 +254,7 @@ fn scenario_77_stuck_entities_hold_every_byte_that_they_are_given() {
     }
 }
 
-/// delivery 77: a queue with 1500 messages for one entity holds nobody else up.
+/// delivery 77: a queue with 1500 messages for one entity holds no other entity up.
 #[test]
 fn scenario_77_a_large_recovery_holds_nobody_up() {
     let mut world = World::durable(&settings(), (0..1500).map(|_| "A".into()));

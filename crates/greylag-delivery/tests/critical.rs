@@ -323,7 +323,7 @@ fn added_later() -> StoredCodec<i64> {
     StoredCodec::new(json::<i64>("added later")).reads(json::<i64>("added"), 1)
 }
 
-/// Reads nothing of 1, which is lost, of 2, which an adapter drops, and of what was written later; marks what leads to nothing.
+/// Cannot read 1, has an adapter that drops 2, and skips events of a later program; stores a mark alone where there are no events.
 fn blind(sum: &mut Sum) {
     let adapted = added().from_journal(|by| if by == 2 { EventSeq::Filtered } else { EventSeq::One(by) });
     sum.events = adapted.filtered_when(|stored| &stored.payload[..] == b"1");
@@ -413,7 +413,7 @@ async fn marks_outlive_events_that_come_to_nothing() {
     // The first three events come to nothing from here on.
     assert_eq!(write(&[1, 2, 3, 0], 3, blind).await, (3, 1, 0));
     assert_eq!(write(&[1, 2, 3, 0], 4, blind).await, (4, 0, 0));
-    // A snapshot is written by a program that reads everything; what it holds is not read from events again.
+    // A snapshot is written by a program that reads every event; events before the snapshot are not read again.
     let whole = |sum: &mut Sum| {
         sum.events = added_later();
         sum.snapshots = true;

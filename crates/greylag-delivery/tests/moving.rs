@@ -43,12 +43,12 @@ enum Stop {
 /// One message that a shelf has processed: where, its number, and its length.
 type Processed = (UniqueAddress, u64, usize);
 
-/// What the shelves of all nodes do, and what they have done.
+/// How the shelves of all nodes behave, and a record of what they did.
 #[derive(Default)]
 struct Shelves {
-    /// Those of this node keep what they are handed, and confirm nothing.
+    /// Shelves of this node keep their deliveries, and confirm none.
     hold_at: Mutex<Option<UniqueAddress>>,
-    /// Those of this node give everything back, to be tried again in an hour.
+    /// Shelves of this node give every delivery back, to be tried again in an hour.
     back_off_at: Mutex<Option<UniqueAddress>>,
     given_back: AtomicUsize,
     held: Mutex<Vec<Delivery<String>>>,
@@ -56,7 +56,7 @@ struct Shelves {
     /// A shelf knows what it has processed when it starts anew, as one that persists it does.
     remember: AtomicBool,
     marks: Mutex<BTreeMap<String, Dedupe>>,
-    /// The nodes of shelves that were asked to stop, with what they were asked by.
+    /// Shelves that were asked to stop, with their nodes and the stop messages.
     stopped: Mutex<Vec<(String, UniqueAddress, Option<Stop>)>>,
 }
 
@@ -155,7 +155,7 @@ impl Codec<String> for Books {
     }
 }
 
-/// Places shards where it is told to, and moves those that it is told to move.
+/// Places shards on the node that the test names, and moves the shards that it names.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<(Option<UniqueAddress>, BTreeSet<ShardId>)>>);
 
@@ -224,7 +224,7 @@ impl World {
         let address: UniqueAddress = address.parse().expect("an address");
         let remoting = self.network.node(address.clone(), Arc::new(Registry::new()));
         let cluster = Cluster::start(ClusterSettings::test(), remoting).await.expect("it starts");
-        // Shards that nobody is told to move stay where they are.
+        // Without moves by the test, shards stay where they are: the next rebalance comes in an hour.
         let rebalance_interval = Duration::from_millis(if self.told.is_some() { 50 } else { 3_600_000 });
         let settings = ShardingSettings { rebalance_interval, ..ShardingSettings::test() };
         let sharding = Sharding::start(cluster.clone(), None, settings).await.expect("it starts");
@@ -266,8 +266,8 @@ fn unwritten(node: &Node) -> u64 {
     [SerializeFailed, TooLarge].iter().filter_map(|reason| dead.get(reason)).sum()
 }
 
-/// delivery K7: what goes to entities of the same node is never encoded, whatever its size, and whether it is sent before or
-/// after the entity's shard is hosted there.
+/// delivery K7: a message to an entity of the same node is never encoded, whatever its size, sent before the entity's shard is
+/// hosted there or after.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deliveries_of_the_same_node_are_not_encoded() {
     let told = Told::default();
@@ -304,7 +304,7 @@ async fn scenario_70_local_large_moved() {
     until("the first one is outstanding", || !lock(&world.shelves.held).is_empty()).await;
     assert_eq!(world.books.encoded(), 0);
     told.move_to(one.region.shard_of("a").expect("an id"), &two.address);
-    // The shelf's first incarnation gives up what it has in hand, each time it is handed out.
+    // The shelf's first incarnation gives up every delivery that it has, each time it gets one again.
     until("everything is processed on the other node", || {
         lock(&world.shelves.held).clear();
         world.shelves.of("a").len() == 3

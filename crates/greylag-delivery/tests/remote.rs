@@ -250,7 +250,12 @@ async fn scenario_69_a_copy_that_found_no_room_in_the_region() {
         ShardingProducer::start(&readers, identity, region.clone(), json::<String>("book"), settings).unwrap();
     let started = tokio::time::Instant::now();
     producer.send("one", text(3)).await.unwrap();
-    tokio::time::sleep(timeout * 3).await;
+    within(async {
+        while producer.stats().resent < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
     let most = 1 + started.elapsed().as_millis() / timeout.as_millis();
     let attempts = u128::from(producer.stats().resent);
     assert!((1..=most).contains(&attempts), "{attempts} repeats, at most {most}");

@@ -37,7 +37,7 @@ fn identity(name: &str, stream: u128, epoch: u64) -> ProducerIdentity {
     ProducerIdentity::stable(ProducerId::new(name).unwrap(), StreamId(stream), Epoch(epoch))
 }
 
-/// Keeps what it was handed, and by whom.
+/// Keeps a list of its deliveries, each with the name of its producer.
 #[derive(Default)]
 struct Recorder(Vec<(String, i64)>);
 
@@ -80,7 +80,7 @@ async fn scenario_51_each_entity_sees_its_own_in_order() {
         let entity = region.entity_ref(format!("entity-{entity}"));
         within(entity.ask(WithDelivery::Bypass).timeout(PATIENCE)).await.unwrap()
     };
-    // A name is a name, whatever characters it has.
+    // A producer id may have any characters.
     let first = start("orders (north)/7", 1);
     for number in 0..42 {
         for entity in 0..3 {
@@ -112,7 +112,7 @@ async fn scenario_51_each_entity_sees_its_own_in_order() {
     }
 }
 
-/// Notes what it evaluates; its state is the list of what was stored.
+/// Notes each message that it evaluates; its state is the list of its events.
 struct Ledger {
     evaluated: Arc<Mutex<Vec<i64>>>,
 }
@@ -262,7 +262,7 @@ async fn scenario_96_a_second_run_finds_every_number_as_it_was() {
                 assert_eq!(sent.seq_nr().await, Ok(SeqNr(number.unsigned_abs())));
                 continue;
             }
-            // One that is not even begun has no number.
+            // A send takes its number when its future is first polled.
             let mut is_done = poll!(&mut send).is_ready();
             for _ in 0..steps {
                 tokio::task::yield_now().await;
@@ -293,7 +293,7 @@ async fn scenario_96_a_second_run_finds_every_number_as_it_was() {
     }
 }
 
-/// Keeps what it is handed until it is told to let go, and fails when it is told to.
+/// Keeps its deliveries until the test has it let go of them, and fails on request.
 struct Holder {
     kept: Vec<Delivery<i64>>,
     failures: Arc<AtomicU64>,

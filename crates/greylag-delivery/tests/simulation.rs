@@ -5,6 +5,7 @@
 
 mod simulation {
     pub(crate) mod content;
+    pub(crate) mod draws;
     pub(crate) mod durable;
     pub(crate) mod gaps;
     pub(crate) mod link;
@@ -25,7 +26,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
-/// Plays the seeds; of one that breaks a promise it says how to play it again.
+/// Plays the seeds; a failure names the seed that broke a promise, and the command that plays it again.
 fn play(name: &str, run: impl Fn(u64) -> Result<(), String>) {
     let seeds = match number("GREYLAG_SEED") {
         Some(seed) => seed..seed + 1,
@@ -67,7 +68,8 @@ fn a_link_delivers_every_message_in_order() {
     play("a_link", |seed| link::run(seed, Without::NOTHING));
 }
 
-/// What was accepted is processed, in order and once, however producers and consumers change, and senders are told the truth.
+/// Every accepted message is processed, in order and once, however producers and consumers change, and senders are told the
+/// truth.
 #[test]
 fn point_to_point_keeps_its_promises() {
     play("point_to_point", |seed| point_to_point::run(seed, Without::NOTHING));
@@ -85,7 +87,7 @@ fn work_pulling_has_every_message_processed() {
     play("work_pulling", |seed| work_pulling::run(seed, Without::NOTHING));
 }
 
-/// delivery 82: without a clause some seed breaks a promise. What it broke is shown with `--nocapture`.
+/// delivery 82: without a clause some seed breaks a promise. `--nocapture` shows which promise.
 fn noticed(name: &str, run: impl Fn(u64) -> Result<(), String>) {
     let found = (0..2000).find_map(|seed| run(seed).err().map(|violation| (seed, violation)));
     let Some((seed, violation)) = found else { panic!("no seed misses {name}") };

@@ -174,8 +174,8 @@ async fn known_messages_are_not_handed_out() {
     assert_eq!(consumer.counters().snapshot().suppressed, 1);
 }
 
-/// Delivery §9, §6: what somebody should know of is told as an event, and a message that cannot be read holds health down until
-/// it is confirmed, which passes it over; both with the consumer controller in the place of an entity.
+/// Delivery §9, §6: a consumer controller reports events as an entity does, and a message that cannot be read holds health down
+/// until it is confirmed, which passes it over.
 #[tokio::test]
 async fn a_consumer_tells_of_events_and_of_its_health() {
     let nodes = nodes();

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use greylag_codec::json;
-use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest};
+use greylag_codec::{json, prost};
 use greylag_delivery::{
     ConsumerController, Dedupe, DeliverySettings, InMemoryQueues, ProducerController, ProducerId, QueueCall,
     QueueFault, QueueStore, SendError, SeqNr,
@@ -161,39 +159,15 @@ async fn scenario_64_a_stale_controller_gives_its_message_back() {
     assert_eq!(read(&mut numbers, 2).await, [8, 9]);
 }
 
-/// Encodes to no bytes at all.
-struct Nothing;
-
-impl Codec<()> for Nothing {
-    fn id(&self) -> CodecId {
-        CodecId::JSON
-    }
-
-    fn manifest(&self, (): &()) -> Manifest {
-        Manifest::from_static("nothing")
-    }
-
-    fn manifests(&self) -> Vec<Manifest> {
-        vec![Manifest::from_static("nothing")]
-    }
-
-    fn encode(&self, (): &(), _: &mut BytesMut) -> Result<(), EncodeError> {
-        Ok(())
-    }
-
-    fn decode(&self, _: &str, bytes: Bytes) -> Result<(), DecodeError> {
-        assert!(bytes.is_empty());
-        Ok(())
-    }
-}
-
 /// delivery 28: a message of no bytes is delivered, with chunking on.
 #[tokio::test]
 async fn scenario_28_a_message_of_no_bytes_is_delivered() {
     let nodes = nodes();
+    // A protobuf message without fields has no bytes.
+    let nothing = || prost::<()>("nothing");
     let id = ProducerId::new("p").unwrap();
-    let producer = ProducerController::builder(id, Nothing).settings(chunks_of_a_byte()).spawn(&nodes.a).unwrap();
-    let consumer = ConsumerController::builder(Nothing).settings(settings()).spawn(&nodes.b).unwrap();
+    let producer = ProducerController::builder(id, nothing()).settings(chunks_of_a_byte()).spawn(&nodes.a).unwrap();
+    let consumer = ConsumerController::builder(nothing()).settings(settings()).spawn(&nodes.b).unwrap();
     producer.register_consumer(consumer.reference());
     let handle = producer.start();
     let mut deliveries = consumer.start(Dedupe::none());

@@ -23,7 +23,10 @@ impl Chunks {
         1 + content.wrapping_mul(0x9e37_79b9) % self.0
     }
 
-    /// The message that was put together, unless it is not what was cut.
+    /// The message that was put together.
+    ///
+    /// # Errors
+    /// It differs from the message that was cut.
     pub(crate) fn joined(self, frames: &Frames<u64>) -> Result<u64, String> {
         let content = content_of(frames);
         if self.cut(content) == *frames { Ok(content) } else { Err(format!("message {content} came as {frames:?}")) }
@@ -56,7 +59,10 @@ impl Goods {
         }
     }
 
-    /// The message that was put together, unless it is not what was sent.
+    /// The message that was put together.
+    ///
+    /// # Errors
+    /// It differs from the message that was sent.
     pub(crate) fn joined(frames: &Frames<Self>, chunks: Chunks) -> Result<u64, String> {
         let content = Self::content(frames);
         let is_kept = *frames == Frames::Whole(Self::Kept(content, chunks));

@@ -1,10 +1,13 @@
 //! What a durable producer promises, and what became of each message that was handed to it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use greylag_delivery::SeqNr;
+use greylag_delivery::machine::storing::{Answer, Call};
 
-use super::store::{Kept, Store, Writer};
+use super::store::{Fate, Kept, Store, Writer};
+use super::world::World;
 
 /// What a sender was told of its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +36,23 @@ pub(crate) struct Durable<M> {
 impl<M: Kept> Durable<M> {
     pub(crate) fn new(store: Store<M>) -> Self {
         Self { store, writers: BTreeMap::new(), told: BTreeMap::new(), withdrawn: BTreeSet::new() }
+    }
+
+    /// A producer calls its queue: when the call is carried out, and what becomes of it.
+    pub(crate) fn call<E: Clone>(&mut self, world: &mut World<E>, faults: bool) -> (Instant, Fate) {
+        let fate = if faults { Fate::drawn(world.pick(1 << 20)) } else { Fate::GOOD };
+        let takes = world.upto(Duration::from_millis(if faults { 60 } else { 10 }));
+        (self.store.done_at(world.now, takes), fate)
+    }
+
+    /// Carries out the call of a producer, which may have died meanwhile. Returns the answer, if it reaches a living producer.
+    pub(crate) fn carry_out(&mut self, producer: u64, is_alive: bool, call: Call<M>, fate: Fate) -> Option<Answer<M>> {
+        if !is_alive && matches!(call, Call::Load) {
+            // A dead process takes over from nothing.
+            return None;
+        }
+        let writer = self.writers.get_mut(&producer)?;
+        self.store.call(writer, call, fate).filter(|_| is_alive)
     }
 
     /// A message is handed to a producer.

@@ -22,7 +22,7 @@ struct Missing {
 }
 
 impl Gaps {
-    /// A frame of the present producer was taken into the buffer, or was there before; `lowest` is what its batch said.
+    /// A frame of the present producer was taken into the buffer, or was there before; `lowest` is of its batch.
     pub(crate) fn arrived(&mut self, now: Instant, lowest: u64, seq_nr: u64) {
         let base = self.base.unwrap_or(seq_nr - 1).max(lowest.saturating_sub(1));
         let highest = self.arrived.last().copied().unwrap_or(base);
@@ -49,12 +49,12 @@ impl Gaps {
         }
     }
 
-    /// The producer starts over: what is missing comes as the consumer grants it.
+    /// The producer starts over: missing frames come as the consumer grants them.
     pub(crate) fn start_over(&mut self, now: Instant) {
         self.missing.values_mut().for_each(|missing| missing.since = now);
     }
 
-    /// One that has been missing for longer than is allowed.
+    /// Complains of a frame that has been missing for longer than is allowed.
     pub(crate) fn overdue(&self, now: Instant, first: Duration, more: Duration) -> Result<(), String> {
         let is_late = |missing: &Missing| now.saturating_duration_since(missing.since) > first + more * missing.losses;
         match self.missing.iter().find(|(_, missing)| is_late(missing)) {

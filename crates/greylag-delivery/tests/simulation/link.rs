@@ -1,12 +1,12 @@
 //! The two ends of one link, both of which die and come back.
 //!
-//! The producer keeps what is unconfirmed across its deaths, as a durable one does, and speaks under
+//! The producer keeps unconfirmed messages across its deaths, as a durable one does, and speaks under
 //! the next epoch afterwards; a new consumer knows nothing. Everything must be delivered, in order
 //! within each consumer (I1, I2); twice only if a consumer died (I3), never to the same consumer
 //! (I4); nothing beyond what was granted (I6); a lost frame is there again after a question (I7, `gaps.rs`), and all of it soon
 //! after the faults have stopped (I7); epochs never fall (I11).
 //!
-//! Where only the flow is controlled, what is lost is gone: what arrives is in order and once, and the link goes on (I12).
+//! With flow control only, lost messages are gone: the others arrive in order and once, and the link goes on (I12).
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ use greylag_testkit::deadlines::assert_moved;
 use rand::RngExt;
 
 use super::content::Chunks;
+use super::draws;
 use super::gaps::Gaps;
 use super::omission::Without;
 use super::world::World;
@@ -29,11 +30,11 @@ const FAULTS_END: Duration = Duration::from_secs(8);
 const STREAM: StreamId = StreamId(5);
 /// How late an answer may be.
 const LATE: Duration = Duration::from_secs(2);
-/// Where lost messages are gone: how many are sent when nothing is lost any more.
+/// With flow control only: messages that are sent after the faults have ended.
 const LAST_AFTER_FAULTS: u64 = 5;
-/// How many are sent at once when nothing is lost any more.
+/// With flow control only: messages that are sent at once when the faults end.
 const BURST: u64 = 60;
-/// For how long a consumer gathers what it confirms at once.
+/// For how long a consumer gathers processed messages before it confirms them together.
 const CONFIRM_PAUSE: Duration = Duration::from_millis(30);
 
 #[derive(Debug, Clone)]
@@ -99,15 +100,15 @@ pub(crate) fn run_flow_control_only(seed: u64, without: Without) -> Result<(), S
 
 /// One controller, whose queue reopens: the epoch rises, the reference stays.
 fn producer_ref() -> ControllerRef {
-    ControllerRef { node: "p:1#1".parse().unwrap(), path: "delivery/1".into(), instance: 1 }
+    ControllerRef { node: "p:1#1".parse().expect("an address"), path: "delivery/1".into(), instance: 1 }
 }
 
 fn consumer_ref(number: u64) -> ControllerRef {
-    ControllerRef { node: "c:1#1".parse().unwrap(), path: "delivery/2".into(), instance: number }
+    ControllerRef { node: "c:1#1".parse().expect("an address"), path: "delivery/2".into(), instance: number }
 }
 
 fn link(settings: &DeliverySettings, without: Without, epoch: u64, now: Instant) -> ProducerLink<u64> {
-    let identity = ProducerIdentity::stable(ProducerId::new("p").unwrap(), STREAM, Epoch(epoch));
+    let identity = ProducerIdentity::stable(ProducerId::new("p").expect("a name"), STREAM, Epoch(epoch));
     ProducerLink::new(settings.producer_link(LinkMode::PointToPoint, &identity), now).sabotaged(without.machine)
 }
 
@@ -129,19 +130,8 @@ fn consumer(settings: &DeliverySettings, without: Without, number: u64) -> Consu
 impl Simulation {
     fn new(seed: u64, without: Without, only_flow_control: bool) -> Self {
         let mut world = World::new(seed);
-        let mut settings = DeliverySettings::test();
-        let window = [1, 2, 3, 4, 5, 20][world.pick(6)];
-        settings.consumer.flow_control_window = window;
-        settings.consumer.flow_control_window_max = window * [1, 1, 4][world.pick(3)];
-        settings.consumer.max_outstanding_deliveries = [1, 2, 5][world.pick(3)].min(window);
-        settings.consumer.ack_max_delay = Duration::from_millis([0, 5][world.pick(2)]);
-        settings.consumer.delayed_ack_timeout = [None, Some(Duration::from_millis(50))][world.pick(2)];
-        settings.consumer.resend_interval_min = Duration::from_millis(200);
-        settings.consumer.resend_interval_max = Duration::from_millis(1000);
-        settings.consumer.redelivery_backoff = Duration::from_millis(10);
+        let mut settings = draws::of_link(&mut world);
         settings.consumer.only_flow_control = only_flow_control;
-        settings.producer.resend_first_interval = Duration::from_millis(100);
-        settings.producer.resend_first_unconfirmed_idle_timeout = Duration::from_millis(1000);
         let chunks = Chunks([1, 1, 3, 7][world.pick(4)]);
         let messages = world.rng.random_range(10..=60);
         let processing = Duration::from_millis(world.rng.random_range(0..=40));
@@ -209,7 +199,7 @@ impl Simulation {
         self.settings.consumer.only_flow_control
     }
 
-    /// I7: what is missing below a frame that arrived.
+    /// I7: frames that are missing below a frame that arrived.
     fn check_gaps(&self) -> Result<(), String> {
         if self.is_lossy() {
             return Ok(());
@@ -323,7 +313,7 @@ impl Simulation {
                 self.faults = false;
                 self.world.link = self.world.link.calm();
                 if self.is_lossy() {
-                    // What is sent from here on arrives in order, and finds a consumer that is idle: it could be lost otherwise.
+                    // Messages from here on arrive in order, and find an idle consumer: with a full window they could be lost.
                     self.world.link.reorders = false;
                     self.messages = self.messages.max(self.sent) + LAST_AFTER_FAULTS;
                     self.world.after(LATE, Event::Send);
@@ -334,7 +324,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// The queue reopens: the epoch rises, what is unconfirmed comes first. Both ends go on naming the same controllers, so the
+    /// The queue reopens: the epoch rises, unconfirmed messages come first. Both ends go on naming the same controllers, so the
     /// consumer is registered anew.
     fn kill_producer(&mut self) -> Result<(), String> {
         self.epoch += 1;
@@ -421,7 +411,7 @@ impl Simulation {
         let seq_nr = message.frame.seq_nr;
         let to = self.producer.consumer().map_or(0, |consumer| consumer.instance);
         let is_present = to == self.consumer.number;
-        // Without repeats the producer grants itself what it is told was lost.
+        // With `support_resend` off, the producer grants itself the frames that it hears were lost.
         let granted = self.consumer.granted.max(self.confirmed_frame + 1);
         if is_present && !message.first && !repeats && !self.is_lossy() && seq_nr > granted {
             return Err(format!("I6: frame {seq_nr} was transmitted, and {granted} is granted"));
@@ -430,7 +420,7 @@ impl Simulation {
             self.consumer.gaps.start_over(self.world.now);
         }
         let header = BatchHeader {
-            producer_id: ProducerId::new("p").unwrap(),
+            producer_id: ProducerId::new("p").expect("a name"),
             stream_id: STREAM,
             epoch: Epoch(self.epoch),
             controller: producer_ref(),

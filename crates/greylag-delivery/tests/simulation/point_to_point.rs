@@ -24,6 +24,7 @@ use greylag_testkit::deadlines::assert_moved;
 use rand::RngExt;
 
 use super::content::Chunks;
+use super::draws;
 use super::durable::{Durable, Told};
 use super::omission::Without;
 use super::senders::{Senders, Wish};
@@ -74,12 +75,12 @@ enum Event {
     StopConsumer,
     /// Another value of the consumer is attached to its controller.
     RestartConsumer,
-    /// Producers that were left behind with a consumer that is gone end: nobody would ever tell them.
+    /// Producers that were left behind with a consumer that is gone end: no consumer would ever fence them.
     EndOrphans,
     FaultsEnd,
 }
 
-/// A producer controller: the present one, or one that was left behind.
+/// A producer controller: the present one, or a former one that does not know it was replaced.
 struct Producer {
     machine: PointToPoint<u64>,
     session: u64,
@@ -130,11 +131,15 @@ pub(crate) fn run(seed: u64, without: Without) -> Result<(), String> {
 }
 
 fn producer_ref(number: u64) -> ControllerRef {
-    ControllerRef { node: "p:1#1".parse().unwrap(), path: format!("delivery/p{number}").into(), instance: number }
+    ControllerRef {
+        node: "p:1#1".parse().expect("an address"),
+        path: format!("delivery/p{number}").into(),
+        instance: number,
+    }
 }
 
 fn consumer_ref(number: u64) -> ControllerRef {
-    ControllerRef { node: "c:1#1".parse().unwrap(), path: "delivery/c".into(), instance: number }
+    ControllerRef { node: "c:1#1".parse().expect("an address"), path: "delivery/c".into(), instance: number }
 }
 
 fn consumer(settings: &ShardingConsumerSettings, number: u64) -> Consumer {
@@ -146,31 +151,11 @@ fn consumer(settings: &ShardingConsumerSettings, number: u64) -> Consumer {
 impl Simulation {
     fn new(seed: u64, without: Without) -> Self {
         let mut world = World::new(seed);
-        let mut settings = DeliverySettings::test();
-        let window = [1, 2, 3, 4, 5, 20][world.pick(6)];
-        settings.consumer.flow_control_window = window;
-        settings.consumer.flow_control_window_max = window * [1, 1, 4][world.pick(3)];
-        settings.consumer.max_outstanding_deliveries = [1, 2, 5][world.pick(3)].min(window);
-        settings.consumer.ack_max_delay = Duration::from_millis([0, 5][world.pick(2)]);
-        settings.consumer.delayed_ack_timeout = [None, Some(Duration::from_millis(50))][world.pick(2)];
-        settings.consumer.resend_interval_min = Duration::from_millis(200);
-        settings.consumer.resend_interval_max = Duration::from_millis(1000);
-        settings.consumer.redelivery_backoff = Duration::from_millis(10);
+        let mut settings = draws::of_link(&mut world);
         settings.consumer.max_delivery_attempts = [0, 3][world.pick(2)];
-        settings.producer.resend_first_interval = Duration::from_millis(100);
-        settings.producer.resend_first_unconfirmed_idle_timeout = Duration::from_millis(1000);
         let mut consumer_settings = settings.consumer(LinkMode::PointToPoint);
         Arc::make_mut(&mut consumer_settings.link).sabotage = without.machine;
-        let storing_settings = StoringSettings {
-            request_timeout: Duration::from_millis(300),
-            retry_attempts: 3,
-            max_batch: [1, 4, 512][world.pick(3)],
-            max_batch_bytes: [150, 4 << 20][world.pick(2)],
-            confirm_flush_count: [1, 10][world.pick(2)],
-            confirm_flush_interval: Duration::from_millis(100),
-            restart_min_backoff: Duration::from_millis(50),
-            restart_max_backoff: Duration::from_millis(400),
-        };
+        let storing_settings = draws::storing(&mut world);
         let mut simulation = Self {
             consumer: consumer(&consumer_settings, 1),
             consumer_settings,
@@ -274,7 +259,7 @@ impl Simulation {
         self.rest()
     }
 
-    /// I9: whoever asks for room gets as much as there is, and it is there again when it is given back.
+    /// I9: requests for room get as many permits as there is room, and the room is free again when they are given back.
     fn rest(&mut self) -> Result<(), String> {
         // A consumer that was lost at last is registered again in its time.
         let until = self.world.now + Duration::from_secs(5);
@@ -329,7 +314,7 @@ impl Simulation {
             Event::Stopped { to, message } if to == self.consumer.number => {
                 self.tell_consumer(consumer_controller::Input::ProducerStopped(message))?;
             }
-            // What is meant for a dead controller has no recipient.
+            // A message to a dead controller has no recipient.
             Event::Up(message) => self.tell_producer(message.to.instance, Input::Received(message))?,
             Event::ProducerTick(number) => {
                 if let Some(producer) = self.producers.get_mut(&number) {
@@ -392,7 +377,7 @@ impl Simulation {
         self.admit(content, waits)
     }
 
-    /// A message is sent; where another producer was left behind, perhaps by that one.
+    /// A message is sent by the present producer, or perhaps by a former one that still lives.
     fn admit(&mut self, content: u64, waits: bool) -> Result<(), String> {
         let mut left_behind = self.producers.iter().filter(|(number, of)| **number != self.current && !of.has_ended);
         let left_behind = left_behind.next_back().map(|(number, _)| *number);
@@ -563,7 +548,7 @@ impl Simulation {
         self.current += 1;
         let number = self.current;
         let settings = PointToPointSettings {
-            producer_id: ProducerId::new("p").unwrap(),
+            producer_id: ProducerId::new("p").expect("a name"),
             controller: producer_ref(number),
             stream: Some((self.stream(number), Epoch::FIRST)),
             resend_first_interval: self.settings.producer.resend_first_interval,
@@ -585,7 +570,7 @@ impl Simulation {
         self.tell_producer(number, Input::Start { session: 1 })
     }
 
-    /// The next producer takes over. One that stores its messages may live on all the same.
+    /// The next producer takes over. The former one may live on.
     fn kill_producer(&mut self) -> Result<(), String> {
         self.deaths += 1;
         let is_open = self.present().machine.storing_state() == StoringState::Open;
@@ -684,23 +669,15 @@ impl Simulation {
 
     /// Makes a call of a producer's queue.
     fn call(&mut self, producer: u64, id: u64, call: Call<Frames<u64>>) {
-        let fate = if self.faults { Fate::drawn(self.world.pick(1 << 20)) } else { Fate::GOOD };
-        let takes = self.world.upto(Duration::from_millis(if self.faults { 60 } else { 10 }));
         let Some(durable) = &mut self.durable else { return };
-        let at = durable.store.done_at(self.world.now, takes);
+        let (at, fate) = durable.call(&mut self.world, self.faults);
         self.world.at(at, Event::Queue { producer, id, call, fate });
     }
 
     fn queue(&mut self, producer: u64, id: u64, call: Call<Frames<u64>>, fate: Fate) -> Result<(), String> {
         let is_alive = self.producers.contains_key(&producer);
         let Some(durable) = &mut self.durable else { return Ok(()) };
-        if !is_alive && matches!(call, Call::Load) {
-            // A dead process takes over from nothing.
-            return Ok(());
-        }
-        let Some(writer) = durable.writers.get_mut(&producer) else { return Ok(()) };
-        let answer = durable.store.call(writer, call, fate);
-        match answer.filter(|_| is_alive) {
+        match durable.carry_out(producer, is_alive, call, fate) {
             Some(answer) => self.tell_producer(producer, Input::Answered { call: id, answer }),
             None => Ok(()),
         }

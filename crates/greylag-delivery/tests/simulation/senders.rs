@@ -1,4 +1,4 @@
-//! Senders of producers outside of sharding: what each of them asked for, and what it was told.
+//! Senders of producers outside of sharding: the wish of each of them, and the answers that it got.
 //!
 //! I8: each is answered once, and told once that its message is confirmed, after it was accepted.
 
@@ -121,7 +121,7 @@ impl Senders {
         }
     }
 
-    /// A sender is told no, or that nobody knows. What it had asked for.
+    /// A sender is refused, or hears that the outcome is unknown. Returns its wish.
     pub(crate) fn refused(&mut self, ticket: u64) -> Result<Wish, String> {
         match self.all.get_mut(&ticket) {
             Some(Sender { wish, state: State::Gone, .. }) => Ok(*wish),
@@ -145,12 +145,12 @@ impl Senders {
         }
     }
 
-    /// All senders of a producer that have no last answer go away with it; what they asked permits for is not sent.
+    /// All senders of a producer that have no last answer go away with it; messages that wait for a permit are not sent.
     pub(crate) fn producer_died(&mut self, producer: u64) {
         self.leave(producer, &[State::Waiting, State::Permitted, State::Accepted]);
     }
 
-    /// Senders whose messages a producer had accepted do not learn from it any more what becomes of them.
+    /// Senders whose messages a fenced producer had accepted get no further answer.
     pub(crate) fn producer_fenced(&mut self, producer: u64) {
         self.leave(producer, &[State::Accepted]);
     }
@@ -169,7 +169,7 @@ impl Senders {
         self.all.values().filter_map(content).collect()
     }
 
-    /// Everybody knows in the end.
+    /// At the end no sender is without its last answer.
     pub(crate) fn check(&self) -> Result<(), String> {
         let is_open = |sender: &Sender| matches!(sender.state, State::Waiting | State::Accepted);
         match self.all.iter().find(|(_, sender)| is_open(sender)) {

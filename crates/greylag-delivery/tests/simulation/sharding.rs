@@ -34,6 +34,7 @@ use greylag_testkit::deadlines::assert_moved;
 use rand::RngExt;
 
 use super::content::{Chunks, Goods};
+use super::draws;
 use super::durable::{Durable, Told};
 use super::omission::Without;
 use super::store::{Fate, Store, Writer};
@@ -59,7 +60,7 @@ enum Event {
         producer: u64,
         ticket: u64,
     },
-    /// A permit that nobody waits for is given back.
+    /// A permit whose sender has gone away is given back.
     Release {
         producer: u64,
         permit: u64,
@@ -117,7 +118,7 @@ enum Event {
     },
 }
 
-/// A producer controller: the present one, or one that was left behind.
+/// A producer controller: the present one, or a former one that does not know it was replaced.
 struct Producer {
     machine: ShardingProducer<Goods>,
     tick_at: Option<Instant>,
@@ -213,11 +214,11 @@ pub(crate) fn run_durable(seed: u64, without: Without) -> Result<Tally, String> 
 }
 
 pub(crate) fn trace(seed: u64) -> String {
-    Simulation::new(seed, Without::NOTHING, true).run().unwrap().1
+    Simulation::new(seed, Without::NOTHING, true).run().expect("no promise is broken").1
 }
 
 fn node(port: u16, uid: u64) -> UniqueAddress {
-    format!("n:{port}#{uid}").parse().unwrap()
+    format!("n:{port}#{uid}").parse().expect("an address")
 }
 
 impl Simulation {
@@ -228,13 +229,8 @@ impl Simulation {
         settings.consumer.max_outstanding_deliveries =
             [1, 2, 5][world.pick(3)].min(settings.consumer.flow_control_window);
         settings.consumer.ack_max_delay = Duration::from_millis([0, 5][world.pick(2)]);
-        settings.consumer.delayed_ack_timeout = [None, Some(Duration::from_millis(50))][world.pick(2)];
-        settings.consumer.resend_interval_min = Duration::from_millis(200);
-        settings.consumer.resend_interval_max = Duration::from_millis(1000);
-        settings.consumer.redelivery_backoff = Duration::from_millis(10);
+        draws::timers(&mut world, &mut settings);
         settings.consumer.max_delivery_attempts = [0, 3][world.pick(2)];
-        settings.producer.resend_first_interval = Duration::from_millis(100);
-        settings.producer.resend_first_unconfirmed_idle_timeout = Duration::from_millis(1000);
         settings.sharding.buffer_size = [10, 100][world.pick(2)];
         settings.sharding.buffer_size_per_entity = [1, 5, 10][world.pick(3)];
         settings.sharding.max_in_flight_messages = [None, Some(10)][world.pick(2)];
@@ -242,7 +238,7 @@ impl Simulation {
         settings.sharding.max_in_flight_bytes_per_entity = settings.sharding.max_in_flight_bytes;
         settings.sharding.cleanup_unused_after = Duration::from_millis([150, 5_000][world.pick(2)]);
         settings.sharding.consumer_idle_after = settings.sharding.cleanup_unused_after * 2;
-        settings.validate().unwrap();
+        settings.validate().expect("every value that is drawn is valid");
         let entities = world.rng.random_range(1..=5);
         let messages = world.rng.random_range(20..=80);
         let input: Vec<usize> = (0..messages).map(|_| world.pick(entities)).collect();
@@ -266,16 +262,7 @@ impl Simulation {
             accepted: BTreeSet::new(),
             confirmed: BTreeSet::new(),
             durable: None,
-            storing_settings: StoringSettings {
-                request_timeout: Duration::from_millis(300),
-                retry_attempts: 3,
-                max_batch: [1, 4, 512][world.pick(3)],
-                max_batch_bytes: [150, 4 << 20][world.pick(2)],
-                confirm_flush_count: [1, 10][world.pick(2)],
-                confirm_flush_interval: Duration::from_millis(100),
-                restart_min_backoff: Duration::from_millis(50),
-                restart_max_backoff: Duration::from_millis(400),
-            },
+            storing_settings: draws::storing(&mut world),
             next_instance: 1,
             without,
             confirms_all: world.chance(0.5),
@@ -543,7 +530,7 @@ impl Simulation {
             return Ok(());
         }
         if self.world.chance(0.1) {
-            // Somebody takes room, or asks for it, and has no message after all.
+            // A sender takes room, or asks for it, and has no message after all.
             let (producer, permit) = (self.current, self.ticket(0));
             self.tell_producer(producer, sharding_producer::Input::RequestPermit { permit })?;
             let pause = self.world.upto(Duration::from_millis(100));
@@ -570,7 +557,7 @@ impl Simulation {
         self.admit(index, Some(permit))
     }
 
-    /// The message is sent. Without a permit, and where another producer was left behind, perhaps by that one.
+    /// The message is sent; without a permit perhaps by a former producer that still lives.
     fn admit(&mut self, index: usize, permit: Option<u64>) -> Result<(), String> {
         let (entity, content) = (self.input[index], index as u64 + 1);
         let mut left_behind = self.producers.iter().filter(|(number, of)| **number != self.current && !of.has_ended);
@@ -615,7 +602,7 @@ impl Simulation {
     }
 
     /// The next producer, as a process that was started again would have it: one with a stable identity runs over the same
-    /// input again, a durable one goes on with what its queue has. The former one may be alive all the same.
+    /// input again, a durable one goes on with what its queue has. The former producer may live on.
     fn kill_producer(&mut self) -> Result<(), String> {
         self.tally.deaths += 1;
         let is_open = |producer: &Producer| {
@@ -647,7 +634,7 @@ impl Simulation {
         self.current += 1;
         let number = self.current;
         let (node, path) = (node(1, number), path(number));
-        let id = ProducerId::new("shop").unwrap();
+        let id = ProducerId::new("shop").expect("a name");
         let settings = self.producer_settings.clone();
         let machine = match &mut self.durable {
             Some(durable) => {
@@ -668,23 +655,15 @@ impl Simulation {
 
     /// Makes a call of a producer's queue.
     fn call(&mut self, producer: u64, id: u64, call: Call<Parcel<Goods>>) {
-        let fate = if self.faults { Fate::drawn(self.world.pick(1 << 20)) } else { Fate::GOOD };
-        let takes = self.world.upto(Duration::from_millis(if self.faults { 60 } else { 10 }));
         let Some(durable) = &mut self.durable else { return };
-        let at = durable.store.done_at(self.world.now, takes);
+        let (at, fate) = durable.call(&mut self.world, self.faults);
         self.world.at(at, Event::Queue { producer, id, call, fate });
     }
 
     fn queue(&mut self, producer: u64, id: u64, call: Call<Parcel<Goods>>, fate: Fate) -> Result<(), String> {
         let is_alive = self.producers.contains_key(&producer);
         let Some(durable) = &mut self.durable else { return Ok(()) };
-        if !is_alive && matches!(call, Call::Load) {
-            // A dead process takes over from nothing.
-            return Ok(());
-        }
-        let Some(writer) = durable.writers.get_mut(&producer) else { return Ok(()) };
-        let answer = durable.store.call(writer, call, fate);
-        match answer.filter(|_| is_alive) {
+        match durable.carry_out(producer, is_alive, call, fate) {
             Some(answer) => self.tell_producer(producer, sharding_producer::Input::Queue { call: id, answer }),
             None => Ok(()),
         }
@@ -821,7 +800,7 @@ impl Simulation {
                     if let Some(durable) = &self.durable {
                         durable.transmitted(message.frame.total)?;
                     }
-                    let entity: usize = entity.parse().unwrap();
+                    let entity: usize = entity.parse().expect("entities are named by numbers");
                     match batches.last_mut() {
                         Some((last, batch)) if *last == entity && batch.header == header => batch.frames.push(message),
                         _ => batches.push((entity, SequencedBatch { header, frames: vec![message] })),

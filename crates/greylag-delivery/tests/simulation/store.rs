@@ -88,7 +88,7 @@ pub(crate) struct Store<M> {
     /// Qualifier and content of every message that was ever stored, by total.
     ever: BTreeMap<u64, (Qualifier, u64)>,
     busy_until: Option<Instant>,
-    /// Writes are taken of whoever makes them.
+    /// Writes of every controller are taken, also of one that has lost the queue.
     unchecked: bool,
 }
 

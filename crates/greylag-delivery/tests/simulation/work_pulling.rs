@@ -23,6 +23,7 @@ use greylag_testkit::deadlines::assert_moved;
 use rand::RngExt;
 
 use super::content::Chunks;
+use super::draws;
 use super::durable::{Durable, Told};
 use super::omission::Without;
 use super::senders::{Senders, Wish};
@@ -112,7 +113,7 @@ pub(crate) fn run(seed: u64, without: Without) -> Result<(), String> {
 }
 
 fn worker_ref(number: u64) -> ControllerRef {
-    ControllerRef { node: "w:1#1".parse().unwrap(), path: "delivery/w".into(), instance: number }
+    ControllerRef { node: "w:1#1".parse().expect("an address"), path: "delivery/w".into(), instance: number }
 }
 
 impl Simulation {
@@ -124,28 +125,14 @@ impl Simulation {
         settings.work_pulling.worker_first_timeout = Duration::from_millis(1500);
         settings.work_pulling.work_timeout = [None, Some(Duration::from_millis(700))][world.pick(2)];
         settings.consumer.max_outstanding_deliveries = [1, 2, 5][world.pick(3)];
-        settings.consumer.delayed_ack_timeout = [None, Some(Duration::from_millis(50))][world.pick(2)];
-        settings.consumer.resend_interval_min = Duration::from_millis(200);
-        settings.consumer.resend_interval_max = Duration::from_millis(1000);
-        settings.consumer.redelivery_backoff = Duration::from_millis(10);
+        draws::timers(&mut world, &mut settings);
         settings.consumer.max_delivery_attempts = [0, 3][world.pick(2)];
-        settings.producer.resend_first_interval = Duration::from_millis(100);
-        settings.producer.resend_first_unconfirmed_idle_timeout = Duration::from_millis(1000);
         let selection = [WorkerSelection::LeastInFlight, WorkerSelection::Random][world.pick(2)];
         let (durable, messages) = (world.chance(0.5), world.rng.random_range(10..=60));
         let processing = Duration::from_millis(world.rng.random_range(0..=40));
         let mut worker_settings = settings.worker();
         Arc::make_mut(&mut worker_settings.link).sabotage = without.machine;
-        let storing_settings = StoringSettings {
-            request_timeout: Duration::from_millis(300),
-            retry_attempts: 3,
-            max_batch: [1, 4, 512][world.pick(3)],
-            max_batch_bytes: [150, 4 << 20][world.pick(2)],
-            confirm_flush_count: [1, 10][world.pick(2)],
-            confirm_flush_interval: Duration::from_millis(100),
-            restart_min_backoff: Duration::from_millis(50),
-            restart_max_backoff: Duration::from_millis(400),
-        };
+        let storing_settings = draws::storing(&mut world);
         let unused = producer_settings(&settings, selection, 0, world.now);
         let producer = WorkPulling::new(unused, Storing::in_memory(), world.now, &mut Vec::new());
         let mut simulation = Self {
@@ -560,23 +547,15 @@ impl Simulation {
 
     /// Makes a call of the producer's queue.
     fn call(&mut self, id: u64, call: Call<Frames<u64>>) {
-        let fate = if self.faults { Fate::drawn(self.world.pick(1 << 20)) } else { Fate::GOOD };
-        let takes = self.world.upto(Duration::from_millis(if self.faults { 60 } else { 10 }));
         let Some(durable) = &mut self.durable else { return };
-        let at = durable.store.done_at(self.world.now, takes);
+        let (at, fate) = durable.call(&mut self.world, self.faults);
         self.world.at(at, Event::Queue { producer: self.number, id, call, fate });
     }
 
     fn queue(&mut self, producer: u64, id: u64, call: Call<Frames<u64>>, fate: Fate) -> Result<(), String> {
         let is_alive = producer == self.number;
         let Some(durable) = &mut self.durable else { return Ok(()) };
-        if !is_alive && matches!(call, Call::Load) {
-            // A dead process takes over from nothing.
-            return Ok(());
-        }
-        let Some(writer) = durable.writers.get_mut(&producer) else { return Ok(()) };
-        let answer = durable.store.call(writer, call, fate);
-        match answer.filter(|_| is_alive) {
+        match durable.carry_out(producer, is_alive, call, fate) {
             Some(answer) => self.tell_producer(Input::Answered { call: id, answer }),
             None => Ok(()),
         }
@@ -591,8 +570,8 @@ fn producer_settings(
     now: Instant,
 ) -> WorkPullingSettings {
     WorkPullingSettings {
-        producer_id: ProducerId::new("p").unwrap(),
-        node: "p:1#1".parse().unwrap(),
+        producer_id: ProducerId::new("p").expect("a name"),
+        node: "p:1#1".parse().expect("an address"),
         path: format!("delivery/p{number}").into(),
         stream: Some((STREAM, Epoch::FIRST)),
         resend_first_interval: settings.producer.resend_first_interval,

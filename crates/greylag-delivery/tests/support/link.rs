@@ -1,8 +1,8 @@
 //! Both ends of a link, and what travels between them, told and shown in text.
 //!
-//! Messages arrive at once and in order, unless a case says otherwise: what goes to a name may be lost, what a name says
-//! may be kept and arrive late, and copies may be made by hand. Time passes by `advance` alone, so whatever a case shows
-//! before it owes nothing to a timer.
+//! Messages arrive at once and in order, unless a case says otherwise: messages to a name may be lost, messages from a name
+//! may be kept and arrive late, and copies may be made by hand. Time passes by `advance` alone, so no timer has a part in
+//! anything that a case shows before it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -34,7 +34,7 @@ struct Consumer {
     handed: BTreeMap<SeqNr, DeliveryKey>,
 }
 
-/// What is on its way from one name to another.
+/// A message on its way from one name to another.
 struct Parcel {
     from: String,
     to: String,
