@@ -1,4 +1,4 @@
-//! What became of each job, and whether that is what is promised.
+//! The fate of each job, held against the promises of delivery.
 
 use crate::record::{Record, What};
 
@@ -63,7 +63,7 @@ impl Ledger {
         self.jobs.iter().map(|job| u64::from(job.begun.saturating_sub(1))).sum()
     }
 
-    /// What of the first so many jobs was treated otherwise than is promised, in sentences.
+    /// Broken promises among the first `sent` jobs, in sentences.
     pub(crate) fn wrongs(&self, sent: u64) -> Vec<String> {
         let sent = usize::try_from(sent).map_or(self.jobs.len(), |sent| sent.min(self.jobs.len()));
         let (sent, unsent) = self.jobs.split_at(sent);

@@ -23,7 +23,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use greylag::prelude::*;
 
-/// Whatever went wrong, in words.
+/// Any error, which ends the run and is printed.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Nothing that works makes no progress for so long.
@@ -56,7 +56,7 @@ struct Kills {
 
 #[derive(Subcommand)]
 enum Mode {
-    /// Offer more jobs than the workers can do: memory stays flat, and what is refused is told so.
+    /// Offer more jobs than the workers can do: memory stays flat, and each refused job gets an error.
     Overload(Overload),
     /// One worker; started by the program itself.
     #[command(hide = true)]

@@ -13,7 +13,7 @@ impl Courses {
         Self(pids.into_iter().map(|pid| (pid, Vec::new())).collect())
     }
 
-    /// Looks at all of them; one that has ended has a figure less, which is a wrong of its own.
+    /// Notes the memory of all processes. A process that has ended gets no figure, which is a wrong of its own.
     pub(crate) fn look(&mut self) {
         for (pid, course) in &mut self.0 {
             course.extend(resident(*pid));

@@ -39,7 +39,7 @@ impl Worker {
 /// Runs until the process is killed.
 pub(crate) async fn run(worker: &Worker) -> Result<(), Failure> {
     let node = Node::builder("jobs").bind("127.0.0.1", 0).roles(["worker"]).seed_nodes([&worker.seed]).start().await?;
-    // Without a buffer: what is written is the parent's, also when this process is killed in the next moment.
+    // The file has no buffer, so the parent gets each record even if this process is killed in the next moment.
     let book = Arc::new(File::from(std::io::stdout().as_fd().try_clone_to_owned()?));
     let takes = Duration::from_micros(worker.work_us);
     let work = move |job: Delivery<u64>| {

@@ -16,7 +16,7 @@ fn jobs_outlive_their_workers_and_none_is_done_again_once_it_is_confirmed() {
     assert!(said.contains("none was begun again after that"), "{said}");
 }
 
-/// Delivery W4: what there is no room for is refused, and costs nothing.
+/// Delivery W4: a job that finds no room is refused with an error, and takes no memory.
 #[test]
 fn an_overload_is_refused_by_name_and_takes_no_memory() {
     let said = jobs(&["overload", "--seconds", "3", "--workers", "2", "--lenient"]);

@@ -49,7 +49,7 @@ pub enum Omission {
     Resend,
     /// Nothing is repeated and nothing asked for (delivery P8, P9, C6, C11).
     RepeatsAndResend,
-    /// What was processed before is delivered all the same (delivery C8).
+    /// Messages that were processed before are delivered again (delivery C8).
     Dedupe,
     /// A producer that was left behind is not told so (delivery C2a).
     FencedAnswer,

@@ -414,7 +414,7 @@ mod tests {
         Forget,
     }
 
-    /// Hints are of the size of what is written, small or large, and nothing is written for them.
+    /// A hint is at most about twice the encoded size, and at least half of it, for small values and large ones.
     #[test]
     fn size_hints_are_of_the_size_of_what_is_encoded() {
         let size = |bytes: Result<(), EncodeError>, buffer: BytesMut| {
@@ -439,7 +439,7 @@ mod tests {
         assert_eq!(prost::<String>("text").size_hint(&"x".repeat(1000)), 1003, "prost knows the size");
     }
 
-    /// A token that is only measured is still the one that answers.
+    /// Measuring a reply token does not count as sending it: dropped, the token tells its asker that there is no answer.
     #[test]
     fn a_measured_reply_token_is_not_taken_for_a_sent_one() {
         struct Port(std::sync::atomic::AtomicUsize);

@@ -1,16 +1,17 @@
 //! About how many bytes a value has in a self-describing format, counted without writing any.
 //!
-//! Texts and byte strings count as what they are, names of fields as in JSON, a number as the bytes of its type, a bracket or a
-//! comma as one. What comes out is of the size of the encoded value, and not that size: it is for budgets of bytes.
+//! Texts and byte strings count their length, names of fields as in JSON, a number as the bytes of its type, a bracket or a
+//! comma as one. The sum is near the size of the encoded value and seldom equal to it, which is enough for budgets of bytes.
 
 use std::fmt::{self, Display};
 
 use greylag_core::StorageScope;
 use serde::ser::{self, Serialize, Serializer};
 
-/// About how many bytes `value` has. A value that its own implementation refuses counts as far as it got.
+/// About how many bytes `value` has. Where the value's own implementation fails, the bytes up to the failure count.
 pub(crate) fn of(value: &impl Serialize) -> usize {
-    // A reply token refuses to be stored, and is then not taken for one that was sent.
+    // A reply token refuses to be serialized within this scope. Without it the token would count as sent, and its asker
+    // would never hear that there is no answer.
     let _tokens_are_left_alone = StorageScope::enter();
     let mut size = Size(0);
     value.serialize(&mut size).ok();
@@ -20,14 +21,14 @@ pub(crate) fn of(value: &impl Serialize) -> usize {
 struct Size(usize);
 
 impl Size {
-    #[allow(clippy::unnecessary_wraps, reason = "what it is for wants results")]
+    #[allow(clippy::unnecessary_wraps, reason = "the methods of serde return results")]
     fn add(&mut self, bytes: usize) -> Result<(), Refused> {
         self.0 = self.0.saturating_add(bytes);
         Ok(())
     }
 }
 
-/// The value's own implementation refuses to be written.
+/// The value's own implementation failed.
 #[derive(Debug)]
 struct Refused;
 

@@ -73,8 +73,8 @@ pub trait Codec<M>: Send + Sync + 'static {
     fn decode(&self, manifest: &str, bytes: Bytes) -> Result<M, DecodeError>;
 
     /// About how many bytes `message` has once it is encoded, found without encoding it: what budgets of bytes count for a
-    /// message that is handed on as a value. The default is the size of the value itself without what it points to, which
-    /// says little of texts and lists; a codec that knows better should say so.
+    /// message that is handed on as a value. The default is the size of the value without the memory that it points to,
+    /// which is far too little for texts and lists; a codec that can count better should override it.
     fn size_hint(&self, message: &M) -> usize {
         size_of_val(message)
     }

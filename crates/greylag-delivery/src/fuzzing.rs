@@ -34,7 +34,7 @@ fn codec() -> DeliveryCodec<u64, String> {
 }
 
 /// What comes from producers: a batch of frames, a message beside the deliveries, or the end of a link; the first byte chooses.
-/// What is read and written again is read as the same.
+/// A value that is read, written and read again is the same.
 pub fn downstream(input: &[u8]) {
     let Some((kind, bytes)) = input.split_first() else { return };
     let bytes = Bytes::copy_from_slice(bytes);
@@ -70,7 +70,7 @@ fn batch(bytes: Bytes) {
     assert_eq!(wire::read_batch(again.freeze()), Ok(batch));
 }
 
-/// What comes from consumers, registrations among it. What is read and written again is read as the same.
+/// What comes from consumers, registrations among it. A value that is read, written and read again is the same.
 pub fn upstream(input: &[u8]) {
     let Ok(message) = wire::read_upstream(Bytes::copy_from_slice(input)) else { return };
     assert_eq!(wire::read_upstream(wire::write_upstream(&message)), Ok(message));
@@ -113,7 +113,8 @@ impl Codec<Bytes> for Raw {
 }
 
 /// A message in chunks, put together again: the size of a chunk, the byte of the message that is damaged and how, and the
-/// message. Undamaged it is what it was; damaged it cannot be read; and never is more put together than is allowed.
+/// message. An undamaged message comes out equal, a damaged one cannot be read, and no more bytes are put together than are
+/// allowed.
 pub fn chunks(input: &[u8]) {
     let Some((&[size, at, damage, most], message)) = input.split_first_chunk::<4>() else { return };
     let (message, most) = (Bytes::copy_from_slice(message), u64::from(most) * 64);

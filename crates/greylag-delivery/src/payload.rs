@@ -8,8 +8,8 @@
 //!   └────▶ keep ───▶ Payload ─────────────── on its node ────────────▶ Frames<Payload> ─▶ join ─▶ value
 //! ```
 //!
-//! A message that does not leave its node is never read from bytes: its last frame carries the value itself. One that is kept
-//! for an entity of its node has no bytes at all, until it has to leave after all.
+//! A message that does not leave its node is never read from bytes: its last frame carries the value itself. A message for
+//! an entity of its own node has no bytes at all, until the entity turns out to live elsewhere.
 //!
 //! Source: delivery K1 to K3, K7, K8.
 
@@ -30,7 +30,7 @@ use format::Kept;
 pub(crate) use format::Format;
 
 /// What one frame carries: a message with its bytes, a chunk of the bytes of one, or a message of the same node without
-/// bytes. Copies share what they carry.
+/// bytes. Copies share the value and the bytes.
 pub struct Payload<T>(Body<T>);
 
 enum Body<T> {
@@ -207,7 +207,7 @@ impl<T: 'static> Payload<T> {
         }
     }
 
-    /// The bytes of a message, as far as they are here. One that has none is encoded for this.
+    /// The bytes of a message, as far as they are here. A message without bytes is encoded for this call.
     pub(crate) fn bytes(frames: &Frames<Self>) -> Encoded {
         match frames {
             Frames::Whole(Self(Body::Kept(kept))) => kept.written().unwrap_or_else(|_| nothing()),
@@ -223,7 +223,7 @@ impl<T: 'static> Payload<T> {
         }
     }
 
-    /// What the frame writes of it: nothing of a message without bytes, which is kept back instead.
+    /// The part of a frame that is written. A message without bytes has none: its frame must not leave the node.
     pub(crate) fn piece(&self) -> Piece {
         let (total_len, crc32c) = self.chunk().map_or((None, None), |chunk| (chunk.total_len, chunk.crc32c));
         Piece { encoded: self.encoded().cloned().unwrap_or_else(nothing), total_len, crc32c }

@@ -12,9 +12,9 @@ pub enum Sabotage {
     Repeats,
     /// A consumer does not ask for the frames that it misses (C6, C11).
     Resend,
-    /// Neither of both.
+    /// Nothing is repeated, and nothing asked for.
     RepeatsAndResend,
-    /// What was processed before is delivered all the same (C8).
+    /// Messages that were processed before are delivered again (C8).
     Dedupe,
     /// An entity forgets how far it has processed each stream (§7).
     Marks,

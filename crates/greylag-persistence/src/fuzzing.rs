@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::event::Timestamp;
 use crate::marks::{Mark, Marks, StreamId};
 
-/// The mark of an event, and the marks of a snapshot. What is read and written again is read as the same.
+/// The mark of an event, and the marks of a snapshot. A value that is read, written and read again is the same.
 pub fn marks(input: &[u8]) {
     let bytes = Bytes::copy_from_slice(input);
     if let Ok(mark) = Mark::decode(bytes.clone()) {

@@ -463,8 +463,8 @@ impl<M: Send + 'static, K> EntityType<M, K> {
         self
     }
 
-    /// Has `run` run on each node before the type is set up there, and before there are entities of it: for layers that need
-    /// something in place by then. If it fails the type is not set up ([`InitError::Refused`](crate::InitError::Refused)).
+    /// Has `run` run on each node before the type is set up there, and before it has entities: for layers that prepare
+    /// something for them. If it fails the type is not set up ([`InitError::Refused`](crate::InitError::Refused)).
     pub fn before_set_up(mut self, run: impl Fn(&Sharding) -> Result<(), Failure> + Send + Sync + 'static) -> Self {
         self.common.before_set_up.push(Arc::new(run));
         self

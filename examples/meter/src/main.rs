@@ -8,9 +8,9 @@
 //! readings up to there are confirmed without being handed out again. So readings that were written, but not confirmed before
 //! their meter failed or its process was killed, count once. Both happen here.
 //!
-//! A file has no transactions, and what guards it is that one process has it. Where the state is in a database, the place of
-//! `applied` is a [`DedupeStore`](greylag::delivery::DedupeStore): it notes the same within the transaction that writes the effect,
-//! and refuses the second of two owners.
+//! A file has no transactions; it is safe here because one process alone writes it. With a state in a database, a
+//! [`DedupeStore`](greylag::delivery::DedupeStore): notes the same within the transaction that writes the effect, and
+//! refuses the second of two owners.
 #![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 
 use std::collections::BTreeMap;
@@ -21,9 +21,9 @@ use greylag::delivery::{SeqNr, StreamId};
 use greylag::prelude::*;
 use tokio::process::{Child, Command};
 
-/// Meters, by what is delivered to them.
+/// Key of meters, for producers that deliver to them.
 const METER: EntityKey<Reading> = EntityKey::new("Meter");
-/// The same meters, by what they are asked.
+/// Key of the same meters, for questions to them.
 const TOTAL: EntityKey<ReplyTo<Counted>> = EntityKey::new("Meter");
 const METERS: u64 = 3;
 const READINGS: u64 = 300;
@@ -64,7 +64,7 @@ impl Meter {
         Ok(Self { file, state })
     }
 
-    /// Replaces the file. Whoever reads it has the state before, or this one.
+    /// Replaces the file in one step: a reader sees the former state or this one.
     fn write(&self) -> Result<(), Failure> {
         let new = self.file.with_extension("new");
         std::fs::write(&new, serde_json::to_vec(&self.state)?)?;

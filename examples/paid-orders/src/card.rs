@@ -7,9 +7,9 @@ use greylag::sharding::Proxy;
 
 use crate::order::{ORDER, OrderMessage, order};
 
-/// Cards, by what is delivered to them.
+/// Key of cards, for producers that deliver to them.
 pub(crate) const CARD: EntityKey<Pay> = EntityKey::new("Card");
-/// The same cards, by what they are asked.
+/// Key of the same cards, for questions to them.
 pub(crate) const CHARGED: EntityKey<Query> = EntityKey::new("Card");
 
 #[derive(Clone, Serialize, Deserialize)]

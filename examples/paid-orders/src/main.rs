@@ -5,8 +5,9 @@
 //! ```
 //! An order that is placed stores, in one append, that it is placed and the message to its card. The card stores the charge with
 //! the message back, and the order stores that it is paid. Each of the four steps is in a history before the next one begins,
-//! and each message carries the number that its history gave it: whatever dies, the next incarnation sends what is not
-//! confirmed, and whoever has applied it knows it. So no order stays unpaid, and none is paid for twice.
+//! and each message carries the number that its history gave it: whatever dies, the next incarnation sends the unconfirmed
+//! messages again, and an entity that has applied one recognises its number. So no order stays unpaid, and none is paid for
+//! twice.
 //!
 //! Two processes host orders and cards; this one serves their journal, places orders, and kills one of the two a third of the
 //! way, and the other one after two thirds.

@@ -7,9 +7,9 @@ use greylag::sharding::Proxy;
 
 use crate::card::{CARD, Pay, pay};
 
-/// Orders, by what is delivered to them.
+/// Key of orders, for producers that deliver to them.
 pub(crate) const ORDER: EntityKey<OrderMessage> = EntityKey::new("Order");
-/// The same orders, by what they are asked.
+/// Key of the same orders, for questions to them.
 pub(crate) const ASKED: EntityKey<Query> = EntityKey::new("Order");
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -47,7 +47,8 @@ pub(crate) struct OrderState {
     outbox: DeliveryOutbox,
 }
 
-/// Orders where they live. One that waits for its card goes on by itself after the death of its node.
+/// The entity type on nodes that host orders. An order that waits for its card goes on by itself after the death of its
+/// node.
 pub(crate) fn orders() -> EntityType<WithDelivery<OrderMessage, Query>> {
     EntityType::event_sourced(ORDER, |init| Ok(Order { outbox: EntityOutbox::open(init, CARD)? }))
         .role("shop")
@@ -90,7 +91,7 @@ impl EventSourced for Order {
                 let payment = [(card, Pay { order: cx.id().to_owned(), cents })];
                 let sent = self.outbox.send::<Self, _>(state, &pay(), payment).expect("JSON takes it");
                 let events = [OrderEvent::Placed].into_iter().chain(sent).collect();
-                // All of it is stored, with the mark of the delivery, or nothing; then the payment leaves.
+                // The events and the mark of the delivery are stored in one append; then the payment leaves.
                 Effect::persist_delivery(delivery, events).then_run(self.outbox.stored::<Self>())
             }
             OrderMessage::Paid { cents } => Effect::persist_delivery(delivery, vec![OrderEvent::Paid { cents }]),

@@ -1,4 +1,4 @@
-//! How consumers take deliveries, and what can be seen of that from outside of them.
+//! How consumers take deliveries, and the view of that from outside.
 //!
 //! Source: delivery §3.2, §6 (observability), §9.
 

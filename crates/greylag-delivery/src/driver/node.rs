@@ -1,4 +1,4 @@
-//! Delivery on one node: what was set up there, and the producers that were started there.
+//! Delivery on one node: the entity types that are set up there, and the producers and consumers that were started there.
 
 mod attended;
 #[cfg(feature = "persistence")]
@@ -80,11 +80,11 @@ impl NodeDelivery {
         StartProducer::new(self.clone(), &key, name.into())
     }
 
-    /// Ends what was started here, producers first: each delivers what it has for at most its
-    /// [`drain_on_drop`](crate::ProducerSettings::drain_on_drop), and takes nothing more then. Then workers and consumer
-    /// controllers: workers get no more jobs, which others do, and what is in hand is waited for, at most as long as
-    /// `drain_on_drop` of the node's settings. What is not confirmed by then comes again elsewhere. A node does this before
-    /// it hands its shards over.
+    /// Ends the producers that were started here, then the workers and consumer controllers. Each producer delivers its
+    /// messages for at most its [`drain_on_drop`](crate::ProducerSettings::drain_on_drop), and accepts none after that.
+    /// Workers get no more jobs, which other workers do; jobs and deliveries in hand are waited for, at most as long as
+    /// `drain_on_drop` of the node's settings, and those that are not confirmed by then come again elsewhere. A node does
+    /// this before it hands its shards over.
     pub async fn end(&self) {
         futures::future::join_all(self.kept.end_producers()).await;
         let patience = self.settings().producer.drain_on_drop;
@@ -107,8 +107,7 @@ impl NodeDelivery {
         self.kept.known_consumers(key.name())
     }
 
-    /// What the entities of a type have seen of their deliveries on this node; `None` if it is not set up here with
-    /// delivery.
+    /// Counters of the deliveries at the entities of a type on this node; `None` if it is not set up here with delivery.
     pub fn counters<T: 'static>(&self, key: &EntityKey<T>) -> Option<DeliveryCounters> {
         self.kept.counters(key.name())
     }

@@ -97,7 +97,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         Self { sending: self.sending.start_again(), downstream: self.downstream.clone() }
     }
 
-    /// Where the messages of an entity go. One that cannot be comes back with its message.
+    /// The address of an entity. An id that no entity can have is refused, and the message comes back.
     fn entity(&self, id: Arc<str>, message: T) -> Result<(Entity, T), SendError<T>> {
         let shard = match self.downstream.shard_of(&id) {
             Ok(shard) => shard,
@@ -140,7 +140,7 @@ impl<T> ShardingProducer<T> {
         self.sending.confirmed()
     }
 
-    /// What the producer has seen so far.
+    /// Counters so far, and how many messages and entities are held now.
     pub fn stats(&self) -> ProducerStats {
         self.sending.seen(|seen| seen.stats)
     }

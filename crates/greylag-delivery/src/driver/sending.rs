@@ -55,12 +55,12 @@ pub(crate) use upstream::{register, say};
 
 /// Where a message goes: to whichever consumer the producer has, or to one entity.
 pub(crate) trait Address: Clone + Send + Sync + Unpin + 'static {
-    /// What the task lets handles see.
+    /// The state that the task shows to handles.
     type Seen: Seen;
     /// What a permit tells beside numbers.
     type Demand: fmt::Debug + Send + Sync + 'static;
 
-    /// Whether a message that does not wait may go there, for all that was seen.
+    /// Whether a message that does not wait may go there, by the state that the task showed last.
     fn has_room(&self, _: &mut Self::Seen) -> bool {
         true
     }
@@ -71,7 +71,7 @@ pub(crate) trait Address: Clone + Send + Sync + Unpin + 'static {
     }
 }
 
-/// What the task lets handles see.
+/// The state that the task shows to handles.
 pub(crate) trait Seen: Default + Send + 'static {
     /// Messages that are not confirmed, and senders that wait.
     fn undelivered(&self) -> u64;
@@ -98,7 +98,7 @@ pub(crate) enum Command<T, A: Address> {
         permit: u64,
         granted: oneshot::Sender<Granted<A>>,
     },
-    /// A permit is not wanted any more.
+    /// A permit is given back, or its request is withdrawn.
     Release {
         permit: u64,
     },
@@ -179,12 +179,12 @@ impl<T, A: Address> Shared<T, A> {
         lock(&self.end).clone()
     }
 
-    /// Why there are no permits any more.
+    /// Why no more permits are given: the producer's own error, or that it was closed.
     fn error(&self) -> ProducerError {
         self.failure().unwrap_or(ProducerError::Closed)
     }
 
-    /// Why nothing is sent any more.
+    /// Why no more messages are sent.
     fn end(&self) -> SentError {
         match self.error() {
             ProducerError::Fenced { newer, .. } => SentError::Fenced { newer },

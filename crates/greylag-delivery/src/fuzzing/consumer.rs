@@ -1,4 +1,4 @@
-//! A consumer that is told anything by its producers, while it goes on with what it was given.
+//! A consumer controller under arbitrary messages of producers, while its application confirms and gives up deliveries.
 
 use std::time::Instant;
 
@@ -21,9 +21,9 @@ use crate::with_delivery::{Protocol, ProtocolMessage, WithDelivery};
 /// Bytes of a message, at most.
 const MAX_MESSAGE_BYTES: usize = 256;
 
-/// A consumer controller of either kind, which the first byte chooses, with what follows: each byte says what happens, and
-/// what it needs comes behind it. Every answer is one that a producer can read and go on by; a delivery has no more bytes
-/// than are allowed; a tick at a deadline leaves a later one.
+/// A consumer controller of either kind, which the first byte chooses, with what follows: each byte names an operation, and
+/// its arguments follow. Every answer is one that a producer can read and go on by; a delivery has no more bytes than are
+/// allowed; a tick at a deadline leaves a later one.
 pub fn consumer(now: Instant, input: &[u8]) {
     let mut input = Input::new(input);
     let (kind, mut settings) = (input.byte(), DeliverySettings::test());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// What is left of an input.
+/// The unread part of an input.
 pub(super) struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -31,7 +31,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// So many of the next bytes as two bytes say, or what is left.
+    /// A length in two bytes, and as many of the bytes behind it; fewer where the input ends before.
     pub(super) fn bytes(&mut self) -> &'a [u8] {
         let length = usize::from(u16::from_be_bytes([self.byte(), self.byte()]));
         let (bytes, rest) = self.0.split_at(length.min(self.0.len()));
@@ -64,7 +64,7 @@ impl Time {
         is_near
     }
 
-    /// What a deadline must be after a tick: later than now, or none.
+    /// Asserts that a deadline after a tick lies later than now, or is none.
     pub(super) fn assert_later(&self, deadline: Option<Instant>) {
         assert!(deadline.is_none_or(|deadline| deadline > self.now), "a tick at its deadline leaves that deadline");
     }

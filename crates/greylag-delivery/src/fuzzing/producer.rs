@@ -1,4 +1,4 @@
-//! A producer that is told anything by consumers, while its senders go on.
+//! A producer controller under arbitrary messages of consumers, while its senders go on.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use crate::wire;
 /// Messages that a producer is given, at most.
 const MESSAGES: u64 = 64;
 
-/// A producer controller of one of three kinds, which the first byte chooses, with what follows: each byte says what happens,
-/// and what it needs comes behind it. What was not sent is not confirmed, what was sent is confirmed once at most, and a
-/// tick at a deadline leaves a later one.
+/// A producer controller of one of three kinds, which the first byte chooses, with what follows: each byte names an
+/// operation, and its arguments follow. No message is confirmed that was not sent, none is confirmed twice, and a tick at a
+/// deadline leaves a later one.
 pub fn producer(now: Instant, input: &[u8]) {
     let mut input = Input::new(input);
     let kind = input.byte();

@@ -19,8 +19,8 @@ fn bytes_of<T>(codec: &impl Codec<T>, value: &T) -> Bytes {
     bytes.freeze()
 }
 
-/// A history of a queue: for each event the kind, its length in two bytes, and the event. What is read and written again is
-/// read as the same; the queue that a history makes is one that can be written, read and used.
+/// A history of a queue: for each event the kind, its length in two bytes, and the event. A value that is read, written and
+/// read again is the same; the queue that a history makes is one that can be written, read and used.
 pub fn queue_event(input: &[u8]) {
     let (mut input, mut queue, mut number) = (Input::new(input), KeptQueue::default(), EventNr::saturating(0));
     let manifests = EventCodec.manifests();
@@ -37,7 +37,7 @@ pub fn queue_event(input: &[u8]) {
     assert_eq!(codec.decode(&codec.manifest(&queue), bytes_of(&codec, &queue)), Ok(queue));
 }
 
-/// A snapshot of a queue. What is read can be written, read and used, with its messages and without them.
+/// A snapshot of a queue. A queue that can be read can be written, read again and used, with its messages and without them.
 pub fn queue_snapshot(input: &[u8]) {
     let codec = SnapshotCodec { max_bytes: usize::MAX };
     let manifest = &codec.manifests()[0];
@@ -50,7 +50,8 @@ pub fn queue_snapshot(input: &[u8]) {
     assert!(without.unconfirmed().all(|sent| sent.message.encoded.is_none()));
 }
 
-/// A queue goes on from whatever it is: it judges what comes, takes it in, and confirms what is its own.
+/// Asserts that a queue can be used in any state: it judges the next message, and confirms the messages of one qualifier and
+/// no others.
 fn assert_usable<M: Clone>(queue: &StoredQueue<M>) {
     let mut queue = queue.clone();
     let current = queue.current();
@@ -65,7 +66,7 @@ fn assert_usable<M: Clone>(queue: &StoredQueue<M>) {
     let taken = queue.confirmed_by(&up_to);
     let is_its_own = |sent: &MessageSent<M>| sent.qualifier == qualifier && sent.seq_nr <= oldest.seq_nr;
     let expected: Vec<SeqNr> = queue.unconfirmed().filter(|sent| is_its_own(sent)).map(|sent| sent.seq_nr).collect();
-    assert_eq!(taken, expected, "a confirmation takes what is of its qualifier");
+    assert_eq!(taken, expected, "a confirmation takes the messages of its qualifier");
     queue.confirm(&up_to);
     assert!(!queue.unconfirmed().any(is_its_own));
     queue.unused_qualifiers(u64::MAX, std::time::Duration::ZERO);
@@ -93,7 +94,7 @@ pub fn queue_rows(input: &[u8]) {
 }
 
 /// An outbox within the state of an entity, and events of it: the length of the outbox in two bytes, the outbox, and for each
-/// event its length and the event. What is read can be written, read and used.
+/// event its length and the event. An outbox that can be read can be written, read again and used.
 pub fn outbox(input: &[u8]) {
     let mut input = Input::new(input);
     let mut outbox = match input.bytes() {

@@ -119,7 +119,7 @@ impl<P: Content> ConsumerController<P> {
         }
     }
 
-    /// What its links have counted, those that have ended too.
+    /// Counts of all its links so far, also of links that have ended.
     pub fn counters(&self) -> ConsumerCounters {
         match &self.links {
             Links::One(one) => one.link.counters(),

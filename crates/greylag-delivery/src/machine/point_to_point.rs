@@ -93,7 +93,7 @@ pub struct PointToPoint<P> {
     admission: Admission<P>,
     in_store: InStore,
     unconfirmed: VecDeque<Sent>,
-    /// How many of these no sender waits for: they were in the queue when it was loaded.
+    /// Messages among these that were in the queue when it was loaded, so that no sender waits for them.
     owed: usize,
     ages: Ages,
     confirmed: SeqNr,

@@ -16,7 +16,8 @@ pub trait Portable: Clone {
         true
     }
 
-    /// A message as it may leave its node: encoded, and cut into chunks (K1). One that may already stays as it is.
+    /// A message as it may leave its node: encoded, and cut into chunks (K1). A message that may leave already is returned
+    /// unchanged.
     ///
     /// # Errors
     /// [`UnsendableError`]: the message can never leave its node.

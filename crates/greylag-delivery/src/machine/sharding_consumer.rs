@@ -126,9 +126,9 @@ pub enum Effect<P> {
     Replaced {
         /// The producer.
         producer: ProducerId,
-        /// The one before.
+        /// The former controller.
         former: ControllerRef,
-        /// The one now.
+        /// The present controller.
         by: ControllerRef,
     },
     /// Two streams of one producer id are heard at the same time, so there may be two producers of that name (S10).
@@ -154,7 +154,7 @@ struct Stream<P> {
     armed: Armed,
 }
 
-/// What a controller leaves to the one that takes its place after the entity failed.
+/// Facts that a controller leaves to its successor after the entity failed.
 #[derive(Debug, Clone)]
 pub(crate) struct Legacy {
     left_at: Instant,
@@ -290,7 +290,7 @@ impl<P: Content> ShardingConsumer<P> {
         self.overdue
     }
 
-    /// What the links counted so far, those that have ended too.
+    /// Counts of all links so far, also of links that have ended.
     pub fn counters(&self) -> ConsumerCounters {
         self.counters
     }
@@ -310,7 +310,7 @@ impl<P: Content> ShardingConsumer<P> {
         self.streams.iter().filter_map(|stream| stream.link.producer()).map(|(controller, _)| &controller.node)
     }
 
-    /// What a controller that takes this one's place is to know.
+    /// The legacy for the controller that takes this one's place.
     pub(crate) fn legacy(&self, now: Instant) -> Legacy {
         let of_links = self.streams.iter().flat_map(|stream| stream.link.attempts());
         let links = self.streams.iter().map(|stream| stream.key.0);
@@ -399,7 +399,7 @@ impl<P: Content> ShardingConsumer<P> {
         }
         let (busy, awake, overdue) = (false, false, 0);
         let stream = Stream { key, number, link, used_at: now, busy, awake, overdue, armed };
-        // Most entities have one producer, and room for more would be most of what they keep.
+        // Most entities have one producer, and room for more would be most of their memory.
         self.streams.reserve_exact(1);
         self.streams.insert(index, stream);
         self.tell(now, index, consumer_link::Input::Start(Dedupe::none()), out);

@@ -1,8 +1,8 @@
-//! How the messages of a producer get their bytes, and those that stay on their node and have none.
+//! How the messages of a producer get their bytes, and messages that stay on their node without any.
 //!
 //! A message to an entity of the producer's own node is kept as the value that it is; nothing is encoded and nothing cut. It
 //! is counted with the size that its codec expects. When its entity turns out to live elsewhere it gets its bytes, and is cut,
-//! in the producer's task: what its sender would have been told at once comes to light then.
+//! in the producer's task: errors that its sender would have been told at once come to light only then.
 //!
 //! Source: delivery K1, K7.
 
@@ -42,8 +42,8 @@ impl<T: 'static> Format<T> {
         })
     }
 
-    /// A message without bytes, for an entity of this node. One that its codec expects to be too large is encoded, since
-    /// nothing else says how large it is.
+    /// A message without bytes, for an entity of this node. A message that its codec expects to be too large is encoded,
+    /// since only its bytes show how large it is.
     ///
     /// # Errors
     /// [`SendError`] with the message.
@@ -69,7 +69,7 @@ impl<T: 'static> Format<T> {
 /// A message without bytes.
 pub(super) struct Kept<T> {
     value: Arc<T>,
-    /// What its codec expects.
+    /// The size in bytes that its codec expects.
     size: usize,
     format: Arc<Format<T>>,
 }

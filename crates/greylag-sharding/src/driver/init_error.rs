@@ -111,13 +111,12 @@ pub enum InitError {
         /// The name.
         name: EntityTypeName,
     },
-    /// What is to be in place before the type is set up, by
-    /// [`EntityType::before_set_up`](crate::EntityType::before_set_up), is not.
+    /// A function of [`EntityType::before_set_up`](crate::EntityType::before_set_up) failed, so the type is not set up.
     #[error("entity type {name}: {why}")]
     Refused {
         /// The name.
         name: EntityTypeName,
-        /// Why not.
+        /// The failure of the function.
         why: String,
     },
     /// A daemon process cannot be as it was said.

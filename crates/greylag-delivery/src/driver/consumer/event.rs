@@ -1,4 +1,4 @@
-//! What happens to deliveries that somebody should know of.
+//! Events of deliveries for operators: messages that failed or cannot be read, and producers that were replaced.
 
 use std::sync::Arc;
 
@@ -10,8 +10,9 @@ use crate::payload::UnreadableError;
 /// Events that one subscriber may be behind; older ones are lost to it.
 const CAPACITY: usize = 256;
 
-/// Something that happened to a delivery, or to the link that it came by. Where there is no entity, but a
-/// [`ConsumerController`](crate::ConsumerController), that one's reference stands for it. Source: delivery §9, §6.
+/// Something that happened to a delivery, or to the link that it came by. A
+/// [`ConsumerController`](crate::ConsumerController) has no entity, and gives its reference as `entity`. Source: delivery
+/// §9, §6.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeliveryEvent {
@@ -92,7 +93,7 @@ impl DeliveryEvents {
     }
 }
 
-/// Whether deliveries go their way.
+/// Whether links wait for a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryHealth {
     /// None of them waits for a person.

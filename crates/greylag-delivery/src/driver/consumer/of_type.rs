@@ -19,16 +19,16 @@ pub struct ConsumerDelivery {
     shared: Arc<Shared>,
 }
 
-/// What the entities of one type have in common.
+/// State that the entities of one type share.
 #[derive(Debug, Default)]
 struct Shared {
     shown: Shown,
     departures: Arc<Departures>,
-    /// What entities that failed leave to their successors, by entity.
+    /// Legacies of entities that failed, by entity, until their successors start.
     legacies: Mutex<BTreeMap<Arc<str>, Legacy>>,
 }
 
-/// Entities that failed and did not start again yet of which something is remembered.
+/// Legacies that are kept at most; of one more nothing is kept, so a message that its entity gave up may come again.
 const MAX_LEGACIES: usize = 10_000;
 
 impl ConsumerDelivery {
@@ -44,17 +44,18 @@ impl ConsumerDelivery {
         })
     }
 
-    /// What entities of this type have seen on this node.
+    /// Counters of the deliveries at entities of this type on this node.
     pub fn counters(&self) -> &DeliveryCounters {
         &self.counters
     }
 
-    /// What happens to deliveries from now on that somebody should know of.
+    /// Events of deliveries from this call on, for operators: messages that failed or cannot be read, and producers that
+    /// were replaced.
     pub fn events(&self) -> DeliveryEvents {
         self.shared.shown.events()
     }
 
-    /// Whether every delivery goes its way.
+    /// Degraded while links wait for a person, because of messages that cannot be read.
     pub fn health(&self) -> DeliveryHealth {
         self.shared.shown.health()
     }
@@ -84,7 +85,7 @@ impl ConsumerDelivery {
         self.shared.legacies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps what an entity that failed leaves to its successor.
+    /// Keeps the legacy of an entity that failed, for its successor.
     pub(super) fn leave(&self, entity: &Arc<str>, legacy: Legacy) {
         let mut legacies = self.legacies();
         if !legacy.is_empty() && legacies.len() < MAX_LEGACIES {
@@ -92,7 +93,7 @@ impl ConsumerDelivery {
         }
     }
 
-    /// What the predecessor of an entity left; once.
+    /// Takes the legacy of an entity's predecessor, if there is one.
     pub(super) fn inherit(&self, entity: &str) -> Option<Legacy> {
         self.legacies().remove(entity)
     }

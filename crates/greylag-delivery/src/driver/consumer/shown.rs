@@ -1,4 +1,4 @@
-//! What is shown of consumers to those outside of them: events, and messages that wait for a person.
+//! The view of consumers from outside: their events, and the messages that wait for a person.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 pub(crate) struct Shown {
     announcements: Announcements,
     waiting: Waiting,
-    /// When two producers of one name were warned of last.
+    /// When the last warning of two producers of one name was logged.
     warned_at: Mutex<Option<Instant>>,
 }
 
@@ -51,7 +51,7 @@ impl Shown {
         }
     }
 
-    /// Whether two producers of one name are to be warned of now, and not only told of.
+    /// Whether a warning of two producers of one name is to be logged now, beside the event.
     pub(crate) fn is_to_warn(&self, now: Instant) -> bool {
         let mut warned_at = self.warned_at.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = warned_at.is_none_or(|at| now.saturating_duration_since(at) >= WARNING_INTERVAL);

@@ -1,4 +1,4 @@
-//! Consumers and workers of a node: what they count, and how they end with it.
+//! Consumers and workers of a node: their counts in the node's report, and their end with the node.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -48,7 +48,7 @@ pub(super) struct Attended(Mutex<State>);
 #[derive(Default)]
 struct State {
     running: Vec<Consumer>,
-    /// What those that have ended had counted, by name.
+    /// Counts of consumers that have ended, by name, so that the report's counts never fall.
     ended: BTreeMap<String, DeliverySnapshot>,
 }
 
@@ -79,7 +79,7 @@ impl Attended {
         state.running.push(Consumer { name, counters, ends: Box::new(ends) });
     }
 
-    /// What all consumers of each name have counted together.
+    /// The counts of all consumers of each name, added up.
     pub(super) fn report(&self) -> Vec<ConsumersReport> {
         let mut state = self.lock();
         state.settle();
@@ -91,7 +91,7 @@ impl Attended {
         all.into_iter().map(|(name, counts)| ConsumersReport { name, counts }).collect()
     }
 
-    /// Ends those that run.
+    /// Ends the consumers that run.
     pub(super) fn end(&self) -> Vec<BoxFuture<'static, ()>> {
         self.lock().running.iter().map(|consumer| consumer.ends.end()).collect()
     }

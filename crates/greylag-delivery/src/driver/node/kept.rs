@@ -181,7 +181,7 @@ impl Kept {
         producers.iter().map(|producer| producer.end()).collect()
     }
 
-    /// What there is to say of delivery here.
+    /// The report of delivery on this node.
     pub(crate) fn report(&self) -> DeliveryReport {
         let watched = self.producers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut producers: Vec<ProducerReport> = watched.iter().filter_map(|producer| producer.report()).collect();

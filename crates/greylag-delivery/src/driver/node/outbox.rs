@@ -11,8 +11,8 @@ use crate::error::StartError;
 use crate::ids::ProducerId;
 
 impl EntityOutbox {
-    /// The outbox of a sharded entity, and the producer that sends what is in it to the entities of the type that `key` names,
-    /// for as long as the outbox is kept. For the factory of the entity's type:
+    /// The outbox of a sharded entity, and the producer that sends its messages to the entities of the type that `key`
+    /// names, for as long as the outbox is kept. For the factory of the entity's type:
     ///
     /// ```
     /// use greylag_delivery::EntityOutbox;
@@ -31,9 +31,9 @@ impl EntityOutbox {
     /// The other type is set up on this node with delivery, as a host or as a proxy; [`EntityOutbox::send`] is given the codec
     /// of its deliveries. The producer is known to it as `type/id` of the sending entity, and works by the node's settings.
     ///
-    /// What is in the outbox leaves while the entity lives. A type that remembers its entities
-    /// ([`EntityType::remember_entities`](greylag_sharding::EntityType::remember_entities)) has them live on after the death of
-    /// their node; an entity of another type sends the rest when it is woken by a message.
+    /// Messages leave the outbox while the entity lives. A type that remembers its entities
+    /// ([`EntityType::remember_entities`](greylag_sharding::EntityType::remember_entities)) has them live on after the death
+    /// of their node; an entity of another type sends the rest when it is woken by a message.
     ///
     /// # Errors
     /// [`StartError`]: the other type is not set up here, or the entity's type and id are too long for a [`ProducerId`].

@@ -15,7 +15,7 @@ use crate::settings::DeliverySettings;
 
 impl NodeDelivery {
     /// The controller of a producer that sends to one consumer at a time, whose messages `codec` writes. It starts from the
-    /// settings of the node, `greylag delivery` shows it, and it delivers what it has before the node leaves.
+    /// settings of the node, `greylag delivery` shows it, and it delivers its messages before the node leaves.
     ///
     /// ```no_run
     /// use greylag_codec::json;

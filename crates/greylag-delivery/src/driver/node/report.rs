@@ -89,7 +89,7 @@ pub struct ConsumersReport {
 
 /// A producer that runs on the node.
 pub(crate) trait Reporting: Send + Sync {
-    /// What there is to say of it; `None` once it has ended.
+    /// The producer's part of the node's report; `None` once the producer has ended.
     fn report(&self) -> Option<ProducerReport>;
     /// Delivers what it has for a while, then ends it.
     fn end(&self) -> BoxFuture<'static, ()>;

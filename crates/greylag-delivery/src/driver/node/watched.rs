@@ -20,18 +20,18 @@ pub(super) struct Watched<T, A: Address> {
 }
 
 impl<T, A: Address> Watched<T, A> {
-    /// A producer that sends to what is called `to`; where the producer itself knows better, it says so.
+    /// A producer that is reported as sending to `to`, unless its state names a consumer ([`Shown::to`]).
     pub(super) fn new(sending: &Sending<T, A>, producer_id: ProducerId, to: String, drain_on_drop: Duration) -> Self {
         Self { producer_id, to, is_durable: sending.is_durable(), drain_on_drop, sending: sending.downgrade() }
     }
 }
 
-/// What handles see of a producer, as it is reported.
+/// A report of a producer, made of the state that its handles see.
 pub(super) trait Shown: Seen {
-    /// What it sends to.
+    /// The kind of the producer.
     fn kind(&self) -> ProducerKind;
 
-    /// Where it sends to, where that may change.
+    /// The consumer that it sends to at present; `None` for a producer that never changes its target.
     fn to(&self) -> Option<String> {
         None
     }

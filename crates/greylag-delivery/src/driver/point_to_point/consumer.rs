@@ -88,12 +88,13 @@ impl<T: Send + Sync + 'static> ConsumerController<T> {
         self.commands.send(Command::DeliverThenStop).ok();
     }
 
-    /// What happens to deliveries from now on that somebody should know of.
+    /// Events of deliveries from this call on, for operators: messages that failed or cannot be read, and producers that
+    /// were replaced.
     pub fn events(&self) -> DeliveryEvents {
         self.shown.events()
     }
 
-    /// Whether every delivery goes its way.
+    /// Degraded while links wait for a person, because of messages that cannot be read.
     pub fn health(&self) -> DeliveryHealth {
         self.shown.health()
     }
@@ -107,7 +108,7 @@ impl<T: Send + Sync + 'static> ConsumerController<T> {
         Ending(self.commands.clone())
     }
 
-    /// What the controller has seen so far.
+    /// Counters of the deliveries so far.
     pub fn counters(&self) -> &DeliveryCounters {
         &self.counters
     }

@@ -53,12 +53,12 @@ pub(super) struct Task<T> {
     max_message_bytes: u64,
     pub(super) counters: DeliveryCounters,
     pub(super) shown: Arc<Shown>,
-    /// What was counted of its links.
+    /// The counts of its links that `counters` includes already.
     links: LinkTotals,
     outcomes: Arc<Outcomes>,
     /// Messages that cannot be read and wait.
     unreadable: BTreeSet<MessageId>,
-    /// Who is told of those.
+    /// Streams that are told of messages that cannot be read.
     watchers: Vec<mpsc::UnboundedSender<Undecodable>>,
     consumer: Option<Consumer<T>>,
     effects: Vec<Effect<Payload<T>>>,
@@ -110,7 +110,7 @@ impl<T: Send + Sync + 'static> Task<T> {
             tokio::select! {
                 () = timer.as_mut(), if deadline.is_some() => self.tell(Input::Tick),
                 () = changed(self.outcomes.clone()) => {
-                    // A stop that was said before a confirmation comes before it.
+                    // Commands are taken first, so that a stop that was asked for before a confirmation comes before it.
                     while let Ok(command) = commands.try_recv() {
                         self.on_command(command);
                     }
@@ -126,13 +126,15 @@ impl<T: Send + Sync + 'static> Task<T> {
                 Some(command) = commands.recv() => self.on_command(command),
             }
         }
-        // The last word to producers came first: what was confirmed is not given to others.
+        // The directory hears of the end after producers got the last `Ack`, so that no confirmed job is given to another
+        // worker.
         drop(registered);
         self.remoting.unregister(&self.me.path);
         self.end();
     }
 
-    /// What is counted as it is now is over, and nothing waits here for anybody any more.
+    /// Takes back the gauges (links, overdue deliveries) and the messages that wait for a person, since both end with the
+    /// controller.
     fn end(&mut self) {
         let ended = LinkTotals { overdue: 0, links: 0, ..self.links };
         self.counters.links(&std::mem::replace(&mut self.links, ended), &ended);
@@ -280,7 +282,7 @@ impl<T: Send + Sync + 'static> Task<T> {
             (Ok(message), Some(consumer)) => {
                 self.counters.delivered();
                 self.outcomes.open(&handle.id);
-                // One that the consumer does not take any more is given up by being dropped.
+                // A consumer that has ended takes no delivery; dropping the delivery gives it up.
                 consumer.to.send(Delivery::new(message, handle, self.outcomes.clone())).ok();
             }
             (Ok(_), None) => {}

@@ -25,7 +25,7 @@ use crate::settings::DeliverySettings;
 /// [`ConsumerController::register_to`](crate::ConsumerController::register_to). A consumer that is gone is not
 /// replaced by itself: watch the members of the cluster, and register another one. Source: delivery §1.2, §1.4.
 pub struct ProducerController<T> {
-    /// Sends nothing: the handles that do come of it.
+    /// Keeps the task, and makes the handles that send.
     sending: Sending<T, ()>,
     reference: ControllerRef,
 }
@@ -62,7 +62,7 @@ impl<T: Send + Sync + 'static> ProducerController<T> {
         self.sending.register(consumer);
     }
 
-    /// What the controller has seen so far.
+    /// Counters so far, and how many messages are held now.
     pub fn stats(&self) -> ControllerStats {
         self.sending.seen(|seen| seen.stats)
     }
@@ -199,7 +199,7 @@ impl<T: Send + Sync + 'static> Producer<T> {
         self.sending.confirmed()
     }
 
-    /// What the controller has seen so far.
+    /// Counters so far, and how many messages are held now.
     pub fn stats(&self) -> ControllerStats {
         self.sending.seen(|seen| seen.stats)
     }

@@ -25,7 +25,7 @@ const RUN: usize = 256;
 pub(in crate::driver) struct Entity {
     pub(super) id: Arc<str>,
     pub(super) shard: Arc<str>,
-    /// It is of this node, or of a node that is not known yet.
+    /// Whether it lives on this node, or its node is not known yet.
     pub(super) stays: bool,
 }
 
@@ -49,7 +49,7 @@ pub(in crate::driver) struct EntitiesSeen {
     pub(in crate::driver) stats: ProducerStats,
     pub(in crate::driver) store: StoringState,
     demand: DemandSets,
-    /// A handle asks for room without waiting, so the task keeps `demand` up to date.
+    /// Whether a handle has asked for room without waiting; the task keeps `demand` up to date from then on.
     wants_demand: bool,
     buffer_size_per_entity: usize,
 }
@@ -113,7 +113,7 @@ impl<T: Send + Sync + 'static> Entities<T> {
 
     // ---- what the region says -------------------------------------------------------------------
 
-    /// Whether events were missed, so that every route is to be looked at.
+    /// Takes in one event. Returns whether events were missed, so that every route is to be looked at.
     fn on_news(&mut self, news: RouteNews) -> bool {
         use sharding_producer::Input;
 
@@ -145,15 +145,15 @@ impl<T: Send + Sync + 'static> Entities<T> {
         false
     }
 
-    /// Takes in where a shard is now. Whether that is another node than before.
+    /// Takes in the home of a shard. Returns whether it is another node than before.
     fn settle_at(&mut self, shard: &Arc<str>, home: Option<Home>) -> bool {
         let Some(Home { node, hands_over }) = home else { return false };
         self.handle(sharding_producer::Input::Homed { shard: shard.clone(), is_here: hands_over });
         self.homes.note(shard, node)
     }
 
-    /// Events were lost: what they would have said is seen from the routes. A shard that is where it was has nothing to
-    /// begin again for; what an entity forgot meanwhile it asks for itself.
+    /// Looks at the route of every shard, since events were lost. Links of a shard that has not moved go on: an entity that
+    /// forgot them meanwhile asks its producer to start over.
     fn look_at_all(&mut self) {
         use sharding_producer::Input;
 
@@ -170,8 +170,8 @@ impl<T: Send + Sync + 'static> Entities<T> {
 
     // ---- effects --------------------------------------------------------------------------------
 
-    /// Sends a batch. `refused` has the frames of this round that found no room, by link: what comes after such a frame is
-    /// not sent before it.
+    /// Sends a batch. `refused` has the range of frames of this round that found no room, by link; later frames of such a
+    /// link join it, so that none is sent before an earlier one.
     fn transmit(&mut self, (entity, batch): Addressed<T>, refused: &mut BTreeMap<u64, (u64, u64)>) {
         let instance = batch.header.controller.instance;
         let numbers = || batch.frames.iter().map(|message| message.frame.seq_nr);
@@ -227,7 +227,8 @@ impl<T: Send + Sync + 'static> Engine<T> for Entities<T> {
         use sharding_producer::Input as To;
 
         let input = match input {
-            // Sends of former handles go on, and permits of theirs are released; routes take the place of registrations.
+            // There is nothing to do: sends of former handles go on, the task releases their permits, and routes take the
+            // place of registrations.
             Input::Start { .. } | Input::Register(_) => return,
             Input::Admit { ticket, to, message, permit, .. } => {
                 if let Some(permit) = permit {

@@ -38,7 +38,7 @@ impl<'a, T> ShardingRequestNext<'a, T> {
         &self.permit.granted
     }
 
-    /// The number that the next message gets, if nobody else sends before.
+    /// The number that the next message gets, unless another sender comes first.
     pub fn current_seq_nr(&self) -> SeqNr {
         self.granted().current_seq_nr
     }

@@ -110,7 +110,8 @@ impl<T: Send + Sync + 'static> Base<T> {
         }
     }
 
-    /// Starts the task; it runs until the returned handle and all that come of it are gone, or one of them closes it.
+    /// Starts the task; it runs until the returned handle and all handles made of it are dropped, or one of them closes the
+    /// producer.
     pub(crate) fn spawn<E: Engine<T>>(self, engine: E) -> Sending<T, E::To> {
         let mut seen = Default::default();
         engine.show(&mut seen);

@@ -31,11 +31,12 @@ pub(crate) trait Engine<T>: Send + 'static {
     /// When a tick next has work to do.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// Waits for what happens beside all that, such as room in a lane. May be dropped without losing anything; pending where
-    /// nothing can happen.
+    /// Waits for events that are the engine's own business, such as room in a lane. May be dropped without losing anything;
+    /// pending where nothing can happen.
     fn happens(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Takes in what has happened, as far as that has to wait until all that consumers had said is told.
+    /// Takes in an event that [`happens`](Self::happens) set aside, once the engine was told all messages of consumers that
+    /// arrived before it.
     fn take_in(&mut self) {}
 
     /// How many messages more are taken that do not wait.
@@ -80,7 +81,7 @@ pub(crate) enum Input<T, A> {
         session: u64,
         permit: u64,
     },
-    /// A permit is not wanted any more.
+    /// A permit is given back, or its request is withdrawn.
     Release {
         permit: u64,
     },

@@ -50,7 +50,7 @@ impl Room {
         counts.free = free;
     }
 
-    /// A message goes to the task. One that does not wait may do so where there is room.
+    /// Counts a message that goes to the task; one that does not wait needs room. Returns whether it may go.
     fn enter(&self, waits: bool) -> bool {
         let mut counts = self.counts();
         let enters = waits || counts.on_the_way < counts.free;

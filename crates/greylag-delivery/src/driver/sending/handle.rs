@@ -13,7 +13,7 @@ use crate::error::{ProducerError, SendError, SentError, TrySendError, Undelivere
 use crate::ids::{ControllerRef, SeqNr};
 use crate::machine::controller::Message;
 
-/// Clones are the same producer. When the last one is dropped the task delivers what it has, and ends.
+/// Clones are the same producer. When the last one is dropped, the task delivers the messages that it has, and ends.
 pub(crate) struct Sending<T, A: Address> {
     entrance: Entrance<Command<T, A>>,
     shared: Arc<Shared<T, A>>,
@@ -45,7 +45,7 @@ impl<T, A: Address> WeakSending<T, A> {
         Some(Sending { entrance, shared })
     }
 
-    /// What the producer has seen so far, as long as its task runs.
+    /// Reads the state that the task shows; `None` once the task has ended.
     pub(crate) fn seen<V>(&self, see: impl FnOnce(&A::Seen) -> V) -> Option<V> {
         let shared = self.shared.upgrade().filter(|shared| shared.is_running())?;
         let seen = lock(&shared.seen);
@@ -82,7 +82,7 @@ impl<T, A: Address> Sending<T, A> {
         self.shared.confirmed.subscribe()
     }
 
-    /// What the task has seen so far.
+    /// Reads the state that the task shows.
     pub(crate) fn seen<V>(&self, see: impl FnOnce(&A::Seen) -> V) -> V {
         see(&lock(&self.shared.seen))
     }
@@ -101,7 +101,7 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
     /// The message as it is sent.
     pub(crate) fn letter(&self, to: A, message: T, ack: bool) -> Result<Letter<T, A>, SendError<T>> {
         let Encoding { format, is_durable } = &*self.shared.encoding;
-        // What is stored has bytes wherever it goes.
+        // A durable producer encodes every message, also for an entity of this node, since its queue stores bytes.
         let payload = if to.stays() && !is_durable { format.keep(message)? } else { format.encode(message)? };
         let bytes = payload.size();
         Ok(Letter { to, message: Message { frames: format.frames(payload), bytes, ack } })
@@ -210,7 +210,7 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
 
     // ---- the end --------------------------------------------------------------------------------
 
-    /// Waits until what was sent before is confirmed; false if the producer ends first.
+    /// Waits until every message that was sent before is confirmed. Returns false if the producer ends first.
     pub(super) async fn drained(&self) -> bool {
         let (done, drained) = oneshot::channel();
         self.entrance.tell(Command::Drain(done));

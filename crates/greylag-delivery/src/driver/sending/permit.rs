@@ -27,7 +27,7 @@ pub(crate) struct Permit<T, A: Address> {
     pub(super) release: OnDrop<Command<T, A>>,
 }
 
-/// A permit that was asked for. Dropped, it is not wanted any more.
+/// A request for a permit. Dropped, it is withdrawn.
 pub(super) struct Asking<T, A: Address> {
     sending: Sending<T, A>,
     answer: oneshot::Receiver<Granted<A>>,
@@ -84,7 +84,7 @@ impl<'a, T: Send + Sync + 'static> RequestNext<'a, T> {
         Self { sending, permit }
     }
 
-    /// The number that the next message gets, if nobody else sends before.
+    /// The number that the next message gets, unless another sender comes first.
     pub fn current_seq_nr(&self) -> SeqNr {
         self.permit.granted.current_seq_nr
     }

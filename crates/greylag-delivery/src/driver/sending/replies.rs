@@ -1,7 +1,7 @@
 //! The callers that wait for what becomes of their messages, and those that wait for all that was sent before them.
 //!
-//! `M` is a message as it is given back. Every ticket is settled once: by its confirmation, by its refusal, or because
-//! nobody is to hear of it.
+//! `M` is a message as it is given back. Every ticket is settled once: by its confirmation, by its refusal, or because its
+//! caller has gone away.
 
 use std::collections::BTreeMap;
 

@@ -64,7 +64,7 @@ impl<T: Send + Sync + 'static, A: Address> Sinking<T, A> {
             }
         };
         let sent = self.sending.redeem(permit, letter)?;
-        // What is accepted already is not looked at again.
+        // Messages that are known to be accepted leave the list, which would grow with every send otherwise.
         while self.unflushed.front_mut().is_some_and(Sent::is_accepted) {
             self.unflushed.pop_front();
         }

@@ -1,5 +1,5 @@
 //! The task of a producer: it gives the engine what handles, consumers and the queue say, carries out what the engine asks
-//! for, and ends when the producer is closed, or when nobody can send any more and the rest is confirmed.
+//! for, and ends when the producer is closed, or when all handles are dropped and every message is confirmed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(super) struct Task<T, E: Engine<T>> {
     /// Messages that were taken in since the room was published last.
     arrived: u64,
     outcomes: Outcomes<T, E>,
-    /// When the task gives up on what is not confirmed, once nobody can send any more.
+    /// When the task gives up on unconfirmed messages; known once all handles are dropped.
     gives_up_at: Option<Instant>,
     closers: Vec<oneshot::Sender<()>>,
     is_closed: bool,
@@ -86,8 +86,8 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
                 (call, answer) = answer_of(&mut self.base.store) => self.on_answer(call, answer),
                 Some(message) = self.base.upstream.recv() => self.receive(message),
                 () = self.engine.happens() => {
-                    // What consumers said before a move still counts: a link that begins anew takes no answers to its former
-                    // frames.
+                    // Messages of consumers that arrived before a move are told first, since a link that begins anew takes
+                    // no answers to its former frames.
                     self.receive_waiting();
                     self.engine.take_in();
                 }
@@ -147,7 +147,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
             Command::Register(consumer) => self.engine.tell(Input::Register(consumer)),
             Command::Admit(admit) => self.on_admit(*admit),
             Command::Withdraw { ticket, to } => {
-                // One that was accepted meanwhile is delivered.
+                // A message that was accepted meanwhile has its number, and is delivered.
                 if self.replies.withdraw(ticket) {
                     self.engine.tell(Input::Withdraw { ticket, to });
                 }
@@ -176,7 +176,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         let Admit { session, ticket, letter, permit, accepted, confirmed } = admit;
         let Letter { to, message } = letter;
         self.arrived += 1;
-        // A sender that gave up already is told of all the same, because its message may have a number; the sender's word
+        // The message of a sender that has given up is entered, too, since it may have a number; the sender's `Withdraw`
         // follows.
         self.replies.enter(ticket, accepted, confirmed);
         if let Some(permit) = permit {
@@ -194,7 +194,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         | Answer::Confirmed(Err(error))
         | Answer::Polled(Err(error)) = &answer
         {
-            tracing::warn!(%producer, %error, "a producer's queue did not do what it was asked");
+            tracing::warn!(%producer, %error, "a call of a producer's queue failed");
         }
         let before = self.engine.storing_state();
         self.engine.tell(Input::Answered { call, answer });
@@ -257,7 +257,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         }
     }
 
-    /// A permit that nobody waits for any more goes back.
+    /// Hands a permit to its caller. If the caller has gone away, the permit goes back.
     fn grant(&mut self, granted: Granted<E::To>) {
         let permit = granted.permit;
         let is_wanted = match self.permits.get_mut(&permit).and_then(Option::take) {
@@ -299,7 +299,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         }
     }
 
-    /// Refuses what came too late, and answers those that closed the producer last, so that they find everything settled.
+    /// Refuses commands that came too late. Callers of `close` are answered last, so that they find everything settled.
     fn finish(mut self) {
         self.base.remoting.unregister(&self.base.reference().path);
         self.commands.close();

@@ -26,7 +26,7 @@ static NEAR: LazyLock<RwLock<HashMap<Arc<str>, mpsc::Sender<UpstreamMessage>>>> 
 /// Gives a controller a path that no other one ever has, and what arrives there to `receiver`. The reference of the
 /// controller names both.
 pub(crate) fn register(remoting: &Arc<dyn Remoting>, receiver: Arc<dyn Receiver>) -> ControllerRef {
-    // Both ends repeat messages that find an inbox full, and messages after the end do not matter any more.
+    // Both ends repeat messages that find an inbox full, and a message to a controller that has ended has no effect.
     let repeated = [DeadLetterReason::NoSuchRecipient, DeadLetterReason::StaleRecipient, DeadLetterReason::MailboxFull];
     remoting.declare_repeated(PATHS, None, &repeated);
     let path: Arc<str> = format!("{PATHS}{}", uuid::Uuid::new_v4().simple()).into();
@@ -71,8 +71,8 @@ pub(crate) fn say(remoting: &dyn Remoting, message: UpstreamMessage) {
     }
 }
 
-/// Hands the message to a producer of this node. One that is not for a producer that is here, or finds no room, comes back:
-/// the transport knows whom to tell of it.
+/// Hands the message to a producer of this node. A message that finds no such producer, or no room, comes back, for the
+/// transport to report it.
 fn say_near(remoting: &dyn Remoting, message: UpstreamMessage) -> Option<UpstreamMessage> {
     if message.to.node != *remoting.self_address() {
         return Some(message);
@@ -130,7 +130,7 @@ mod tests {
         let (near, mut upstream) = open(&a);
         let to = near.reference().clone();
         let from = |node: &Arc<dyn Remoting>| ControllerRef { node: node.self_address().clone(), ..to.clone() };
-        // The transport does not find the producer any more, so what arrives came without it.
+        // Unregistered, the producer is out of the transport's reach, so a message that arrives came without the transport.
         a.unregister(&to.path);
         say(&*a, word(&from(&a), &to));
         assert_eq!(upstream.try_recv(), Ok(word(&from(&a), &to)));

@@ -137,7 +137,7 @@ impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
         self.sending.seen(|seen| seen.workers).unwrap_or_default()
     }
 
-    /// What the producer has seen so far.
+    /// Counters so far, and how many messages are held now.
     pub fn counters(&self) -> ControllerStats {
         self.sending.seen(|seen| seen.stats)
     }

@@ -55,17 +55,18 @@ impl WorkerHandle {
         WorkerBuilder { builder, settings: DeliverySettings::default(), parallel: 1, handler, message: PhantomData }
     }
 
-    /// What the worker has seen so far.
+    /// Counters of the worker's jobs so far.
     pub fn counters(&self) -> &DeliveryCounters {
         &self.counters
     }
 
-    /// What happens to jobs from now on that somebody should know of.
+    /// Events of jobs from this call on, for operators: messages that failed or cannot be read, and producers that were
+    /// replaced.
     pub fn events(&self) -> DeliveryEvents {
         self.shown.events()
     }
 
-    /// Whether every job goes its way.
+    /// Degraded while links wait for a person, because of messages that cannot be read.
     pub fn health(&self) -> DeliveryHealth {
         self.shown.health()
     }

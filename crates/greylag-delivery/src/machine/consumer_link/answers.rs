@@ -1,4 +1,4 @@
-//! When a consumer speaks: the timers of its confirmations and of what it repeats.
+//! The timers of a consumer's messages: of confirmations that are held back or delayed, and of questions that are repeated.
 //!
 //! Source: delivery C9b, C10, C11.
 
@@ -58,7 +58,7 @@ impl Answers {
         }
     }
 
-    /// Another producer is listened to: nothing was told to it yet.
+    /// The link listens to another producer, which was told nothing yet.
     pub(super) fn start_over(&mut self, now: Instant, settings: &ConsumerLinkSettings) {
         self.heard(now, false, settings);
         self.told();
@@ -77,8 +77,8 @@ impl Answers {
         self.delayed_ack_at = None;
     }
 
-    /// Messages were confirmed whose senders wait for it. Whether the ack leaves now; it waits for company that is here, and
-    /// never for company that is not.
+    /// Messages were confirmed whose senders wait for the ack. Returns whether the ack leaves now; it is held back only
+    /// while further frames are ready, for at most `most` confirmations and `delay`.
     pub(super) fn asked(&mut self, now: Instant, count: u64, most: u64, is_next_here: bool, delay: Duration) -> bool {
         let held = self.held_ack.unwrap_or(HeldAck { until: now + delay, confirmations: 0 });
         let confirmations = held.confirmations + count;
@@ -124,7 +124,8 @@ impl Answers {
         self.retry_at.is_some_and(|at| at <= now)
     }
 
-    /// Something was repeated; the next interval is half as long again. One that `may_sleep` does so after the longest.
+    /// A question was repeated: the next interval is half as long again. A link that `may_sleep` has no timer after the
+    /// longest interval.
     pub(super) fn repeated(&mut self, now: Instant, may_sleep: bool, settings: &ConsumerLinkSettings) {
         let is_longest = self.retry_interval >= settings.resend_interval_max;
         self.retry_interval = self.retry_interval.mul_f64(1.5).min(settings.resend_interval_max);

@@ -97,7 +97,7 @@ impl<P: Content> Arrivals<P> {
         self.lost = None;
     }
 
-    /// Forgets what is not part of a message that was taken whole.
+    /// Forgets all frames behind the last message that was taken whole.
     pub(super) fn start_after_delivered(&mut self) {
         self.start_after(self.delivered);
     }

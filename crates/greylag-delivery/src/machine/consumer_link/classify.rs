@@ -148,7 +148,7 @@ impl<P: Content> ConsumerLink<P> {
             self.skip_to(now, header.lowest, out);
         }
         let (first, window) = (message.first, self.window.size());
-        // A window that became smaller does not take back what was granted before.
+        // Frames up to the last grant are in reach, also where the window has become smaller since.
         let reach = self.requested.max(self.arrivals.received() + window);
         match self.arrivals.arrive(message, reach, window) {
             Arrival::Duplicate => return self.on_duplicate(now, first, out),

@@ -67,7 +67,7 @@ impl<P: Content> ConsumerLink<P> {
         self.advance(now, watermarks, out);
     }
 
-    /// Where a message begins that is not handed out yet, because of what an earlier controller did about it.
+    /// The first state of a message that is not handed out at once, because of attempts that an earlier controller made.
     fn held(&self, now: Instant, total: SeqNr, earlier: Attempts, watermarks: &Watermarks) -> Option<DeliveryState> {
         let limit = self.settings.max_delivery_attempts;
         if self.is_known(total, watermarks) {
@@ -101,8 +101,8 @@ impl<P: Content> ConsumerLink<P> {
         }
     }
 
-    /// C14: messages that the former consumer had in hand go to the next one. Those that the former gave up wait their time
-    /// all the same, unless they are known to be processed.
+    /// C14: messages that the former consumer had in hand go to the next one. Messages that wait for their next attempt, or
+    /// for a person, go on waiting, unless they are known to be processed.
     pub(super) fn hand_to_next_consumer(
         &mut self,
         now: Instant,

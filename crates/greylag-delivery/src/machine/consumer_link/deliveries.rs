@@ -52,9 +52,9 @@ impl<P> Outstanding<P> {
 #[derive(Debug, Clone)]
 pub(super) struct Deliveries<P> {
     queue: VecDeque<Outstanding<P>>,
-    /// How many the application has not confirmed.
+    /// Deliveries that the application has not confirmed.
     unconfirmed: u32,
-    /// Of those, how many were reported as overdue.
+    /// Unconfirmed deliveries that were reported as overdue.
     overdue: u32,
     next_number: u64,
 }
@@ -81,12 +81,12 @@ impl<P: Clone> Deliveries<P> {
         &self.queue[index]
     }
 
-    /// How many the application has not confirmed.
+    /// Deliveries that the application has not confirmed.
     pub(super) fn unconfirmed(&self) -> u32 {
         self.unconfirmed
     }
 
-    /// How many the application has had in hand for longer than is worth a warning.
+    /// Deliveries that the application has had in hand for longer than is worth a warning.
     pub(super) fn overdue(&self) -> u32 {
         self.overdue
     }
@@ -125,7 +125,7 @@ impl<P: Clone> Deliveries<P> {
         is_in_hand.then_some(index)
     }
 
-    /// Every change of a delivery's state passes here, so that what is counted of them stays true.
+    /// Changes the state of a delivery, and the counts of deliveries with it: no state is changed elsewhere.
     pub(super) fn set_state(&mut self, index: usize, state: DeliveryState) {
         let former = std::mem::replace(&mut self.queue[index].state, state);
         if matches!(former, DeliveryState::Handed { overdue: true, .. }) {

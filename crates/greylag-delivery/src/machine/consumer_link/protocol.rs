@@ -1,4 +1,4 @@
-//! What a consumer link takes, what it asks for, how it is set up, and what it counts.
+//! The inputs, effects, settings and counters of a consumer link.
 
 use std::time::Duration;
 
@@ -31,7 +31,8 @@ pub struct ConsumerLinkSettings {
     pub max_outstanding_deliveries: u32,
     /// How long an `Ack` may be held back while further frames are ready (C9b).
     pub ack_max_delay: Duration,
-    /// After how long confirmations are told that no sender asked for; `None` leaves them to what is told anyway.
+    /// The longest delay of a confirmation that no sender asked for; with `None` it waits for the next message that is sent
+    /// to the producer for another reason.
     pub delayed_ack_timeout: Option<Duration>,
     /// First interval of the retry tick (C11).
     pub resend_interval_min: Duration,
@@ -73,7 +74,7 @@ pub struct DeliveryKey {
 pub enum Input<P> {
     /// Frames arrived.
     Frames {
-        /// What they have in common.
+        /// The header of their batch.
         header: BatchHeader,
         /// The frames.
         frames: Vec<SequencedMessage<P>>,
@@ -87,7 +88,7 @@ pub enum Input<P> {
     /// An attempt that the application never looked at, or could not make yet, comes back: it counts for nothing, and is
     /// made again after the pause.
     Return(DeliveryKey, Duration),
-    /// The message cannot be read. It keeps its place until it is confirmed, and nobody has it in hand.
+    /// The message cannot be read. It keeps its place until it is confirmed, and does not count as being in hand.
     Unreadable(DeliveryKey),
     /// A consumer is attached, or another one in its place.
     Start(Dedupe),
@@ -139,16 +140,16 @@ pub enum Effect<P> {
     Overdue(MessageId),
     /// Another controller is listened to from now on, in place of one that may still live.
     Replaced {
-        /// The one before.
+        /// The former controller.
         former: ControllerRef,
-        /// The one now.
+        /// The present controller.
         by: ControllerRef,
     },
     /// The controller has ended.
     Stopped,
 }
 
-/// What a link counts; all of it is harmless, and much of it means trouble elsewhere.
+/// Counts of events that do a link no harm; many of one kind mean trouble elsewhere.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ConsumerCounters {
     /// Frames that were here before (C10).

@@ -29,7 +29,7 @@ impl<P: Clone> PointToPoint<P> {
     pub(super) fn open_link(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         let (true, None, Some(stream)) = (self.admission.is_started(), &self.link, self.stream) else { return };
         self.link = Some(new_link(&self.settings, stream, now).sabotaged(self.sabotage));
-        // What is there after a new start has been there since it was accepted.
+        // The oldest message keeps its age across the new start, since it was accepted before.
         let oldest = self.oldest_unconfirmed();
         self.ages = Ages::default();
         if let (Some(oldest), Some((total, ..))) = (oldest, self.recovered.first()) {

@@ -48,9 +48,10 @@ impl Peers {
         self.former = self.consumer.take().or(self.former.take());
     }
 
-    /// A consumer controller spoke. Whether it is the present one, and whether it is not the one that was displaced. Where the
-    /// repeats after a start-over are `unanswered` by any other, the displaced one is the one that gets them: news of a move
-    /// may come after the new consumer attached, and late words of a dead one may displace a living one.
+    /// A consumer controller spoke. Returns whether it is the present one, and whether its messages count, as those of a
+    /// displaced one do not. If the repeats after a start-over were left `unanswered`, a displaced controller that speaks
+    /// becomes the present one again: news of a move may come after the new consumer attached, and a late message of a dead
+    /// consumer may have displaced a living one.
     pub(super) fn heard(&mut self, from: &ControllerRef, unanswered: bool) -> (bool, bool) {
         if unanswered && self.former.as_ref() == Some(from) {
             std::mem::swap(&mut self.consumer, &mut self.former);

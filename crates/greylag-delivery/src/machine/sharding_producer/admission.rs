@@ -4,8 +4,8 @@
 //! when it is confirmed, as do in-flight messages where they are limited. Senders to one entity are served in their
 //! order. The last tenth of the whole is kept for entities with demand, so that stuck entities block their own senders
 //! and no others; the last tenth of the bytes for those of them that hold little, since bytes stay in use until they are
-//! confirmed, and an entity that is stuck may have demand. What was recovered takes room from entities without demand alone: a queue may hold more than there is
-//! room for.
+//! confirmed, and an entity that is stuck may have demand. Recovered messages take room from entities without demand alone:
+//! a queue may hold more than there is room for.
 //!
 //! A permit is a slot that is set aside; whoever uses it needs no other room.
 //!
@@ -33,7 +33,7 @@ pub(super) struct Used {
     pub(super) messages: usize,
 }
 
-/// What there is room for.
+/// The next sender, or permit, that there is room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// The first sender that waits for the entity of this link.
@@ -49,9 +49,10 @@ pub(super) struct Admission {
     all: Used,
     /// The part that came with the loaded queue.
     recovered: Used,
-    /// By what they may use: of the first waiter of an entity its ticket, the entity's instance, and the message's size.
+    /// The first waiter of each entity, by the share that it may use and its ticket: the link's instance, and the message's
+    /// size.
     waiting: BTreeMap<Share, BTreeMap<u64, (u64, usize)>>,
-    /// Of those that hold a permit.
+    /// First waiters that hold a permit: the link's instance by ticket.
     permitted: BTreeMap<u64, u64>,
     permits: Permits,
 }
@@ -59,9 +60,9 @@ pub(super) struct Admission {
 /// How much of the whole a message may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Share {
-    /// All of it: its entity has demand, and little that is unconfirmed.
+    /// Everything: the entity has demand, and few unconfirmed bytes.
     Whole,
-    /// All slots, and nine tenths of the bytes: its entity has demand, and much that is unconfirmed.
+    /// All slots, and nine tenths of the bytes: the entity has demand, and many unconfirmed bytes.
     Slots,
     /// Nine tenths: its entity has no demand.
     NineTenths,

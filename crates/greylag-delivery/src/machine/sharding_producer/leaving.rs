@@ -1,9 +1,9 @@
 //! Messages without bytes, and what becomes of them when their entity turns out to live on another node.
 //!
 //! Entities of this node are handed messages as they are. Where such an entity has moved, or an answer comes from another node,
-//! its link begins anew under an instance that no link had: all that is unconfirmed is encoded and cut into chunks, under the
-//! totals that it has and link numbers from 1. What is still said to the former instance is dropped, since its numbers mean
-//! other frames; consumers know by its total what they have processed.
+//! its link begins anew under an instance that no link had: all unconfirmed messages are encoded and cut into chunks, under
+//! their totals and link numbers from 1. Messages to the former instance are dropped, since its numbers mean other frames; a
+//! consumer recognises processed messages by their totals.
 //!
 //! Source: delivery K7.
 
@@ -28,7 +28,8 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// S7: every link starts over with the entity where it lives now, but one that has begun anew for this.
+    /// S7: every link starts over with the entity where it lives now, except a link that has just begun anew because of the
+    /// same move.
     pub(super) fn on_moved(&mut self, now: Instant, shard: &str, out: &mut Vec<Effect<P>>) {
         for instance in self.links.of_shard(shard) {
             let Some(state) = self.links.get_mut(instance) else { continue };
@@ -49,7 +50,7 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// Frames of a link leave the node from here on. One that holds a message without bytes begins anew.
+    /// Frames of a link leave the node from here on. A link that holds a message without bytes begins anew.
     fn leave(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
         let Some(state) = self.links.get_mut(instance) else { return };
         if !std::mem::take(&mut state.is_here) || state.link.frames().all(Portable::is_portable) {
@@ -86,7 +87,7 @@ impl<P: Portable> ShardingProducer<P> {
             state.bytes -= message.bytes;
             state.used_at = now;
             self.admission.give_back(message.bytes, message.ticket.is_none());
-            // Nothing waits for the number any more, as after a withdrawal.
+            // The number counts as settled, as after a withdrawal.
             self.contiguous.insert(total.get());
             self.tally.given_up(self.contiguous.last());
             let (ticket, entity) = (message.ticket.unwrap_or_default(), state.entity.clone());

@@ -110,7 +110,7 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// Gives one link an input, and what is buffered for it while it has demand; carries its effects on.
+    /// Gives one link an input, then buffered messages while it has demand; carries its effects on.
     pub(super) fn tell(
         &mut self,
         now: Instant,
@@ -123,7 +123,7 @@ impl<P: Portable> ShardingProducer<P> {
         self.feed(now, instance, out);
     }
 
-    /// Gives a link what is buffered for it while it has demand, and carries its effects on.
+    /// Gives a link buffered messages while it has demand, and carries its effects on.
     pub(super) fn feed(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
         let Some(state) = self.links.get_mut(instance) else { return };
         let mut unsendable = Vec::new();

@@ -106,8 +106,8 @@ pub enum Input<P> {
         /// Whether its messages leave now, or wait in the region.
         routed: bool,
     },
-    /// Where messages for a shard go from here on. Until that is told they are taken to stay on this node; whatever is said
-    /// of a route says nothing of it. Comes before [`ShardMoved`](Self::ShardMoved) (K7).
+    /// The home of a shard: this node or another one. A shard of unknown home counts as one of this node, and a change of
+    /// its route alters nothing about that. Comes before [`ShardMoved`](Self::ShardMoved) (K7).
     Homed {
         /// The shard.
         shard: Arc<str>,

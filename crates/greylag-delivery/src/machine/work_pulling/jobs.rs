@@ -25,7 +25,7 @@ struct Job<P> {
 #[derive(Debug, Clone)]
 pub(super) struct Jobs<P> {
     all: BTreeMap<SeqNr, Job<P>>,
-    /// How many of these no sender waits for: they were in the queue when it was loaded.
+    /// Messages among these that were in the queue when it was loaded, so that no sender waits for them.
     owed: usize,
     ages: Ages,
     pending: BTreeSet<SeqNr>,
@@ -80,7 +80,7 @@ impl<P: Clone> Jobs<P> {
 
     /// What a queue that was opened again has: all of it waits, and senders of before go on waiting.
     pub(super) fn reload(&mut self, now: Instant, state: QueueState<Frames<P>>) {
-        // What is there after a new start has been there since it was accepted.
+        // The oldest message keeps its age across the new start, since it was accepted before.
         let oldest = self.oldest();
         self.ages = Ages::default();
         if let (Some(oldest), Some(first)) = (oldest, state.unconfirmed.first()) {
