@@ -22,13 +22,13 @@ pub(crate) enum Outcome {
     Confirmed(DeliveryHandle),
     Abandoned(DeliveryHandle, Option<Duration>),
     /// It came out of its turn: an earlier one is neither persisted nor confirmed.
-    #[cfg_attr(not(all(feature = "persistence", feature = "sharding")), allow(dead_code))]
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     Deferred(DeliveryHandle),
     /// The entity has recovered, and this is what its history says.
-    #[cfg_attr(not(all(feature = "persistence", feature = "sharding")), allow(dead_code))]
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     Recovered(Dedupe),
     /// The behaviour found the delivery's mark in its history, and did not run.
-    #[cfg_attr(not(all(feature = "persistence", feature = "sharding")), allow(dead_code))]
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     Suppressed,
     /// A node is gone for good, with the producers there.
     NodeGone(UniqueAddress),
@@ -69,7 +69,7 @@ impl Pending {
 
 impl Outcomes {
     /// For an entity whose confirmations wait for a proof of ownership (delivery §7).
-    #[cfg_attr(not(all(feature = "persistence", feature = "sharding")), allow(dead_code))]
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     pub(crate) fn that_need_proof() -> Self {
         Self { needs_proof: true, pending: Mutex::default() }
     }
@@ -108,7 +108,7 @@ impl Outcomes {
     }
 
     /// What was confirmed without proof.
-    #[cfg_attr(not(all(feature = "persistence", feature = "sharding")), allow(dead_code))]
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     pub(crate) fn take_unproved(self: &Arc<Self>) -> Option<Unproved> {
         let handles = std::mem::take(&mut self.lock().unproved);
         (!handles.is_empty()).then(|| Unproved { handles, outcomes: self.clone() })
@@ -116,7 +116,7 @@ impl Outcomes {
 
     /// The effect of a delivery was refused, because the delivery came out of its turn. A confirmation that is not proved is
     /// none, and the attempt counts for nothing: it was no fault of the message.
-    #[cfg_attr(not(all(feature = "persistence", feature = "sharding")), allow(dead_code))]
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     pub(crate) fn defer(&self, id: &MessageId) {
         self.change(|pending| {
             let of_it: Vec<_> = pending.unproved.extract_if(.., |handle| handle.id == *id).collect();
@@ -132,7 +132,7 @@ impl Outcomes {
     }
 
     /// Whether something was confirmed without proof.
-    #[cfg_attr(not(all(feature = "persistence", feature = "sharding")), allow(dead_code))]
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     pub(crate) fn has_unproved(&self) -> bool {
         !self.lock().unproved.is_empty()
     }
@@ -164,7 +164,7 @@ impl Outcomes {
     }
 
     /// Whether an earlier delivery of the same stream is neither persisted nor confirmed.
-    #[cfg_attr(not(all(feature = "persistence", feature = "sharding")), allow(dead_code))]
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     pub(crate) fn has_earlier(&self, id: &MessageId) -> bool {
         let pending = self.lock();
         let index = pending.open.partition_point(|open| *open < (id.stream_id, id.seq_nr));
@@ -179,7 +179,7 @@ impl Outcomes {
     }
 
     /// Whether a stream has a link.
-    #[cfg_attr(not(all(feature = "persistence", feature = "sharding")), allow(dead_code))]
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     pub(crate) fn has_stream(&self, stream: StreamId) -> bool {
         self.lock().streams.binary_search(&stream).is_ok()
     }
@@ -196,14 +196,14 @@ impl Outcomes {
 }
 
 /// Confirmations that wait for a proof of ownership. Dropped without one, they are none.
-#[cfg_attr(not(all(feature = "persistence", feature = "sharding")), allow(dead_code))]
+#[cfg_attr(not(feature = "persistence"), allow(dead_code))]
 pub(crate) struct Unproved {
     handles: Vec<DeliveryHandle>,
     outcomes: Arc<Outcomes>,
 }
 
 impl Unproved {
-    #[cfg_attr(not(all(feature = "persistence", feature = "sharding")), allow(dead_code))]
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     pub(crate) fn confirm(mut self) {
         self.outcomes.confirm_proved(self.handles.drain(..));
     }
@@ -236,18 +236,18 @@ impl<T> Delivery<T> {
     }
 
     /// A request for proof, in place of a delivery: what was confirmed without one waits for it.
-    #[cfg_attr(not(all(feature = "persistence", feature = "sharding")), allow(dead_code))]
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     pub(crate) fn for_proof() -> Self {
         Self { message: None, confirm: ConfirmHandle { handle: None, outcomes: None } }
     }
 
-    #[cfg_attr(not(all(feature = "persistence", feature = "sharding")), allow(dead_code))]
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     pub(crate) fn is_for_proof(&self) -> bool {
         self.message.is_none()
     }
 
     /// [`Delivery::confirm`], where the entity is known to own its history.
-    #[cfg_attr(not(all(feature = "persistence", feature = "sharding")), allow(dead_code))]
+    #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     pub(crate) fn confirm_proved(mut self) {
         if let Some((handle, outcomes)) = self.confirm.take() {
             outcomes.confirm_proved([handle]);

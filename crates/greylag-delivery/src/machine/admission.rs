@@ -65,7 +65,7 @@ impl<P> Admission<P> {
         out.push(Effect::Refused { ticket: waiter.ticket, frames: waiter.message.map(|message| message.frames), why });
     }
 
-    /// Gives the message of a permit back, unless the permit is good; it is used up then.
+    /// Uses a permit up for a message, which is returned. Where the permit is dead, its message is refused.
     pub(super) fn redeem(
         &mut self,
         permit: u64,

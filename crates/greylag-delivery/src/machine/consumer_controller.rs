@@ -198,23 +198,8 @@ impl<P: Content> OneLink<P> {
             Input::Tick => consumer_link::Input::Tick,
         };
         self.link.handle(now, input, &mut self.watermarks, &mut self.scratch);
-        for effect in self.scratch.drain(..) {
-            out.push(match effect {
-                consumer_link::Effect::Deliver { key, id, parts } => {
-                    Effect::Deliver { handle: DeliveryHandle { id, link: ONLY_LINK, key }, parts }
-                }
-                consumer_link::Effect::Reply { to, epoch, message } => Effect::Reply { to, epoch, message },
-                consumer_link::Effect::Suppressed(id) => Effect::Suppressed(id),
-                consumer_link::Effect::Poisoned { id, attempts } => Effect::Poisoned { id, attempts },
-                consumer_link::Effect::Held(id) => Effect::Held(id),
-                consumer_link::Effect::Overdue(id) => Effect::Overdue(id),
-                consumer_link::Effect::Replaced { former, by } => {
-                    let Some(producer) = self.link.producer_id().cloned() else { continue };
-                    Effect::Replaced { producer, former, by }
-                }
-                consumer_link::Effect::Stopped => Effect::Stopped,
-            });
-        }
+        let producer = self.link.producer_id();
+        out.extend(self.scratch.drain(..).filter_map(|effect| Effect::of_link(effect, ONLY_LINK, producer)));
         let is_busy = self.link.is_busy() && !self.link.is_stopped();
         if is_busy != was_busy {
             out.push(Effect::Busy(is_busy));

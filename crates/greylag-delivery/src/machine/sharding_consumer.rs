@@ -141,6 +141,26 @@ pub enum Effect<P> {
     Stopped,
 }
 
+impl<P> Effect<P> {
+    /// The effect of the link of this number, as its controller passes it on. `producer` is the one that the link listens to.
+    pub(crate) fn of_link(effect: consumer_link::Effect<P>, link: u64, producer: Option<&ProducerId>) -> Option<Self> {
+        Some(match effect {
+            consumer_link::Effect::Deliver { key, id, parts } => {
+                Self::Deliver { handle: DeliveryHandle { id, link, key }, parts }
+            }
+            consumer_link::Effect::Reply { to, epoch, message } => Self::Reply { to, epoch, message },
+            consumer_link::Effect::Suppressed(id) => Self::Suppressed(id),
+            consumer_link::Effect::Poisoned { id, attempts } => Self::Poisoned { id, attempts },
+            consumer_link::Effect::Held(id) => Self::Held(id),
+            consumer_link::Effect::Overdue(id) => Self::Overdue(id),
+            consumer_link::Effect::Replaced { former, by } => {
+                Self::Replaced { producer: producer?.clone(), former, by }
+            }
+            consumer_link::Effect::Stopped => Self::Stopped,
+        })
+    }
+}
+
 /// A link, and the facts that the controller keeps about it.
 #[derive(Debug, Clone)]
 struct Stream<P> {
@@ -530,26 +550,17 @@ impl<P: Content> ShardingConsumer<P> {
             self.links_version += 1;
         }
         for effect in self.scratch.drain(..) {
-            match effect {
-                consumer_link::Effect::Deliver { key, id, parts } => {
-                    let handle = DeliveryHandle { id, link: stream.number, key };
-                    out.push(Effect::Deliver { handle, parts });
+            match &effect {
+                consumer_link::Effect::Poisoned { .. }
+                    if self.settings.link.on_poison == PoisonPolicy::StopConsumer =>
+                {
+                    self.given_up.insert(stream.key.clone());
                 }
-                consumer_link::Effect::Reply { to, epoch, message } => out.push(Effect::Reply { to, epoch, message }),
-                consumer_link::Effect::Suppressed(id) => out.push(Effect::Suppressed(id)),
-                consumer_link::Effect::Poisoned { id, attempts } => {
-                    if self.settings.link.on_poison == PoisonPolicy::StopConsumer {
-                        self.given_up.insert(stream.key.clone());
-                    }
-                    out.push(Effect::Poisoned { id, attempts });
-                }
-                consumer_link::Effect::Held(id) => out.push(Effect::Held(id)),
-                consumer_link::Effect::Overdue(id) => out.push(Effect::Overdue(id)),
-                consumer_link::Effect::Replaced { former, by } => {
-                    out.push(Effect::Replaced { producer: stream.key.1.clone(), former, by });
-                }
-                consumer_link::Effect::Stopped => {}
+                // The controller has stopped when its last link has.
+                consumer_link::Effect::Stopped => continue,
+                _ => {}
             }
+            out.extend(Effect::of_link(effect, stream.number, Some(&stream.key.1)));
         }
         let lives = !stream.link.is_stopped();
         stream.busy = lives && stream.link.is_busy();

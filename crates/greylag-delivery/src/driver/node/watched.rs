@@ -1,6 +1,6 @@
 //! A producer as operators see it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 
@@ -59,7 +59,7 @@ impl Shown for EntitiesSeen {
             waiting: stats.waiting,
             buffered: stats.buffered,
             unconfirmed: stats.unconfirmed,
-            oldest_unconfirmed: stats.oldest_unconfirmed.map(|since| now().saturating_duration_since(since)),
+            oldest_unconfirmed: stats.oldest_unconfirmed.map(age),
             sent: stats.sent,
             resent: stats.resent,
             confirmed: stats.confirmed,
@@ -93,7 +93,7 @@ impl Shown for LinksSeen {
             waiting: stats.waiting,
             buffered: self.workers.map_or(0, |workers| workers.pending),
             unconfirmed: stats.unconfirmed,
-            oldest_unconfirmed: self.oldest_unconfirmed.map(|since| now().saturating_duration_since(since)),
+            oldest_unconfirmed: self.oldest_unconfirmed.map(age),
             sent: stats.sent,
             resent: stats.resent,
             confirmed: stats.confirmed,
@@ -145,6 +145,10 @@ where
             sending.close().await;
         })
     }
+}
+
+fn age(since: Instant) -> Duration {
+    now().saturating_duration_since(since)
 }
 
 fn of_store(store: StoringState) -> Option<String> {
