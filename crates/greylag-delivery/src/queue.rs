@@ -30,6 +30,7 @@ mod stored;
 pub(crate) mod wire;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
@@ -118,10 +119,22 @@ pub struct QueueState<T> {
 
 impl<T> QueueState<T> {
     /// The same state with its messages in another form.
-    pub fn map<U>(self, message: impl FnMut(MessageSent<T>) -> MessageSent<U>) -> QueueState<U> {
+    pub fn map<U>(self, mut message: impl FnMut(MessageSent<T>) -> MessageSent<U>) -> QueueState<U> {
+        let Ok(state) = self.try_map(|sent| Ok::<_, Infallible>(message(sent)));
+        state
+    }
+
+    /// The same state with its messages in another form, if each of them has one.
+    ///
+    /// # Errors
+    /// The first one of `message`.
+    pub fn try_map<U, E>(
+        self,
+        message: impl FnMut(MessageSent<T>) -> Result<MessageSent<U>, E>,
+    ) -> Result<QueueState<U>, E> {
         let Self { stream_id, epoch, current_seq_nr, highest_confirmed_seq_nr, confirmed_seq_nr, .. } = self;
-        let unconfirmed = self.unconfirmed.into_iter().map(message).collect();
-        QueueState { stream_id, epoch, current_seq_nr, highest_confirmed_seq_nr, confirmed_seq_nr, unconfirmed }
+        let unconfirmed = self.unconfirmed.into_iter().map(message).collect::<Result<_, _>>()?;
+        Ok(QueueState { stream_id, epoch, current_seq_nr, highest_confirmed_seq_nr, confirmed_seq_nr, unconfirmed })
     }
 }
 

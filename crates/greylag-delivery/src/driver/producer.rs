@@ -2,12 +2,10 @@
 //!
 //! Frames go to the region; what consumers say arrives at a path of the producer's own, straight from the transport.
 
-mod batches;
 mod engine;
 mod permit;
 mod sink;
 mod start;
-mod stored;
 
 use std::fmt;
 use std::sync::Arc;

@@ -12,6 +12,7 @@
 //! Source: delivery §6, P11 to P13.
 
 mod base;
+mod batches;
 mod engine;
 mod entrance;
 mod frames;
@@ -42,6 +43,7 @@ use crate::payload::{Format, Payload};
 use crate::settings::{DeliverySettings, LANE_MARGIN};
 
 pub(crate) use base::{Base, Keeping};
+pub(crate) use batches::{Addressed, Batches};
 pub(crate) use engine::{Engine, Input, Outcome};
 pub(crate) use entrance::OnDrop;
 pub(crate) use handle::{Sending, WeakSending};
@@ -196,12 +198,6 @@ impl<T, A: Address> Shared<T, A> {
 /// The instant of the clock that timers run by.
 pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
-}
-
-/// Milliseconds since the Unix epoch.
-pub(crate) fn wall_clock_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {

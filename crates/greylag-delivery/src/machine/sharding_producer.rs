@@ -254,6 +254,17 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
+    /// How many messages more are taken that do not wait.
+    pub fn room(&self) -> u64 {
+        let taken = self.tally.stats.waiting.saturating_add(self.storing.pending() as u64);
+        (self.settings.buffer_size as u64).saturating_sub(taken)
+    }
+
+    /// How it was set up.
+    pub fn settings(&self) -> &ShardingProducerSettings {
+        &self.settings
+    }
+
     /// The last of the contiguously confirmed totals.
     pub fn confirmed(&self) -> SeqNr {
         SeqNr(self.contiguous.last())

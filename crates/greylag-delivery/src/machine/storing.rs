@@ -81,6 +81,18 @@ pub enum Call<M> {
     Poll(usize),
 }
 
+impl<M> Call<M> {
+    /// The same call with its messages in another form.
+    pub(crate) fn map<N>(self, mut message: impl FnMut(M) -> N) -> Call<N> {
+        match self {
+            Self::Load => Call::Load,
+            Self::Store(batch) => Call::Store(batch.into_iter().map(|sent| sent.map(&mut message)).collect()),
+            Self::Confirm(confirmations) => Call::Confirm(confirmations),
+            Self::Poll(max_messages) => Call::Poll(max_messages),
+        }
+    }
+}
+
 /// What the queue said to a [`Call`] of the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer<M> {
@@ -92,6 +104,23 @@ pub enum Answer<M> {
     Confirmed(Result<(), QueueError>),
     /// To [`Call::Poll`]: messages that are stored, by rising numbers.
     Polled(Result<Vec<MessageSent<M>>, QueueError>),
+}
+
+impl<M> Answer<M> {
+    /// The same answer with its messages in another form; where a message has none, the error is the answer.
+    pub(crate) fn try_map<N>(
+        self,
+        message: impl FnMut(MessageSent<M>) -> Result<MessageSent<N>, QueueError>,
+    ) -> Answer<N> {
+        match self {
+            Self::Loaded(loaded) => Answer::Loaded(loaded.and_then(|state| state.try_map(message))),
+            Self::Stored(stored) => Answer::Stored(stored),
+            Self::Confirmed(stored) => Answer::Confirmed(stored),
+            Self::Polled(polled) => {
+                Answer::Polled(polled.and_then(|messages| messages.into_iter().map(message).collect()))
+            }
+        }
+    }
 }
 
 /// A message that others wrote into the queue's store. It is stored, so it may be sent at once.

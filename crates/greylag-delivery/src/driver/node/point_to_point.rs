@@ -8,8 +8,8 @@ use greylag_core::{Codec, Encoded};
 use super::NodeDelivery;
 use super::start_producer::{Durability, ProducerName};
 use super::watched::Watched;
+use crate::driver::DurableProducerQueue;
 use crate::driver::point_to_point::{ConsumerController, ProducerController};
-use crate::driver::{DurableProducerQueue, Keeping};
 use crate::error::StartError;
 use crate::settings::DeliverySettings;
 
@@ -95,10 +95,7 @@ impl<T: Send + Sync + 'static> StartProducerController<T> {
         let keeping = durability.keeping(&node.sharding, id.clone(), &settings)?;
         let drain_on_drop = settings.producer.drain_on_drop;
         let builder = ProducerController::builder(id.clone(), codec).settings(settings);
-        let controller = match keeping {
-            Keeping::InMemory(identity) => builder.identity(identity).spawn(&remoting)?,
-            Keeping::Durable(_, queue) => builder.durable(queue).spawn(&remoting)?,
-        };
+        let controller = builder.keeping(keeping).spawn(&remoting)?;
         node.kept.watch(Box::new(Watched::new(controller.sending(), id, String::new(), drain_on_drop)));
         Ok(controller)
     }

@@ -15,7 +15,7 @@ use super::watched::Watched;
 use crate::driver::EventSourcedProducerQueue;
 use crate::driver::{DurableProducerQueue, Keeping, ShardingProducer};
 use crate::error::StartError;
-use crate::ids::{InvalidProducerId, ProducerId, ProducerIdentity};
+use crate::ids::{InvalidProducerId, ProducerId};
 use crate::settings::DeliverySettings;
 
 /// The name of a producer, before it is known on which node the producer runs.
@@ -164,7 +164,7 @@ impl Durability {
         settings: &DeliverySettings,
     ) -> Result<Keeping, StartError> {
         match self {
-            Self::None => Ok(Keeping::InMemory(ProducerIdentity::in_memory(id))),
+            Self::None => Ok(Keeping::fresh(id)),
             Self::In(queue) => Ok(Keeping::Durable(id, queue)),
             #[cfg(feature = "persistence")]
             Self::Journal => {

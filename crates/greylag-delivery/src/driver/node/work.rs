@@ -10,8 +10,8 @@ use super::NodeDelivery;
 use super::start_producer::{Durability, ProducerName};
 use super::watched::Watched;
 use crate::delivery::Delivery;
+use crate::driver::DurableProducerQueue;
 use crate::driver::work_pulling::{WorkPullingProducer, WorkerDirectory, WorkerHandle};
-use crate::driver::{DurableProducerQueue, Keeping};
 use crate::error::StartError;
 use crate::ids::ServiceKey;
 use crate::settings::DeliverySettings;
@@ -141,10 +141,7 @@ impl<T: Send + Sync + 'static> StartWorkProducer<T> {
         let drain_on_drop = settings.producer.drain_on_drop;
         let builder =
             WorkPullingProducer::builder(id.clone(), key.codec, service.clone(), directory).settings(settings);
-        let producer = match keeping {
-            Keeping::InMemory(identity) => builder.identity(identity).spawn(&remoting)?,
-            Keeping::Durable(_, queue) => builder.durable(queue).spawn(&remoting)?,
-        };
+        let producer = builder.keeping(keeping).spawn(&remoting)?;
         node.kept.watch(Box::new(Watched::new(producer.sending(), id, service.to_string(), drain_on_drop)));
         Ok(producer)
     }

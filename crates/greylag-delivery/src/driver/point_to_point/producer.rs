@@ -8,8 +8,8 @@ use greylag_core::{Codec, Encoded};
 use greylag_transport::Remoting;
 use tokio::sync::watch;
 
-use crate::driver::queue::DurableProducerQueue;
-use crate::driver::sending::{Base, Keeping, Links, ProducerSink, RequestNext, Sending, Sent, now, wall_clock_ms};
+use crate::driver::queue::{DurableProducerQueue, now_ms};
+use crate::driver::sending::{Base, Keeping, Links, ProducerSink, RequestNext, Sending, Sent, now};
 use crate::error::{ProducerError, SendError, StartError, TrySendError, Undelivered};
 use crate::ids::{ControllerRef, ProducerId, ProducerIdentity, SeqNr};
 use crate::machine::controller::ControllerStats;
@@ -32,18 +32,16 @@ pub struct ProducerController<T> {
 
 /// Makes a [`ProducerController`].
 pub struct ProducerBuilder<T> {
-    producer_id: ProducerId,
-    identity: Option<ProducerIdentity>,
+    keeping: Keeping,
     codec: Arc<dyn Codec<T>>,
     settings: DeliverySettings,
-    queue: Option<Box<dyn DurableProducerQueue<Encoded>>>,
 }
 
 impl<T: Send + Sync + 'static> ProducerController<T> {
     /// A controller of the producer `producer_id`, whose messages `codec` writes; consumers read them with the same one.
     pub fn builder(producer_id: ProducerId, codec: impl Codec<T>) -> ProducerBuilder<T> {
         let (codec, settings) = (Arc::new(codec), DeliverySettings::default());
-        ProducerBuilder { producer_id, identity: None, codec, settings, queue: None }
+        ProducerBuilder { keeping: Keeping::fresh(producer_id), codec, settings }
     }
 
     /// Where consumers register: a value that may be sent to other nodes.
@@ -100,14 +98,21 @@ impl<T: Send + Sync + 'static> ProducerBuilder<T> {
     /// new stream.
     #[must_use]
     pub fn identity(self, identity: ProducerIdentity) -> Self {
-        Self { producer_id: identity.producer_id.clone(), identity: Some(identity), ..self }
+        let keeping = self.keeping.identified_by(identity);
+        Self { keeping, ..self }
     }
 
     /// Stores every message in this queue before it is sent. What the queue has is sent first; while it is loaded, and
     /// whenever it does not answer, senders wait. The stream and its epoch are the queue's.
     #[must_use]
     pub fn durable(self, queue: impl DurableProducerQueue<Encoded> + 'static) -> Self {
-        Self { queue: Some(Box::new(queue)), ..self }
+        let keeping = self.keeping.in_queue(queue);
+        Self { keeping, ..self }
+    }
+
+    /// Where messages are kept, in place of what was said of identity and queue before.
+    pub(crate) fn keeping(self, keeping: Keeping) -> Self {
+        Self { keeping, ..self }
     }
 
     /// Starts the controller, on the tokio runtime of the caller.
@@ -115,10 +120,8 @@ impl<T: Send + Sync + 'static> ProducerBuilder<T> {
     /// # Errors
     /// [`StartError`]; nothing was started.
     pub fn spawn(self, remoting: &Arc<dyn Remoting>) -> Result<ProducerController<T>, StartError> {
-        let identity = self.identity.unwrap_or_else(|| ProducerIdentity::in_memory(self.producer_id));
-        let keeping = Keeping::new(identity, self.queue);
-        keeping.refuse_outbox()?;
-        let base = Base::open(remoting, keeping, self.codec, &self.settings)?;
+        self.keeping.refuse_outbox()?;
+        let base = Base::open(remoting, self.keeping, self.codec, &self.settings)?;
         let (now, mut effects) = (now(), Vec::new());
         let settings = machine_settings(&self.settings, &base, now);
         let machine = PointToPoint::new(settings, base.storing(&self.settings), now, &mut effects);
@@ -135,13 +138,13 @@ fn machine_settings<T>(settings: &DeliverySettings, base: &Base<T>, now: Instant
         stream: base.stream,
         resend_first_interval: producer.resend_first_interval,
         resend_first_unconfirmed_idle_timeout: producer.resend_first_unconfirmed_idle_timeout,
-        clock: (wall_clock_ms(), now),
+        clock: (now_ms(), now),
     }
 }
 
 impl<T> fmt::Debug for ProducerBuilder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProducerBuilder").field("producer_id", &self.producer_id).finish_non_exhaustive()
+        f.debug_struct("ProducerBuilder").field("producer_id", self.keeping.producer_id()).finish_non_exhaustive()
     }
 }
 

@@ -6,16 +6,17 @@ use std::time::Instant;
 
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
+use greylag_core::Encoded;
 
-use super::batches::{Addressed, Batches};
 use crate::driver::region::{Downstream, Home, Homes, NotTaken, RouteNews};
-use crate::driver::sending::{Address, Encoding, Engine, Granted, Input, Outcome, Seen, now};
+use crate::driver::sending::{Address, Addressed, Base, Batches, Encoding, Engine, Granted, Input, Outcome, Seen, now};
 use crate::error::ProducerError;
 use crate::ids::SeqNr;
 use crate::machine::controller::{Failure, Refusal};
-use crate::machine::sharding_producer::{self, DemandSets, Effect, ProducerStats, ShardingProducer as Machine};
+use crate::machine::sharding_producer::{self, DemandSets, Effect, Parcel, ProducerStats, ShardingProducer as Machine};
 use crate::machine::storing::StoringState;
 use crate::payload::Payload;
+use crate::queue::{MessageSent, QueueError};
 
 /// Events of the region between two rounds of effects.
 const RUN: usize = 256;
@@ -72,19 +73,13 @@ impl Seen for EntitiesSeen {
     }
 }
 
-/// How many messages may wait.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
-    pub(super) buffer_size: usize,
-    pub(super) buffer_size_per_entity: usize,
-}
-
 /// See the module's documentation.
 pub(super) struct Entities<T> {
     machine: Machine<Payload<T>>,
-    pub(super) encoding: Arc<Encoding<T>>,
-    pub(super) downstream: Arc<dyn Downstream<T>>,
-    limits: Limits,
+    encoding: Arc<Encoding<T>>,
+    downstream: Arc<dyn Downstream<T>>,
+    /// Empty between two rounds of effects.
+    batches: Batches<Arc<str>, T>,
     news: BoxStream<'static, RouteNews>,
     /// News that is not taken in yet.
     heard: Option<RouteNews>,
@@ -94,15 +89,11 @@ pub(super) struct Entities<T> {
 
 impl<T: Send + Sync + 'static> Entities<T> {
     /// An engine around a machine that has not begun.
-    pub(super) fn new(
-        machine: Machine<Payload<T>>,
-        encoding: Arc<Encoding<T>>,
-        downstream: Arc<dyn Downstream<T>>,
-        limits: Limits,
-    ) -> Self {
+    pub(super) fn new(base: &Base<T>, machine: Machine<Payload<T>>, downstream: Arc<dyn Downstream<T>>) -> Self {
+        let (encoding, batches) = (base.encoding.clone(), Batches::new(&*base.remoting));
         let (news, homes) = (downstream.news(), Homes::default());
         let (heard, effects) = (None, Vec::new());
-        let mut entities = Self { machine, encoding, downstream, limits, news, heard, homes, effects };
+        let mut entities = Self { machine, encoding, downstream, batches, news, heard, homes, effects };
         entities.handle(sharding_producer::Input::Start);
         entities
     }
@@ -168,11 +159,27 @@ impl<T: Send + Sync + 'static> Entities<T> {
         }
     }
 
+    // ---- what the queue says --------------------------------------------------------------------
+
+    /// A message of the queue as it is sent: cut into chunks, with the shard of its entity.
+    fn parcel(&self, sent: MessageSent<Encoded>) -> Result<MessageSent<Parcel<Payload<T>>>, QueueError> {
+        let shard = self.downstream.shard_of(&sent.qualifier).map_err(|reason| {
+            let error = format!("no entity can have the id {}: {reason}", sent.qualifier);
+            tracing::warn!(%error, "a producer's queue has a message that cannot be sent");
+            QueueError::Closed(error)
+        })?;
+        Ok(sent.map(|encoded| {
+            let bytes = encoded.payload.len();
+            Parcel { shard, bytes, frames: self.encoding.frames_of(encoded) }
+        }))
+    }
+
     // ---- effects --------------------------------------------------------------------------------
 
     /// Sends a batch. `refused` has the range of frames of this round that found no room, by link; later frames of such a
     /// link join it, so that none is sent before an earlier one.
-    fn transmit(&mut self, (entity, batch): Addressed<T>, refused: &mut BTreeMap<u64, (u64, u64)>) {
+    fn transmit(&mut self, full: Addressed<Arc<str>, T>, refused: &mut BTreeMap<u64, (u64, u64)>) {
+        let Addressed { to: entity, batch, .. } = full;
         let instance = batch.header.controller.instance;
         let numbers = || batch.frames.iter().map(|message| message.frame.seq_nr);
         let (from, to) = (numbers().min().unwrap_or_default(), numbers().max().unwrap_or_default());
@@ -198,7 +205,7 @@ impl<T: Send + Sync + 'static> Entities<T> {
                 confirmed_seq_nr: self.machine.highest_confirmed(),
                 demand: self.machine.demand().clone(),
             }),
-            Effect::Queue { id, call } => Outcome::Call { id, call: super::stored::encoded(call) },
+            Effect::Queue { id, call } => Outcome::Call { id, call: call.map(|parcel| parcel.frames.encoded()) },
             Effect::Confirmed { ticket, total } => Outcome::Confirmed { ticket, total },
             Effect::StoreUnknown { ticket, total } => Outcome::Unknown { ticket, total },
             Effect::Unavailable { ticket, frames } => {
@@ -247,7 +254,7 @@ impl<T: Send + Sync + 'static> Engine<T> for Entities<T> {
             Input::Reserve { permit, .. } => To::RequestPermit { permit },
             Input::Release { permit } => To::ReleasePermit { permit },
             Input::Received(message) => To::Received(message),
-            Input::Answered { call, answer } => To::Queue { call, answer: self.parcels_of(answer) },
+            Input::Answered { call, answer } => To::Queue { call, answer: answer.try_map(|sent| self.parcel(sent)) },
             Input::Close => To::Close,
             Input::Tick => To::Tick,
         };
@@ -256,16 +263,16 @@ impl<T: Send + Sync + 'static> Engine<T> for Entities<T> {
 
     fn carry_out(&mut self, out: &mut Vec<Outcome<T, Entity>>) {
         while !self.effects.is_empty() {
-            let (mut batches, mut refused) = (Batches::new(), BTreeMap::new());
+            let mut refused = BTreeMap::new();
             for effect in std::mem::take(&mut self.effects) {
                 match effect {
                     Effect::Transmit { entity, header, message } => {
-                        if let Some(full) = batches.add(entity, header, message) {
+                        if let Some(full) = self.batches.add(entity, header, message) {
                             self.transmit(full, &mut refused);
                         }
                     }
                     Effect::Stop { to, message } => {
-                        if let Some(last) = batches.take(message.controller.instance) {
+                        if let Some(last) = self.batches.take(message.controller.instance) {
                             self.transmit(last, &mut refused);
                         }
                         self.downstream.stopped(&to, message);
@@ -273,7 +280,7 @@ impl<T: Send + Sync + 'static> Engine<T> for Entities<T> {
                     effect => out.extend(self.outcome(effect)),
                 }
             }
-            batches.take_all().for_each(|batch| self.transmit(batch, &mut refused));
+            self.batches.take_all().for_each(|batch| self.transmit(batch, &mut refused));
             for (instance, (from, to)) in refused {
                 self.handle(sharding_producer::Input::Refused { instance, from, to });
             }
@@ -306,8 +313,7 @@ impl<T: Send + Sync + 'static> Engine<T> for Entities<T> {
     }
 
     fn room(&self) -> u64 {
-        let stats = self.machine.stats(now());
-        (self.limits.buffer_size as u64).saturating_sub(stats.waiting + stats.storing)
+        self.machine.room()
     }
 
     fn confirmed(&self) -> SeqNr {
@@ -325,7 +331,7 @@ impl<T: Send + Sync + 'static> Engine<T> for Entities<T> {
     fn show(&self, seen: &mut EntitiesSeen) {
         seen.stats = self.machine.stats(now());
         seen.store = self.machine.storing_state();
-        seen.buffer_size_per_entity = self.limits.buffer_size_per_entity;
+        seen.buffer_size_per_entity = self.machine.settings().buffer_size_per_entity;
         if seen.wants_demand {
             seen.demand = self.machine.demand().clone();
         }

@@ -8,10 +8,10 @@ use greylag_sharding::{Region, Sharding};
 use greylag_transport::Remoting;
 
 use super::ShardingProducer;
-use super::engine::{Entities, Limits};
-use crate::driver::queue::DurableProducerQueue;
+use super::engine::Entities;
+use crate::driver::queue::{DurableProducerQueue, now_ms};
 use crate::driver::region::Downstream;
-use crate::driver::sending::{Base, Keeping, now, wall_clock_ms};
+use crate::driver::sending::{Base, Keeping, now};
 use crate::error::StartError;
 use crate::ids::{ProducerId, ProducerIdentity};
 use crate::machine::sharding_producer::ShardingProducer as Machine;
@@ -67,12 +67,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     ) -> Result<Self, StartError> {
         let polls = keeping.poll_interval();
         let base = Base::open(&remoting, keeping, codec, settings)?;
-        let limits = Limits {
-            buffer_size: settings.sharding.buffer_size,
-            buffer_size_per_entity: settings.sharding.buffer_size_per_entity,
-        };
-        let machine = machine(&base, settings, polls);
-        let engine = Entities::new(machine, base.encoding.clone(), downstream.clone(), limits);
+        let engine = Entities::new(&base, machine(&base, settings, polls), downstream.clone());
         Ok(Self { sending: base.spawn(engine), downstream })
     }
 }
@@ -84,7 +79,7 @@ fn machine<T: 'static>(base: &Base<T>, settings: &DeliverySettings, polls: Optio
         let identity = ProducerIdentity { producer_id, stream_id, epoch };
         return Machine::new(machine, identity, node, path);
     }
-    let clock = (now(), wall_clock_ms());
+    let clock = (now(), now_ms());
     let machine = Machine::durable(machine, settings.storing(), producer_id, node, path, clock);
     match polls {
         Some(interval) => machine.polling(interval),

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::task::Task;
 use super::{Encoding, Engine, Sending, upstream};
-use crate::driver::queue::DurableProducerQueue;
+use crate::driver::queue::{DurableProducerQueue, fresh_stream};
 use crate::driver::storing::Store;
 use crate::error::StartError;
 use crate::ids::{ControllerRef, Epoch, ProducerId, ProducerIdentity, StreamId};
@@ -28,17 +28,34 @@ pub(crate) enum Keeping {
 impl ProducerIdentity {
     /// A fresh stream, for a producer that remembers nothing across its starts.
     pub fn in_memory(producer_id: ProducerId) -> Self {
-        Self { producer_id, stream_id: StreamId(uuid::Uuid::new_v4().as_u128()), epoch: Epoch::FIRST }
+        Self { producer_id, stream_id: fresh_stream(), epoch: Epoch::FIRST }
     }
 }
 
 impl Keeping {
-    /// In the queue, if there is one.
-    pub(crate) fn new(identity: ProducerIdentity, queue: Option<Box<dyn DurableProducerQueue<Encoded>>>) -> Self {
-        match queue {
-            Some(queue) => Self::Durable(identity.producer_id, queue),
-            None => Self::InMemory(identity),
+    /// In memory, as a fresh stream.
+    pub(crate) fn fresh(producer_id: ProducerId) -> Self {
+        Self::InMemory(ProducerIdentity::in_memory(producer_id))
+    }
+
+    /// The same, for the producer of this identity; of a queue the stream and the epoch stay its own.
+    pub(crate) fn identified_by(self, identity: ProducerIdentity) -> Self {
+        match self {
+            Self::InMemory(_) => Self::InMemory(identity),
+            Self::Durable(_, queue) => Self::Durable(identity.producer_id, queue),
         }
+    }
+
+    /// The same producer's, in this queue.
+    pub(crate) fn in_queue(self, queue: impl DurableProducerQueue<Encoded> + 'static) -> Self {
+        let (Self::InMemory(ProducerIdentity { producer_id, .. }) | Self::Durable(producer_id, _)) = self;
+        Self::Durable(producer_id, Box::new(queue))
+    }
+
+    /// The producer.
+    pub(crate) fn producer_id(&self) -> &ProducerId {
+        let (Self::InMemory(ProducerIdentity { producer_id, .. }) | Self::Durable(producer_id, _)) = self;
+        producer_id
     }
 
     /// How often the queue is to be asked for messages that others wrote into it.

@@ -5,15 +5,13 @@ use std::time::Instant;
 
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use greylag_core::Encoded;
 
 use super::frames::Outgoing;
 use super::{Address, Base, Encoding, Engine, Granted, Input, Outcome, Seen, now};
 use crate::error::ProducerError;
 use crate::ids::{ControllerRef, ProducerId, SeqNr};
 use crate::machine::controller::{self, Controller, ControllerStats, Effect};
-use crate::machine::producer_link::Frames;
-use crate::machine::storing::{Answer, Call, StoringState};
+use crate::machine::storing::StoringState;
 use crate::machine::work_pulling::{ListedWorker, WorkerStats};
 use crate::payload::Payload;
 
@@ -80,19 +78,6 @@ where
         self.machine.handle(now(), input, &mut self.effects);
     }
 
-    /// The queue's answer, with its messages as they are sent.
-    fn answer(&self, answer: Answer<Encoded>) -> Answer<Frames<Payload<T>>> {
-        let frames_of = |encoded| self.encoding.frames_of(encoded);
-        match answer {
-            Answer::Loaded(loaded) => Answer::Loaded(loaded.map(|state| state.map(|sent| sent.map(frames_of)))),
-            Answer::Stored(stored) => Answer::Stored(stored),
-            Answer::Confirmed(stored) => Answer::Confirmed(stored),
-            Answer::Polled(polled) => {
-                Answer::Polled(polled.map(|messages| messages.into_iter().map(|sent| sent.map(frames_of)).collect()))
-            }
-        }
-    }
-
     /// Sends frames; what else is asked for comes back.
     fn carry_out_one(&mut self, effect: Effect<Payload<T>>) -> Option<Outcome<T, ()>> {
         Some(match effect {
@@ -109,7 +94,7 @@ where
             }
             Effect::Accepted { ticket, total } => Outcome::Accepted { ticket, total },
             Effect::Confirmed { ticket, total } => Outcome::Confirmed { ticket, total },
-            Effect::Call { id, call } => Outcome::Call { id, call: encoded(call) },
+            Effect::Call { id, call } => Outcome::Call { id, call: call.map(|frames| frames.encoded()) },
             Effect::Refused { ticket, frames, why } => Outcome::Refused { ticket, frames, why },
             Effect::Unknown { ticket, total } => Outcome::Unknown { ticket, total },
             Effect::Undelivered { ticket, .. } => Outcome::Undelivered { ticket, to: self.producer_id.as_str().into() },
@@ -140,7 +125,10 @@ where
             Input::Reserve { session, permit } => controller::Input::Reserve { session, ticket: permit },
             Input::Release { permit } => controller::Input::Withdraw { ticket: permit },
             Input::Received(message) => controller::Input::Received(message),
-            Input::Answered { call, answer } => controller::Input::Answered { call, answer: self.answer(answer) },
+            Input::Answered { call, answer } => {
+                let answer = answer.try_map(|sent| Ok(sent.map(|encoded| self.encoding.frames_of(encoded))));
+                controller::Input::Answered { call, answer }
+            }
             Input::Close => controller::Input::Close,
             Input::Tick => controller::Input::Tick,
         });
@@ -194,16 +182,6 @@ where
         if seen.consumer.as_ref() != self.machine.consumer() {
             seen.consumer = self.machine.consumer().cloned();
         }
-    }
-}
-
-/// A call of the queue, with its messages as they are stored.
-fn encoded<T: 'static>(call: Call<Frames<Payload<T>>>) -> Call<Encoded> {
-    match call {
-        Call::Load => Call::Load,
-        Call::Poll(max_messages) => Call::Poll(max_messages),
-        Call::Confirm(confirmations) => Call::Confirm(confirmations),
-        Call::Store(batch) => Call::Store(batch.into_iter().map(|sent| sent.map(|frames| frames.encoded())).collect()),
     }
 }
 

@@ -9,8 +9,8 @@ use greylag_transport::Remoting;
 use tokio::sync::watch;
 
 use super::directory::WorkerDirectory;
-use crate::driver::queue::DurableProducerQueue;
-use crate::driver::sending::{Base, Keeping, Links, ProducerSink, RequestNext, Sending, Sent, now, wall_clock_ms};
+use crate::driver::queue::{DurableProducerQueue, now_ms};
+use crate::driver::sending::{Base, Keeping, Links, ProducerSink, RequestNext, Sending, Sent, now};
 use crate::error::{ProducerError, SendError, StartError, TrySendError, Undelivered};
 use crate::ids::{ProducerId, ProducerIdentity, SeqNr, ServiceKey};
 use crate::machine::controller::ControllerStats;
@@ -66,13 +66,11 @@ pub struct WorkPullingProducer<T> {
 
 /// Makes a [`WorkPullingProducer`].
 pub struct WorkPullingBuilder<T> {
-    producer_id: ProducerId,
-    identity: Option<ProducerIdentity>,
+    keeping: Keeping,
     codec: Arc<dyn Codec<T>>,
     key: ServiceKey,
     directory: Arc<dyn WorkerDirectory>,
     settings: DeliverySettings,
-    queue: Option<Box<dyn DurableProducerQueue<Encoded>>>,
 }
 
 impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
@@ -84,7 +82,7 @@ impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
         directory: Arc<dyn WorkerDirectory>,
     ) -> WorkPullingBuilder<T> {
         let (codec, settings) = (Arc::new(codec), DeliverySettings::default());
-        WorkPullingBuilder { producer_id, identity: None, codec, key, directory, settings, queue: None }
+        WorkPullingBuilder { keeping: Keeping::fresh(producer_id), codec, key, directory, settings }
     }
 
     pub(crate) fn sending(&self) -> &Sending<T, ()> {
@@ -203,13 +201,20 @@ impl<T: Send + Sync + 'static> WorkPullingBuilder<T> {
     /// new stream.
     #[must_use]
     pub fn identity(self, identity: ProducerIdentity) -> Self {
-        Self { producer_id: identity.producer_id.clone(), identity: Some(identity), ..self }
+        let keeping = self.keeping.identified_by(identity);
+        Self { keeping, ..self }
     }
 
     /// Stores every message in this queue before a worker is chosen for it. What the queue has waits for workers first.
     #[must_use]
     pub fn durable(self, queue: impl DurableProducerQueue<Encoded> + 'static) -> Self {
-        Self { queue: Some(Box::new(queue)), ..self }
+        let keeping = self.keeping.in_queue(queue);
+        Self { keeping, ..self }
+    }
+
+    /// Where messages are kept, in place of what was said of identity and queue before.
+    pub(crate) fn keeping(self, keeping: Keeping) -> Self {
+        Self { keeping, ..self }
     }
 
     /// Starts the producer, on the tokio runtime of the caller.
@@ -217,10 +222,8 @@ impl<T: Send + Sync + 'static> WorkPullingBuilder<T> {
     /// # Errors
     /// [`StartError`]; nothing was started.
     pub fn spawn(self, remoting: &Arc<dyn Remoting>) -> Result<WorkPullingProducer<T>, StartError> {
-        let identity = self.identity.unwrap_or_else(|| ProducerIdentity::in_memory(self.producer_id));
-        let keeping = Keeping::new(identity, self.queue);
-        keeping.refuse_outbox()?;
-        let base = Base::open(remoting, keeping, self.codec, &self.settings)?;
+        self.keeping.refuse_outbox()?;
+        let base = Base::open(remoting, self.keeping, self.codec, &self.settings)?;
         let (now, mut effects) = (now(), Vec::new());
         let settings = machine_settings(&self.settings, &base, now);
         let machine = WorkPulling::new(settings, base.storing(&self.settings), now, &mut effects);
@@ -243,12 +246,12 @@ fn machine_settings<T>(settings: &DeliverySettings, base: &Base<T>, now: Instant
         worker_first_timeout: work.worker_first_timeout,
         work_timeout: work.work_timeout,
         seed: uuid::Uuid::new_v4().as_u64_pair().0,
-        clock: (wall_clock_ms(), now),
+        clock: (now_ms(), now),
     }
 }
 
 impl<T> fmt::Debug for WorkPullingBuilder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WorkPullingBuilder").field("producer_id", &self.producer_id).finish_non_exhaustive()
+        f.debug_struct("WorkPullingBuilder").field("producer_id", self.keeping.producer_id()).finish_non_exhaustive()
     }
 }
