@@ -26,7 +26,7 @@ use greylag::prelude::*;
 /// Any error, which ends the run and is printed.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Nothing that works makes no progress for so long.
+/// A run that makes no progress for so long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Parser)]

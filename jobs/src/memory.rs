@@ -1,7 +1,7 @@
 //! The resident memory of processes over time.
 
 const MIB: u64 = 1 << 20;
-/// What an allocator may keep for itself.
+/// Growth that is put down to the allocator.
 const SLACK: u64 = 4 * MIB;
 
 /// Memory of several processes, looked at together again and again.

@@ -140,7 +140,7 @@ impl Offers {
     }
 }
 
-/// What the overload came to.
+/// The figures of the overload.
 struct Overloaded {
     offered: u64,
     accepted: u64,

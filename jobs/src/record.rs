@@ -1,4 +1,4 @@
-//! What a worker writes down of a job.
+//! The records that workers write of their jobs.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -9,7 +9,7 @@ pub(crate) fn now() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
-/// What happened to a job at a worker.
+/// A step of a job at a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     Begun,

@@ -12,7 +12,7 @@ use greylag::prelude::*;
 use crate::record::{Record, What, now};
 use crate::{Failure, jobs};
 
-/// What a worker is told.
+/// The arguments of a worker.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Worker {
     /// The node through which to join.

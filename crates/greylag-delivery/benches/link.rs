@@ -69,7 +69,7 @@ fn main() {
     idle();
 }
 
-/// What a link keeps between its messages: each end with one message behind it, five minutes after.
+/// The memory of an idle link: of each end, five minutes after its only message.
 fn idle() {
     let count = if is_measured() { 10_000 } else { 100 };
     let payload = Shared(Bytes::from_static(&[7; PAYLOAD]));

@@ -109,7 +109,7 @@ impl Watermarks {
         if self.attempts.is_empty() { None } else { self.attempts.remove(&(stream, total)) }
     }
 
-    /// What an earlier controller did about messages that did not come again yet.
+    /// Attempts of an earlier controller at messages that have not come again yet.
     pub(crate) fn attempts_not_taken(&self) -> impl Iterator<Item = (StreamId, SeqNr, Attempts)> + '_ {
         self.attempts.iter().map(|((stream, total), attempts)| (*stream, *total, *attempts))
     }

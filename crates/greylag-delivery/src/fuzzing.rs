@@ -33,8 +33,8 @@ fn codec() -> DeliveryCodec<u64, String> {
     DeliveryCodec::new(json::<u64>("number"), json::<String>("text"))
 }
 
-/// What comes from producers: a batch of frames, a message beside the deliveries, or the end of a link; the first byte chooses.
-/// A value that is read, written and read again is the same.
+/// A message of a producer: a batch of frames, a message beside the deliveries, or the end of a link; the first byte
+/// chooses. A value that is read, written and read again is the same.
 pub fn downstream(input: &[u8]) {
     let Some((kind, bytes)) = input.split_first() else { return };
     let bytes = Bytes::copy_from_slice(bytes);
@@ -70,7 +70,7 @@ fn batch(bytes: Bytes) {
     assert_eq!(wire::read_batch(again.freeze()), Ok(batch));
 }
 
-/// What comes from consumers, registrations among it. A value that is read, written and read again is the same.
+/// A message of a consumer; registrations are among them. A value that is read, written and read again is the same.
 pub fn upstream(input: &[u8]) {
     let Ok(message) = wire::read_upstream(Bytes::copy_from_slice(input)) else { return };
     assert_eq!(wire::read_upstream(wire::write_upstream(&message)), Ok(message));

@@ -29,7 +29,7 @@ use format::Kept;
 
 pub(crate) use format::Format;
 
-/// What one frame carries: a message with its bytes, a chunk of the bytes of one, or a message of the same node without
+/// The content of one frame: a message with its bytes, a chunk of the bytes of one, or a message of the same node without
 /// bytes. Copies share the value and the bytes.
 pub struct Payload<T>(Body<T>);
 

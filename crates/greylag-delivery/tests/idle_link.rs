@@ -1,4 +1,4 @@
-//! What the two ends of a link keep while it is idle, counted by the allocator. One test, since the counts are of the whole
+//! The memory of the two ends of an idle link, counted by the allocator. One test, since the counts are of the whole
 //! process.
 //!
 //! Source: delivery §12: at most 512 bytes at the producer's end, 1 KiB at the consumer's.

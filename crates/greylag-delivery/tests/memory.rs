@@ -1,4 +1,4 @@
-//! What producers and consumers keep, counted by the allocator. One test, since the counts are of the whole process.
+//! The memory of producers and consumers, counted by the allocator. One test, since the counts are of the whole process.
 
 use std::alloc::System;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn live_bytes() -> isize {
     stats.bytes_allocated.cast_signed() - stats.bytes_deallocated.cast_signed()
 }
 
-/// An entity, and what it has in hand.
+/// An entity, and the deliveries that it has in hand.
 struct Entity {
     controller: ControllerRef,
     machine: ShardingConsumer<u64>,

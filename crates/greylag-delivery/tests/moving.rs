@@ -24,9 +24,9 @@ use greylag_transport::memory::MemoryNetwork;
 use serde::{Deserialize, Serialize};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What one message of the ordinary lane may have. Source: cluster T5.
+/// Bytes that one message of the ordinary lane may have. Source: cluster T5.
 const LANE: usize = 256 << 10;
-/// What waits for a timer of that length does not come while a test looks.
+/// A timer that does not fire while a test runs.
 const HOUR: Duration = Duration::from_secs(3600);
 
 const SHELF: EntityKey<String> = EntityKey::new("Shelf");

@@ -27,7 +27,7 @@ fn files() -> WorkKey<PathBuf> {
 const INDEX: EntityKey<Found> = EntityKey::new("Index");
 const FOUND: &str = "checksums.found";
 
-/// What a worker tells the index.
+/// A worker's finding, for the index.
 #[derive(Serialize, Deserialize)]
 struct Found {
     file: PathBuf,

@@ -3,10 +3,10 @@
 //! ```sh
 //! cargo run --package meter
 //! ```
-//! What a meter has counted, and how far it has come in each stream of deliveries, stand in one file, which is replaced as a
-//! whole: the two cannot contradict each other. When the meter starts it says how far it is ([`DeliveryEntity::on_start`]), and
-//! readings up to there are confirmed without being handed out again. So readings that were written, but not confirmed before
-//! their meter failed or its process was killed, count once. Both happen here.
+//! The counts of a meter and its progress in each stream of deliveries stand in one file, which is replaced as a whole: the
+//! two cannot contradict each other. When the meter starts it says how far it is ([`DeliveryEntity::on_start`]), and
+//! readings up to there are confirmed without being handed out again. So readings that were written, but not confirmed
+//! before their meter failed or its process was killed, count once. Both happen here.
 //!
 //! A file has no transactions; it is safe here because one process alone writes it. With a state in a database, a
 //! [`DedupeStore`](greylag::delivery::DedupeStore): notes the same within the transaction that writes the effect, and
@@ -41,7 +41,7 @@ struct Counted {
     watt_hours: u64,
 }
 
-/// What stands in the file.
+/// The content of the file.
 #[derive(Default, Serialize, Deserialize)]
 struct State {
     counted: Counted,

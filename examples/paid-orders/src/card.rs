@@ -27,7 +27,7 @@ pub(crate) fn pay() -> impl greylag::core::Codec<Pay> {
 pub(crate) enum Query {
     /// How much was it charged?
     Charged(ReplyTo<u64>),
-    /// Of the producer that sends for this card. It never leaves the process.
+    /// A request of the producer that sends for this card. It never leaves the process.
     #[serde(skip)]
     Outbox(OutboxRequest),
 }

@@ -27,7 +27,7 @@ pub(crate) fn order() -> impl greylag::core::Codec<OrderMessage> {
 pub(crate) enum Query {
     /// How much was paid, in how many payments?
     Payments(ReplyTo<(u64, u32)>),
-    /// Of the producer that sends for this order. It never leaves the process.
+    /// A request of the producer that sends for this order. It never leaves the process.
     #[serde(skip)]
     Outbox(OutboxRequest),
 }

@@ -153,7 +153,7 @@ impl<T> ShardingProducer<T> {
         self.sending.failure()
     }
 
-    /// Its handle, to be watched.
+    /// The handle that the node's report watches it by.
     pub(super) fn sending(&self) -> &Sending<T, Entity> {
         &self.sending
     }

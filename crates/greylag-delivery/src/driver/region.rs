@@ -36,7 +36,7 @@ pub(super) trait Downstream<T>: Send + Sync {
 pub(crate) struct Home {
     /// The node of its entities.
     pub(crate) node: UniqueAddress,
-    /// They are handed over there as they are, and not written.
+    /// Whether messages are handed over within this process, so that they need no bytes.
     pub(crate) hands_over: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What all producers share: the handles that applications send by, and the task behind them.
+//! The common half of all producers: the handles that applications send by, and the task behind them.
 //!
 //! A message is encoded by its caller, unless it stays on its node, and goes to the task under a number of its own, the
 //! *ticket*; the task answers by it. The three kinds of producer differ in where a message goes ([`Address`]), and in the machine and the way of its frames
@@ -59,7 +59,7 @@ pub(crate) use upstream::{register, say};
 pub(crate) trait Address: Clone + Send + Sync + Unpin + 'static {
     /// The state that the task shows to handles.
     type Seen: Seen;
-    /// What a permit tells beside numbers.
+    /// The demand that a permit shows beside its numbers.
     type Demand: fmt::Debug + Send + Sync + 'static;
 
     /// Whether a message that does not wait may go there, by the state that the task showed last.

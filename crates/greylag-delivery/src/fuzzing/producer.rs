@@ -149,7 +149,7 @@ impl Producer {
         }
     }
 
-    /// What a consumer says, of a link that may exist.
+    /// A message of a consumer, on a link that may exist.
     fn said(&self, input: &mut Input<'_>) -> UpstreamMessage {
         let (kind, who) = (input.byte(), input.byte());
         let (a, b) = (input.number(), input.number());

@@ -1,4 +1,4 @@
-//! What producer queues have on disk, in journals and in the states of entities.
+//! The formats of producer queues: in journals, in rows, and in the states of entities.
 
 use bytes::{Bytes, BytesMut};
 use greylag_core::{Codec, Encoded};

@@ -6,6 +6,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use crate::ids::SeqNr;
+
 /// Messages that were accepted within so long count as one, unless messages wait for long.
 const GRAIN: Duration = Duration::from_millis(100);
 /// Times that are kept at most; beyond it every other one is forgotten, and the grain doubles.
@@ -26,6 +28,14 @@ impl Default for Ages {
 }
 
 impl Ages {
+    /// Begins anew with the message `first`, which is as old as the oldest one before.
+    pub(crate) fn start_again(&mut self, oldest: Option<Instant>, first: Option<SeqNr>) {
+        *self = Self::default();
+        if let (Some(oldest), Some(first)) = (oldest, first) {
+            self.accept(first.get(), oldest);
+        }
+    }
+
     /// A message was accepted under a number above all earlier ones.
     pub(crate) fn accept(&mut self, number: u64, now: Instant) {
         let is_near = |at: Instant| now.saturating_duration_since(at) < self.grain;

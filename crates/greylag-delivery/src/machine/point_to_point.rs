@@ -13,19 +13,20 @@
 //! Source: delivery §1.2, P1, P2, P11 to P15, D8, D9.
 
 mod life;
+mod unconfirmed;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::ids::{ControllerRef, Epoch, ProducerId, SeqNr, StreamId};
 use crate::machine::admission::{Admission, Waiter};
-use crate::machine::ages::Ages;
 use crate::machine::controller::{Controller, ControllerStats, Effect, Failure, Input, Message, Refusal};
 use crate::machine::producer_link::{self, Frames, LinkMode, ProducerLink, ProducerLinkSettings};
 use crate::machine::storing::{self, Storing, StoringState, Unstored};
 use crate::message::{BatchHeader, SequencedMessage, Upstream, UpstreamMessage};
 use crate::queue::{Confirmation, QueueState, TimestampMillis};
 use crate::sabotage::Sabotage;
+use unconfirmed::{Sent, Unconfirmed};
 
 /// What the controller needs to know when it is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,13 +43,6 @@ pub struct PointToPointSettings {
     pub resend_first_unconfirmed_idle_timeout: Duration,
     /// The wall clock when the controller was made, and the instant of that.
     pub clock: (TimestampMillis, Instant),
-}
-
-/// A message that the link has, and that is not confirmed.
-#[derive(Debug, Clone, Copy)]
-struct Sent {
-    total: SeqNr,
-    ticket: Option<u64>,
 }
 
 /// Messages that are being stored, with their number of frames.
@@ -92,10 +86,7 @@ pub struct PointToPoint<P> {
     storing: Storing<Frames<P>>,
     admission: Admission<P>,
     in_store: InStore,
-    unconfirmed: VecDeque<Sent>,
-    /// Messages among these that were in the queue when it was loaded, so that no sender waits for them.
-    owed: usize,
-    ages: Ages,
+    unconfirmed: Unconfirmed,
     confirmed: SeqNr,
     stats: ControllerStats,
     from_link: Vec<producer_link::Effect<P>>,
@@ -122,9 +113,7 @@ impl<P: Clone> PointToPoint<P> {
             storing,
             admission: Admission::default(),
             in_store: InStore::default(),
-            unconfirmed: VecDeque::new(),
-            owed: 0,
-            ages: Ages::default(),
+            unconfirmed: Unconfirmed::default(),
             confirmed: SeqNr::NONE,
             stats: ControllerStats::default(),
             from_link: Vec::new(),
@@ -270,15 +259,11 @@ impl<P: Clone> PointToPoint<P> {
 
     fn on_confirmed(&mut self, now: Instant, total: SeqNr, out: &mut Vec<Effect<P>>) {
         let mut messages = 0;
-        while let Some(done) = self.unconfirmed.pop_front_if(|sent| sent.total <= total) {
+        while let Some(done) = self.unconfirmed.confirm(total) {
             messages += 1;
             self.confirmed = self.confirmed.max(done.total);
-            match done.ticket {
-                Some(ticket) => out.push(Effect::Confirmed { ticket, total: done.total }),
-                None => self.owed -= 1,
-            }
+            out.extend(done.ticket.map(|ticket| Effect::Confirmed { ticket, total: done.total }));
         }
-        self.ages.confirm_below(self.confirmed.get().saturating_add(1));
         self.stats.confirmed += messages as u64;
         if messages > 0 {
             let timestamp_ms = self.timestamp(now);
@@ -309,8 +294,7 @@ impl<P: Clone> PointToPoint<P> {
                 storing::Effect::Released { ticket, sent } => {
                     self.in_store.remove(ticket);
                     self.stats.sent += 1;
-                    self.ages.accept(sent.seq_nr.get(), now);
-                    self.unconfirmed.push_back(Sent { total: sent.seq_nr, ticket: Some(ticket) });
+                    self.unconfirmed.add(now, Sent { total: sent.seq_nr, ticket: Some(ticket) });
                     out.push(Effect::Accepted { ticket, total: sent.seq_nr });
                     let (total, frames, ack) = (sent.seq_nr, sent.message, sent.ack);
                     self.tell(now, producer_link::Input::Accept { total, frames, ack }, out);
@@ -332,7 +316,7 @@ impl<P: Clone> PointToPoint<P> {
     }
 
     fn check_invariants(&self) {
-        debug_assert!(self.unconfirmed.iter().map(|sent| sent.total).is_sorted());
+        self.unconfirmed.check_invariants();
         debug_assert!(self.link.is_none() || self.stream.is_some(), "a link has a stream");
         debug_assert!(self.link.is_none() || self.recovered.is_empty(), "a link has what was recovered");
     }
@@ -393,11 +377,11 @@ impl<P: Clone> Controller<P> for PointToPoint<P> {
     }
 
     fn oldest_unconfirmed(&self) -> Option<Instant> {
-        self.ages.oldest().filter(|_| !self.unconfirmed.is_empty())
+        self.unconfirmed.oldest()
     }
 
     fn owes_recovered(&self) -> bool {
-        self.storing.state() == StoringState::Loading || !self.recovered.is_empty() || self.owed > 0
+        self.storing.state() == StoringState::Loading || !self.recovered.is_empty() || self.unconfirmed.owes_recovered()
     }
 
     fn consumer(&self) -> Option<&ControllerRef> {

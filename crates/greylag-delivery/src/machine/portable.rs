@@ -1,4 +1,4 @@
-//! What a producer's messages need before they may leave their node.
+//! Messages that get their bytes only when they leave their node.
 //!
 //! A message to a consumer of the producer's own node is handed over as the value that it is, with neither bytes nor chunks. If
 //! the consumer turns out to be on another node, the message gets both then.

@@ -265,9 +265,9 @@ impl<P: Clone> ProducerLink<P> {
         self.held.into_messages()
     }
 
-    /// Repeats in a row that the present consumer left unanswered.
-    pub fn unanswered(&self) -> u32 {
-        self.repeats.unanswered()
+    /// Whether the present consumer left two repeats in a row unanswered (P5a, W6).
+    pub fn is_silent(&self) -> bool {
+        self.repeats.are_unanswered()
     }
 
     /// Messages with numbers that were never given: confirmations of frames that were not sent, and epochs of no queue.
@@ -386,7 +386,7 @@ impl<P: Clone> ProducerLink<P> {
     }
 
     fn note_heard(&mut self, now: Instant, from: &ControllerRef) {
-        let (is_present, is_known) = self.peers.heard(from, self.repeats.unanswered() >= 2);
+        let (is_present, is_known) = self.peers.heard(from, self.repeats.are_unanswered());
         self.repeats.heard(now, is_present, is_known);
     }
 
@@ -405,7 +405,7 @@ impl<P: Clone> ProducerLink<P> {
             self.grant(confirmed, 0);
             self.pump(now, out);
         }
-        if self.repeats.unanswered() >= 2 {
+        if self.repeats.are_unanswered() {
             self.peers.register(from);
             self.reassociate(now, out);
         }

@@ -369,7 +369,7 @@ impl<P: Content> ShardingConsumer<P> {
     }
 
     fn on_batch(&mut self, now: Instant, batch: SequencedBatch<P>, out: &mut Vec<Effect<P>>) {
-        // One whose frames had no bytes, or that a peer made of nothing: it says nothing, and takes no room.
+        // A batch without frames takes no room: all its frames had no bytes and stayed behind, or a peer made it up.
         if batch.frames.is_empty() {
             return;
         }

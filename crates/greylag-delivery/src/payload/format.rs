@@ -89,7 +89,7 @@ impl<T> Kept<T> {
 }
 
 impl<T: 'static> Kept<T> {
-    /// Its bytes. A codec that panics refuses the value: this runs where the messages of others wait.
+    /// The message's bytes. A panic of the codec becomes an error, since this runs in the producer's task.
     pub(super) fn written(&self) -> Result<Encoded, EncodeError> {
         let codec = &*self.format.codec;
         catch_unwind(AssertUnwindSafe(|| write(&*self.value, codec))).unwrap_or_else(|_| {
@@ -98,7 +98,7 @@ impl<T: 'static> Kept<T> {
         })
     }
 
-    /// As it may leave its node.
+    /// The message with its bytes, cut into chunks.
     fn leave(self) -> Result<Frames<Payload<T>>, UnsendableError> {
         let encoded = self.written()?;
         let (size, max) = (encoded.payload.len(), self.format.max_message_bytes);

@@ -111,8 +111,8 @@ fn unknown_fields_are_ignored() {
     }
 }
 
-/// What was cut off is an error, or a message with less in it where the cut is between two fields; never the same message,
-/// and never a panic.
+/// A message that was cut off is an error, or, with the cut between two fields, a message with fewer fields; never the same
+/// message, and never a panic.
 #[test]
 fn cut_input_is_an_error_or_less_but_never_a_panic() {
     for (bytes, reads_back) in every_message() {

@@ -1,4 +1,4 @@
-//! What a durable producer's queue holds at each point, who may write it, and messages of every size.
+//! The content of a durable producer's queue at each point, the controllers that may write it, and messages of every size.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ fn durable(node: &Arc<dyn Remoting>, disk: &InMemoryQueues, settings: DeliverySe
     ProducerController::builder(id, json("number")).settings(settings).durable(disk.open(QUEUE)).spawn(node).unwrap()
 }
 
-/// Of a queue: the next number, the highest that is confirmed, what is confirmed up to which number, and what is not.
+/// A queue: the next number, the highest confirmed one, the last confirmed one of each qualifier, and the unconfirmed ones.
 type Stored = (u64, u64, Vec<(String, u64)>, Vec<u64>);
 
 async fn stored(disk: &InMemoryQueues) -> Stored {

@@ -41,7 +41,7 @@ pub(crate) fn content_of(frames: &Frames<u64>) -> u64 {
     }
 }
 
-/// What a frame to an entity carries.
+/// The content of a frame to an entity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goods {
     /// A message with its bytes, or a chunk of one.

@@ -97,7 +97,7 @@ impl<M: Kept> Durable<M> {
         self.store.ever().contains_key(&total.get())
     }
 
-    /// What the sender of this ticket is told, for the first time.
+    /// The sender of this ticket gets its first and only answer.
     pub(crate) fn tell(&mut self, ticket: u64, told: Told) -> Result<(), String> {
         match self.told.get_mut(&ticket) {
             _ if self.withdrawn.contains(&ticket) => {}

@@ -1,4 +1,4 @@
-//! What a run leaves out, in the machines or around them, to see that its checkers notice.
+//! Clauses that a run leaves out, in the machines or around them, to see that its checkers notice.
 
 use greylag_delivery::Sabotage;
 

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-/// What a sender asks for.
+/// The wish of a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wish {
     /// To send this message.

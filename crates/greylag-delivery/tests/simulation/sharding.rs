@@ -842,7 +842,7 @@ impl Simulation {
         }
     }
 
-    /// What a sender is told, or that the producer has ended.
+    /// An answer to a sender, or the end of the producer.
     fn on_told(&mut self, number: u64, effect: sharding_producer::Effect<Goods>) -> Result<(), String> {
         use sharding_producer::Effect;
         let content = |ticket: u64| self.tickets.get(&ticket).copied().unwrap_or(0);

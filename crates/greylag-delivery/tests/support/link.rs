@@ -59,7 +59,7 @@ pub(crate) struct LinkWorld {
     on_its_way: VecDeque<Parcel>,
     /// How many of the next messages to a name are lost.
     losses: BTreeMap<String, u32>,
-    /// What names said that arrives late.
+    /// Messages of names that arrive late.
     kept: BTreeMap<String, Vec<Parcel>>,
 }
 

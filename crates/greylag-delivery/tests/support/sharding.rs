@@ -25,7 +25,7 @@ use crate::support::{controller, frame, parse_upstream, storing, upstream};
 
 const EPOCH: Epoch = Epoch(1);
 
-/// What the frames of the sharding producer carry.
+/// The content of the sharding producer's frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Matter {
     /// A message with its bytes, or a chunk of one.

@@ -257,14 +257,15 @@ impl<T: Send + Sync + 'static> Controller<T> {
                 self.delivery.counters.suppressed();
             }
             Effect::Poisoned { id, attempts } => {
-                // Given up for good, or it would count as an earlier one that is neither persisted nor confirmed.
+                // The message is given up for good. Left open, it would count as an earlier one that is neither persisted
+                // nor confirmed, and hold back later ones.
                 self.outcomes.close(&id);
                 self.delivery.counters.poisoned();
                 tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), message = ?id, attempts, "poisoned");
                 cx.remoting().dead_letter(DeadLetterReason::Poisoned, cx.id().as_str(), wire::BATCH);
                 self.announce(DeliveryEvent::Poisoned { entity: entity(), id, attempts });
             }
-            // One that is not confirmed yet, for what comes behind it.
+            // The message counts as open, so that no later one of its stream is persisted before it.
             Effect::Held(id) => self.outcomes.open(&id),
             Effect::Overdue(id) => {
                 tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), message = ?id, "not confirmed for long");

@@ -70,7 +70,7 @@ impl<T: Send + Sync + 'static> ProducerController<T> {
         self.sending.seen(|seen| seen.store)
     }
 
-    /// Its handle, to be watched.
+    /// The handle that the node's report watches it by.
     pub(crate) fn sending(&self) -> &Sending<T, ()> {
         &self.sending
     }

@@ -44,7 +44,7 @@ impl Address for Entity {
     }
 }
 
-/// What handles see of a sharding producer.
+/// The state of a sharding producer that handles see.
 #[derive(Debug)]
 pub(in crate::driver) struct EntitiesSeen {
     pub(in crate::driver) stats: ProducerStats,
@@ -194,7 +194,7 @@ impl<T: Send + Sync + 'static> Entities<T> {
         }
     }
 
-    /// What the machine asks for beside frames.
+    /// The effects of the machine other than frames, as the task takes them.
     fn outcome(&self, effect: Effect<Payload<T>>) -> Option<Outcome<T, Entity>> {
         Some(match effect {
             Effect::Transmit { .. } | Effect::Stop { .. } => return None,

@@ -1,4 +1,4 @@
-//! What every producer's task stands on: the node's remoting, a path of its own there, and where its messages are kept.
+//! The base of every producer's task: the node's remoting, a path of its own there, and where its messages are kept.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -100,8 +100,11 @@ mod tests {
         SequencedMessage { frame, first: false }
     }
 
-    fn batches() -> Batches<&'static str, i64> {
-        Batches::new(&*MemoryNetwork::new().node("n:1#1".parse().unwrap(), Arc::new(Registry::new())))
+    /// Batches for a lane that carries messages of so many bytes; 0 for any size.
+    fn batches(max_lane_bytes: usize) -> Batches<&'static str, i64> {
+        let network = MemoryNetwork::new();
+        network.limit_ordinary_lanes(max_lane_bytes);
+        Batches::new(&*network.node("n:1#1".parse().unwrap(), Arc::new(Registry::new())))
     }
 
     fn numbers(batch: &Addressed<&str, i64>) -> Vec<u64> {
@@ -111,7 +114,7 @@ mod tests {
     /// Of delivery 88: frames are merged up to 64 KiB and 256 of them, those of several links beside each other.
     #[test]
     fn scenario_88_frames_of_a_link_travel_together() {
-        let mut batches = batches();
+        let mut batches = batches(0);
         let mut sent = Vec::new();
         for seq_nr in 1..=50 {
             for instance in [1, 2] {
@@ -136,5 +139,13 @@ mod tests {
         assert!(batches.add("e", header(1, 2), frame(260, 1)).is_none());
         assert_eq!(numbers(&batches.add("f", header(1, 2), frame(261, 1)).unwrap()), [260]);
         assert_eq!(batches.take(1).unwrap().to, "f");
+    }
+
+    #[test]
+    fn a_batch_fits_into_the_lane() {
+        let mut batches = batches(LANE_MARGIN + (10 << 10));
+        assert!(batches.add("e", header(1, 1), frame(1, 4 << 10)).is_none());
+        assert!(batches.add("e", header(1, 1), frame(2, 6 << 10)).is_none());
+        assert_eq!(numbers(&batches.add("e", header(1, 1), frame(3, 1)).unwrap()), [1, 2]);
     }
 }

@@ -1,4 +1,4 @@
-//! What the kinds of producer do each in their own way.
+//! The part of a producer that differs between the kinds of producer.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub(crate) trait Engine<T>: Send + 'static {
     fn show(&self, seen: &mut <Self::To as Address>::Seen);
 }
 
-/// What the task tells an engine.
+/// An input of the task to an engine.
 pub(crate) enum Input<T, A> {
     /// The handles of this session take over.
     Start {
@@ -96,7 +96,7 @@ pub(crate) enum Input<T, A> {
     Tick,
 }
 
-/// What an engine asks of the task.
+/// An effect of an engine that the task carries out.
 pub(crate) enum Outcome<T, A: Address> {
     /// There is room for a permit.
     Permitted(Granted<A>),

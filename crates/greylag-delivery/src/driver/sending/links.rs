@@ -21,7 +21,7 @@ impl Address for () {
     type Demand = ();
 }
 
-/// What handles see of a producer without entities.
+/// The state of a producer without entities that handles see.
 #[derive(Debug)]
 pub(crate) struct LinksSeen {
     pub(crate) stats: ControllerStats,
@@ -145,7 +145,7 @@ where
         self.machine.next_deadline()
     }
 
-    /// There is room in a lane again, or there are other workers.
+    /// Waits for room in a lane, or for another listing of workers.
     async fn happens(&mut self) {
         let listing = tokio::select! {
             () = self.outgoing.room() => return,

@@ -12,7 +12,7 @@ use super::{Address, Command, OnDrop, Sending, Sent};
 use crate::error::{ProducerError, SendError};
 use crate::ids::SeqNr;
 
-/// What the task says of a permit that it grants.
+/// A permit as the task grants it.
 #[derive(Debug)]
 pub(crate) struct Granted<A: Address> {
     pub(crate) permit: u64,

@@ -14,7 +14,7 @@ use super::permit::{Asking, Permit};
 use super::{Address, Sending, Sent};
 use crate::error::{ProducerError, SendError};
 
-/// What the sinks of all producers do.
+/// The sink of a producer of any kind.
 pub(crate) struct Sinking<T: Send + Sync + 'static, A: Address> {
     sending: Sending<T, A>,
     room: Room<T, A>,

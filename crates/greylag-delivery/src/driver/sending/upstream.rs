@@ -14,7 +14,7 @@ use crate::ids::ControllerRef;
 use crate::message::UpstreamMessage;
 use crate::wire;
 
-/// What the paths of controllers begin with.
+/// The prefix of the paths of controllers.
 const PATHS: &str = "delivery/";
 /// Upstream messages that wait for the task; beyond it they are dropped, and repeated by consumers.
 const INBOX: usize = 16 * 1024;

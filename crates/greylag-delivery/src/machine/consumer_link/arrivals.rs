@@ -19,16 +19,16 @@ struct Lost {
     asked: bool,
 }
 
-/// What becomes of a frame that arrives.
+/// The fate of a frame that arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// It was here before.
+    /// The frame was here before.
     Duplicate,
-    /// It is kept.
+    /// The frame is kept.
     Kept,
-    /// It is kept, and these frames before it are missing.
+    /// The frame is kept, and these frames before it are missing.
     AfterGap { from: u64, to: u64 },
-    /// It lies beyond the window, and is dropped.
+    /// The frame lies beyond the window, and is dropped.
     BeyondWindow,
 }
 
@@ -42,14 +42,14 @@ pub(super) struct Taken<P> {
     pub(super) parts: Frames<P>,
 }
 
-/// What the next frame in order completes.
+/// The progress that the next frame in order makes.
 #[derive(Debug)]
 pub(super) enum Step<P> {
     /// A message.
     Message(Taken<P>),
-    /// Nothing yet: its message goes on after this number.
+    /// A chunk; its message goes on after this number.
     Chunk { seq_nr: u64 },
-    /// Nothing, ever: the beginning of its message is lost (K6).
+    /// A chunk of a message whose beginning is lost, so that it is skipped (K6).
     Torn,
 }
 

@@ -163,7 +163,7 @@ impl<P: Clone> Deliveries<P> {
         self.queue.shrink_to_fit();
     }
 
-    /// Nothing is reported of a link that has ended.
+    /// The link has ended: none of its deliveries counts as overdue.
     pub(super) fn stop(&mut self) {
         self.overdue = 0;
     }

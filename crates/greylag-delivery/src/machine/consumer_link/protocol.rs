@@ -8,7 +8,7 @@ use crate::machine::producer_link::Frames;
 use crate::message::{BatchHeader, SequencedMessage, Upstream};
 use crate::sabotage::Sabotage;
 
-/// What becomes of a message whose attempts are used up. Source: delivery §9.
+/// The fate of a message whose attempts are used up. Source: delivery §9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PoisonPolicy {
     /// The message is reported and confirmed.
@@ -20,7 +20,7 @@ pub enum PoisonPolicy {
     StopConsumer,
 }
 
-/// What a consumer link needs to know when it is made.
+/// Settings of a consumer link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumerLinkSettings {
     /// Frames in flight; at least 1.
@@ -44,7 +44,7 @@ pub struct ConsumerLinkSettings {
     pub redelivery_backoff: Duration,
     /// Attempts before the poison policy decides; 0 is unlimited.
     pub max_delivery_attempts: u32,
-    /// What happens then.
+    /// The fate of a message whose attempts are used up.
     pub on_poison: PoisonPolicy,
     /// A delivery that took so long is reported as overdue (C13).
     pub confirm_warn_after: Duration,
@@ -104,7 +104,7 @@ pub enum Input<P> {
     Tick,
 }
 
-/// What a link asks for, in this order.
+/// An effect of a consumer link; their order is the order in which to carry them out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect<P> {
     /// Hand a message to the application.

@@ -2,12 +2,9 @@
 //!
 //! Source: delivery P1, P14, P15, D7, D8.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::{Life, PointToPoint, Sent, new_link, to_recover};
-use crate::ids::SeqNr;
-use crate::machine::ages::Ages;
 use crate::machine::controller::{Controller, Effect, Failure, Refusal};
 use crate::machine::producer_link::{self, Frames};
 use crate::machine::storing;
@@ -29,24 +26,13 @@ impl<P: Clone> PointToPoint<P> {
     pub(super) fn open_link(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         let (true, None, Some(stream)) = (self.admission.is_started(), &self.link, self.stream) else { return };
         self.link = Some(new_link(&self.settings, stream, now).sabotaged(self.sabotage));
-        // The oldest message keeps its age across the new start, since it was accepted before.
-        let oldest = self.oldest_unconfirmed();
-        self.ages = Ages::default();
-        if let (Some(oldest), Some((total, ..))) = (oldest, self.recovered.first()) {
-            self.ages.accept(total.get(), oldest);
-        }
-        let tickets: BTreeMap<SeqNr, Option<u64>> =
-            self.unconfirmed.drain(..).map(|sent| (sent.total, sent.ticket)).collect();
-        self.owed = 0;
+        let tickets = self.unconfirmed.start_again(self.recovered.first().map(|(total, ..)| *total));
         if let Some(from) = self.consumer.clone() {
             let message = Upstream::RegisterConsumer;
             self.tell(now, producer_link::Input::Received { from, epoch: None, message }, out);
         }
         for (total, frames, ack) in std::mem::take(&mut self.recovered) {
-            self.ages.accept(total.get(), now);
-            let ticket = tickets.get(&total).copied().flatten();
-            self.owed += usize::from(ticket.is_none());
-            self.unconfirmed.push_back(Sent { total, ticket });
+            self.unconfirmed.add(now, Sent { total, ticket: tickets.get(&total).copied() });
             self.tell(now, producer_link::Input::Accept { total, frames, ack }, out);
         }
     }
@@ -98,8 +84,7 @@ impl<P: Clone> PointToPoint<P> {
         }
         self.link = None;
         self.recovered.clear();
-        self.owed = 0;
-        let unconfirmed = self.unconfirmed.drain(..);
+        let unconfirmed = self.unconfirmed.drain();
         if self.storing.is_durable() {
             return;
         }

@@ -9,6 +9,9 @@
 
 use std::time::{Duration, Instant};
 
+/// Repeats in a row without an answer after which the consumer counts as silent. Source: delivery P5a, W6.
+const SILENT_AFTER: u32 = 2;
+
 /// Shortest and longest pause after a refusal.
 const REFUSED_PAUSE_MIN: Duration = Duration::from_millis(1);
 const REFUSED_PAUSE_MAX: Duration = Duration::from_millis(100);
@@ -110,8 +113,9 @@ impl Repeats {
         self.in_buffer
     }
 
-    pub(super) fn unanswered(&self) -> u32 {
-        self.unanswered
+    /// Whether so many repeats in a row went unanswered that the present consumer counts as silent.
+    pub(super) fn are_unanswered(&self) -> bool {
+        self.unanswered >= SILENT_AFTER
     }
 
     // ---- what happened --------------------------------------------------------------------------

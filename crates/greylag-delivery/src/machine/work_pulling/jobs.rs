@@ -80,12 +80,7 @@ impl<P: Clone> Jobs<P> {
 
     /// What a queue that was opened again has: all of it waits, and senders of before go on waiting.
     pub(super) fn reload(&mut self, now: Instant, state: QueueState<Frames<P>>) {
-        // The oldest message keeps its age across the new start, since it was accepted before.
-        let oldest = self.oldest();
-        self.ages = Ages::default();
-        if let (Some(oldest), Some(first)) = (oldest, state.unconfirmed.first()) {
-            self.ages.accept(first.seq_nr.get(), oldest);
-        }
+        self.ages.start_again(self.oldest(), state.unconfirmed.first().map(|sent| sent.seq_nr));
         let before = std::mem::take(&mut self.all);
         self.owed = 0;
         self.pending.clear();

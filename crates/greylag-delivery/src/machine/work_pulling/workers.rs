@@ -305,7 +305,7 @@ impl<P: Clone> WorkPulling<P> {
             let first_answer_by = worker.first_sent_at.map(|at| at + self.settings.worker_first_timeout);
             let is_late = !worker.heard && first_answer_by.is_some_and(|deadline| deadline <= now);
             // The answer to the second repeat had as long as the next one takes to be due.
-            let is_silent = worker.heard && is_due && worker.link.unanswered() >= 2;
+            let is_silent = worker.heard && is_due && worker.link.is_silent();
             if !worker.suspect && !worker.unconfirmed.is_empty() && (is_late || is_silent) {
                 self.suspect(instance);
             }

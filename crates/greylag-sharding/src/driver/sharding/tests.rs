@@ -184,7 +184,7 @@ async fn entities_behind_a_layer_are_sent_messages_of_its_users() {
     assert_eq!(read.ask(|reply_to| reply_to).timeout(timeout).await.unwrap(), 7);
 }
 
-/// What a layer needs is in place before the first entity is; without it the type is not set up.
+/// Functions of `before_set_up` run before the first entity starts; if one fails, the type is not set up.
 #[tokio::test]
 async fn a_layer_prepares_a_type_or_refuses_it() {
     const QUICK: EntityKey<()> = EntityKey::new("Quick");

@@ -1,4 +1,4 @@
-//! What runs on a node without entities: it is shown to operators, and ends with its node.
+//! Producers and consumers without entities: operators see them in the report, and they end with their node.
 
 use tokio::sync::{Semaphore, mpsc};
 

@@ -82,7 +82,8 @@ fn all_leave(region: &TestRegion, shards: &[&str]) {
     }
 }
 
-/// delivery K7: a message to an entity of the same node is neither encoded nor cut, however large. One that is stored is.
+/// delivery K7: a message to an entity of the same node is neither encoded nor cut, however large. A durable producer's
+/// message is encoded.
 #[tokio::test]
 async fn messages_of_the_same_node_are_not_encoded() {
     let mut settings = without_repeats();
@@ -135,8 +136,8 @@ async fn a_route_may_lead_to_another_node() {
     assert_eq!((codec.encoded(), numbers), (3, vec![11, 11, 12, 13]), "the first copy was without bytes");
 }
 
-/// delivery K7, of 70: what is unconfirmed when its entity moves is encoded then, once, and goes there in its order, under the
-/// numbers that it has. What is confirmed by then stays so.
+/// delivery K7, of 70: unconfirmed messages are encoded when their entity moves, once, and follow it in their order, under
+/// their numbers. Confirmed messages stay confirmed.
 #[tokio::test]
 async fn scenario_70_what_is_unconfirmed_follows_its_entity() {
     let region = TestRegion::new(Answers::Grant);
@@ -162,14 +163,14 @@ async fn scenario_70_what_is_unconfirmed_follows_its_entity() {
     assert_eq!((region.frames_to("done"), region.frames_to("stays")), (5, 5));
     assert_eq!((codec.encoded(), region.without_bytes()), (5, 15));
 
-    // What is sent from here on gets its bytes from its sender; where the shard comes home, it needs none.
+    // Later messages are encoded by their senders; once the shard is home again, messages need no bytes.
     assert_eq!(producer.send_confirmed("moves", 6).await.unwrap(), SeqNr(16));
     assert_eq!(codec.encoded(), 6);
     region.hands_over(true);
     region.moves("moves");
     region.tell(RouteNews::LookAtAll);
     while region.without_bytes() == 15 {
-        // The producer hears of it between two sends.
+        // The producer hears of the move between two sends.
         producer.send_confirmed("moves", 7).await.unwrap();
     }
     let encoded = codec.encoded();

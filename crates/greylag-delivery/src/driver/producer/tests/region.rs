@@ -30,7 +30,7 @@ pub(super) enum Answers {
     Confirm,
 }
 
-/// Messages of any type may be sent; those that are numbers are told apart.
+/// Messages of any type may be sent; the values of numbers are noted.
 pub(super) struct TestRegion {
     pub(super) network: MemoryNetwork,
     pub(super) remoting: Arc<dyn Remoting>,
@@ -43,9 +43,9 @@ struct State {
     answers_of: BTreeMap<Arc<str>, Answers>,
     /// Value, or -1 for one that is not a number, and total of every frame, by entity.
     frames: Vec<(Arc<str>, i64, SeqNr)>,
-    /// Of these, messages without bytes.
+    /// Messages without bytes among them.
     without_bytes: usize,
-    /// What the last batch to each entity said.
+    /// The header of the last batch to each entity.
     headers: BTreeMap<Arc<str>, BatchHeader>,
     /// Of each link the last frame of the contiguous run that arrived, and frames beyond it.
     received: BTreeMap<ControllerRef, u64>,
