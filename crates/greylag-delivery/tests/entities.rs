@@ -14,7 +14,9 @@ use greylag_delivery::{
     DeliveryType, Epoch, EventSourcedDelivery, NodeDelivery, ProducerId, ProducerIdentity, ShardingProducer, StreamId,
     WithDelivery,
 };
-use greylag_persistence::{Ctx, Effect, EventSourced, InMemoryJournal, InMemorySnapshots, Stores};
+use greylag_persistence::{
+    Ctx, Effect, EventSourced, InMemoryJournal, InMemorySnapshots, MARK_NAME, Mark, PersistenceId, StoredEvent, Stores,
+};
 use greylag_sharding::settings::ShardingSettings;
 use greylag_sharding::{EntityKey, EntityType, Failure, Passivation, Region, Sharding};
 use greylag_transport::memory::MemoryNetwork;
@@ -167,8 +169,8 @@ impl World {
     }
 }
 
-/// delivery 92: a handler that fails at the first of five costs each message that was in hand with it one more run at most, and its successor is
-/// handed none of them twice.
+/// delivery 92: a handler that fails at the first of five costs each message that was handed to its value one more run at most,
+/// and its successor is handed none of them twice. The five arrive at once.
 #[tokio::test]
 async fn a_failure_in_a_batch_repeats_nothing_twice() {
     let mut settings = settings();
@@ -180,9 +182,9 @@ async fn a_failure_in_a_batch_repeats_nothing_twice() {
         };
         let world = World::new(settings.clone(), None, what).await;
         let producer = world.producer(1);
-        for message in 1..=6 {
-            producer.send("one", message).await.unwrap();
-        }
+        // The first message of a link goes out alone; those after it travel together.
+        producer.send_confirmed("one", 0).await.unwrap();
+        futures::future::try_join_all((1..=6).map(|message| producer.send("one", message))).await.unwrap();
         producer.drain(PATIENCE).await.unwrap();
         let mut runs = BTreeMap::<(u32, i64), u32>::new();
         for (value, message, _) in world.log() {
@@ -192,6 +194,26 @@ async fn a_failure_in_a_batch_repeats_nothing_twice() {
         let attempts: Vec<_> = world.log().into_iter().filter(|(_, _, attempt)| *attempt > 1).collect();
         assert_eq!(attempts, [(2, 1, 2)], "what was not looked at counts as no attempt");
     }
+}
+
+/// delivery 92: all five are in the entity's hands when its value fails. Each of them runs once more, in the new value.
+#[tokio::test]
+async fn what_was_in_hand_with_a_failure_runs_once_more() {
+    let mut settings = settings();
+    settings.consumer.max_outstanding_deliveries = 5;
+    let world = World::new(settings, None, |_, attempt| if attempt == 1 { Do::Keep } else { Do::Confirm }).await;
+    let producer = world.producer(1);
+    for message in 1..=5 {
+        producer.send("one", message).await.unwrap();
+    }
+    until("all five are in hand", async || world.log().len() == 5).await;
+    world.tell(Ask::Fail);
+    producer.drain(PATIENCE).await.unwrap();
+    let mut log = world.log();
+    assert!(log[..5].iter().copied().eq((1..=5).map(|message| (1, message, 1))), "{log:?}");
+    let mut again = log.split_off(5);
+    again.sort_unstable();
+    assert!(again.iter().copied().eq((1..=5).map(|message| (2, message, 2))), "{again:?}");
 }
 
 /// delivery 95: an entity that is to end does not wait for a delivery that nobody has in hand, and its successor has it at once.
@@ -426,6 +448,11 @@ impl Node {
     }
 }
 
+/// The number in the mark of an event.
+fn total(event: &StoredEvent) -> u64 {
+    Mark::decode(event.metadata[MARK_NAME].clone()).unwrap().total_seq_nr
+}
+
 /// delivery 89: a message of an event-sourced entity that is given up does not stand in the way of the later ones; they are
 /// persisted in order, with their marks. Attempts are counted also where each of them ends the incarnation.
 #[tokio::test]
@@ -447,6 +474,11 @@ async fn poisoned_once() {
         assert_eq!(node.evaluated(poison), 3, "each attempt counts");
         let counters = node.delivery.counters().snapshot();
         assert_eq!(counters.poisoned, 1);
+        let history = journal.events(&PersistenceId::of("Sum", "x").unwrap());
+        let stored: Vec<(Vec<u8>, u64)> = history.iter().map(|event| (event.payload.to_vec(), total(event))).collect();
+        let good = messages.iter().zip(1..).filter(|(message, _)| **message != poison);
+        let expected: Vec<_> = good.map(|(message, total)| (message.to_string().into_bytes(), total)).collect();
+        assert_eq!(stored, expected, "in order, each with its mark");
         producer.close().await;
 
         // The marks are there: the same input again changes nothing.
