@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use greylag_cluster::{Cluster, ClusterSettings};
 use greylag_codec::json;
-use greylag_core::{Registry, ReplyTo};
+use greylag_core::{DeadLetterReason, Registry, ReplyTo};
 use greylag_delivery::{
     ConsumerDelivery, Delivery, DeliveryEntity, DeliveryEvent, DeliveryHealth, DeliverySettings, DeliveryType,
     NodeDelivery, OnUndecodable, ProducerId, ProducerIdentity, SendError, ShardingProducer, StartError,
@@ -238,8 +238,12 @@ async fn scenario_69_a_copy_that_found_no_room_in_the_region() {
     let region = readers.init_proxy(shelves()).unwrap();
     readers.cluster().unwrap().join_seed_nodes(vec!["readers:1".parse().unwrap()]).await.unwrap();
     readers.cluster().unwrap().wait_up().await.unwrap();
-    let fillers: Vec<_> = (0..20)
-        .map(|number| region.entity_ref(format!("filler-{number}")).ask(WithDelivery::Bypass).timeout(PATIENCE).send())
+    let of_another_shard = |id: &String| region.shard_of(id) != region.shard_of("one");
+    let fillers: Vec<_> = (0..)
+        .map(|number| format!("filler-{number}"))
+        .filter(of_another_shard)
+        .take(20)
+        .map(|id| region.entity_ref(id).ask(WithDelivery::Bypass).timeout(PATIENCE).send())
         .collect();
     let timeout = Duration::from_millis(400);
     let mut settings = DeliverySettings::test();
@@ -261,15 +265,48 @@ async fn scenario_69_a_copy_that_found_no_room_in_the_region() {
     assert!((1..=most).contains(&attempts), "{attempts} repeats, at most {most}");
     assert_eq!(producer.stats().confirmed, 0);
 
-    let library = sharding(&network, "library:1", &["library"]).await;
-    NodeDelivery::of(&library, DeliverySettings::test()).unwrap();
-    library.init(shelves()).unwrap();
-    library.cluster().unwrap().join_seed_nodes(vec!["readers:1".parse().unwrap()]).await.unwrap();
-    library.cluster().unwrap().wait_up().await.unwrap();
+    let _library = library_beside(&network, "readers:1").await;
     producer.drain(PATIENCE).await.unwrap();
     let shelf = within(region.entity_ref("one").ask(WithDelivery::Bypass).timeout(PATIENCE)).await.unwrap();
     assert_eq!(shelf, [(3, "abc".to_owned())]);
     drop(fillers);
+}
+
+/// A node that hosts shelves, in the cluster of another one.
+async fn library_beside(network: &MemoryNetwork, seed: &str) -> Sharding {
+    let library = sharding(network, "library:1", &["library"]).await;
+    NodeDelivery::of(&library, DeliverySettings::test()).unwrap();
+    library.init(shelves()).unwrap();
+    library.cluster().unwrap().join_seed_nodes(vec![seed.parse().unwrap()]).await.unwrap();
+    library.cluster().unwrap().wait_up().await.unwrap();
+    library
+}
+
+/// delivery S7, 93: a region that finds no host for its shards drops what waits in its buffer, and says so. Another copy follows
+/// at the pace of the probe; by itself, one would come after thirty probes, which is longer than this test waits.
+#[tokio::test]
+async fn scenario_93_a_copy_that_the_region_dropped_is_replaced() {
+    let network = MemoryNetwork::new();
+    let impatient = ShardingSettings { no_host_timeout: Duration::from_millis(300), ..ShardingSettings::test() };
+    let readers = sharding_with(&network, "readers:1", &[], impatient).await;
+    let region = readers.init_proxy(shelves()).unwrap();
+    readers.cluster().unwrap().join_seed_nodes(vec!["readers:1".parse().unwrap()]).await.unwrap();
+    readers.cluster().unwrap().wait_up().await.unwrap();
+    let mut settings = DeliverySettings::test();
+    settings.producer.resend_first_unconfirmed_idle_timeout = PATIENCE / 15;
+    let identity = ProducerIdentity::in_memory(ProducerId::new("reader").unwrap());
+    let producer =
+        ShardingProducer::start(&readers, identity, region.clone(), json::<String>("book"), settings).unwrap();
+    producer.send("one", text(3)).await.unwrap();
+    within(async {
+        while !readers.remoting().dead_letter_totals().contains_key(&DeadLetterReason::NoHost) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let _library = library_beside(&network, "readers:1").await;
+    producer.drain(PATIENCE).await.expect("another copy has found its way");
+    assert_eq!(producer.stats().confirmed, 1);
 }
 
 /// delivery S13: the end of a node reaches the entities that listened to producers there.

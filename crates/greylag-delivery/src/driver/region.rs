@@ -153,7 +153,33 @@ impl Homes {
 
 #[cfg(test)]
 mod tests {
+    use greylag_core::Manifest;
+    use greylag_sharding::ids::RegionId;
+
     use super::*;
+
+    /// Delivery S7, 93, 97: what a region tells of routes, of messages that it dropped, and of events that were missed.
+    #[test]
+    fn every_event_that_matters_to_links_is_news() {
+        let (entity, shard) = (EntityId::new("e").unwrap(), ShardId::new("s").unwrap());
+        let region = RegionId { node: "a:1#1".parse().unwrap(), incarnation: 1 };
+        let (from, to) = (region.clone(), RegionId { incarnation: 2, ..region.clone() });
+        let of_region = |event| news(Event::Region(event));
+        let moved = of_region(RegionEvent::ShardMoved { shard: shard.clone(), from, to });
+        assert_eq!(moved, Some(RouteNews::Moved("s".into())));
+        assert_eq!(of_region(RegionEvent::ShardRegionDown { region }), Some(RouteNews::LookAtUnrouted));
+        assert_eq!(of_region(RegionEvent::NoHost { role: String::new() }), Some(RouteNews::DroppedMany));
+        assert_eq!(of_region(RegionEvent::HostFound), Some(RouteNews::DroppedMany));
+        for routed in [true, false] {
+            let changed = news(Event::RouteChanged { shard: shard.clone(), routed });
+            assert_eq!(changed, Some(RouteNews::Routed("s".into(), routed)));
+        }
+        let reason = DeadLetterReason::BufferFull;
+        let dropped = Event::DeadLetter { reason, shard: Some(shard.clone()), entity, message: Manifest::default() };
+        assert_eq!(news(dropped), Some(RouteNews::Dropped("e".into())));
+        assert_eq!(news(Event::Lagged { missed: 1 }), Some(RouteNews::LookAtAll));
+        assert_eq!(news(Event::ShardStarted(shard)), None);
+    }
 
     #[test]
     fn a_shard_has_moved_when_its_home_is_another_one() {
