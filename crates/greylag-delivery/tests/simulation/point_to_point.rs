@@ -646,7 +646,10 @@ impl Simulation {
                     return self.register();
                 }
                 Effect::Undelivered { .. } | Effect::Failed(_) => return Err(format!("producer {number}: {effect:?}")),
-                Effect::Closed => {}
+                // A former producer that lived on, and that was being closed when it was left behind.
+                Effect::Closed => {
+                    self.producers.get_mut(&number).into_iter().for_each(|producer| producer.has_ended = true);
+                }
             }
         }
         let Some(producer) = self.producers.get_mut(&number) else { return Ok(()) };
