@@ -631,12 +631,7 @@ impl Simulation {
                 }
                 Effect::Refused { ticket, .. } => self.refused(ticket, Told::NotStored)?,
                 Effect::Unknown { ticket, .. } => self.refused(ticket, Told::Unknown)?,
-                Effect::Failed(Failure::Fenced { .. }) if number != self.current => {
-                    if let Some(producer) = self.producers.get_mut(&number) {
-                        producer.has_ended = true;
-                    }
-                    self.senders.producer_fenced(number);
-                }
+                Effect::Failed(Failure::Fenced { .. }) if number != self.current => {}
                 Effect::Undelivered { ticket: Some(ticket), .. } if self.durable.is_none() => {
                     self.senders.undelivered(ticket)?;
                 }
@@ -646,9 +641,12 @@ impl Simulation {
                     return self.register();
                 }
                 Effect::Undelivered { .. } | Effect::Failed(_) => return Err(format!("producer {number}: {effect:?}")),
-                // A former producer that lived on, and that was being closed when it was left behind.
+                // A former producer that lived on was fenced, or was being closed when it was left behind.
                 Effect::Closed => {
-                    self.producers.get_mut(&number).into_iter().for_each(|producer| producer.has_ended = true);
+                    if let Some(producer) = self.producers.get_mut(&number) {
+                        producer.has_ended = true;
+                    }
+                    self.senders.producer_ended(number);
                 }
             }
         }

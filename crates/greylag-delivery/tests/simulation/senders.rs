@@ -150,8 +150,8 @@ impl Senders {
         self.leave(producer, &[State::Waiting, State::Permitted, State::Accepted]);
     }
 
-    /// Senders whose messages a fenced producer had accepted get no further answer.
-    pub(crate) fn producer_fenced(&mut self, producer: u64) {
+    /// Senders whose messages a producer had accepted and stored get no further answer when it ends.
+    pub(crate) fn producer_ended(&mut self, producer: u64) {
         self.leave(producer, &[State::Accepted]);
     }
 
