@@ -494,8 +494,11 @@ impl<P: Clone> ProducerLink<P> {
             self.cursor = self.held.base().max(self.cursor.min(from));
             self.pump(now, out);
         } else {
-            let end = to.min(self.cursor.saturating_sub(1));
-            for seq_nr in from.max(self.held.base())..=end {
+            let head = self.held.base();
+            // Frames below the head are confirmed, perhaps by another consumer than the one that misses them: the head's `lowest`
+            // tells it so. Its questions put the idle probe off, so that nothing else might.
+            let end = to.max(head).min(self.cursor.saturating_sub(1));
+            for seq_nr in from.max(head)..=end {
                 self.transmit(now, seq_nr, out);
             }
         }
