@@ -21,12 +21,13 @@ pub(crate) fn ci() -> Result<(), Failure> {
     scenarios::scenarios()?;
     proto::proto(true)?;
     run("cargo", &["clippy", "--workspace", "--all-targets", "--all-features", "--quiet", "--", "--deny", "warnings"])?;
+    // A broken link costs two minutes here, and the whole of the tests' time after them.
+    run_with("cargo", &["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     let test = readme_test_command()?;
     unskipped(&test)?;
     benchmark()?;
     command_line()?;
     delivery_without_entities()?;
-    run_with("cargo", &["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     laws(GATE_HISTORIES, "")?;
     sim(&["--seeds".to_owned(), GATE_SEEDS.to_owned()])?;
     // The joins of a hundred nodes take longer than all the rest; the tests play one, and `greylag-scale` more.

@@ -140,7 +140,7 @@ impl<M: Send + 'static> Region<M> {
 
     /// Whether messages for the shard are handed over within this process now: the shard is hosted here, as far as this node
     /// has a route, and messages are not written for a test's sake
-    /// ([`RuntimeSettings::serialize_messages`](crate::RuntimeSettings)).
+    /// (`runtime.serialize_messages` of [`ShardingSettings`](crate::ShardingSettings)).
     pub fn hands_over(&self, shard: &ShardId) -> bool {
         let is_local = |cell: &RouteCell<_>| matches!(cell.load().as_deref(), Some(Open::Local(_)));
         !self.0.settings.runtime.serialize_messages && self.0.shards.cell(shard).is_some_and(is_local)
