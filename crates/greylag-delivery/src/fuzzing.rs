@@ -72,8 +72,8 @@ fn batch(bytes: Bytes) {
 
 /// A message of a consumer; registrations are among them. A value that is read, written and read again is the same.
 pub fn upstream(input: &[u8]) {
-    let Ok(message) = wire::read_upstream(Bytes::copy_from_slice(input)) else { return };
-    assert_eq!(wire::read_upstream(wire::write_upstream(&message)), Ok(message));
+    let Ok(said) = wire::read_upstream(Bytes::copy_from_slice(input)) else { return };
+    assert_eq!(wire::read_upstream(wire::write_upstream(&said)), Ok(said));
 }
 
 /// How a worker is entered in a directory: the key of its work, a line feed, and the worker.

@@ -3,6 +3,8 @@
 //! Numbers and lengths come from outside: every reader checks its input, bounds its allocations
 //! by the size of the input, and refuses rather than guesses. Unknown fields are ignored.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use greylag_core::{CodecId, DecodeError, Encoded, NodeAddress, Uid, UniqueAddress};
 use prost::Message as _;
@@ -161,8 +163,20 @@ pub(crate) fn read_stopped(bytes: Bytes) -> Result<ProducerStopped, DecodeError>
     Ok(ProducerStopped { controller: read_controller(STOPPED, message.controller)?, epoch: Epoch(message.epoch) })
 }
 
-/// The bytes of an upstream message.
-pub(crate) fn write_upstream(message: &UpstreamMessage) -> Bytes {
+/// The bytes of what consumers of one node say to one producer: all `messages` are from the node of the first, and to its
+/// recipient path. Of no message there are no bytes.
+pub(crate) fn write_upstream(messages: &[UpstreamMessage]) -> Bytes {
+    let Some(UpstreamMessage { from, to, .. }) = messages.first() else { return Bytes::new() };
+    let batch = generated::UpstreamBatch {
+        from: Some(write_node(&from.node)),
+        to: Some(write_node(&to.node)),
+        path: to.path.to_string(),
+        messages: messages.iter().map(write_word).collect(),
+    };
+    batch.encode_to_vec().into()
+}
+
+fn write_word(message: &UpstreamMessage) -> generated::Upstream {
     use generated::upstream::Message;
     let content = match message.message {
         Upstream::Request { confirmed, up_to, support_resend, via_timeout } => Message::Request(generated::Request {
@@ -180,20 +194,35 @@ pub(crate) fn write_upstream(message: &UpstreamMessage) -> Bytes {
             Message::Fenced(generated::Fenced { stream_id: write_stream(stream_id), newer: newer.0 })
         }
     };
-    let message = generated::Upstream {
-        from: Some(write_controller(&message.from)),
-        to: Some(write_controller(&message.to)),
+    generated::Upstream {
+        path: message.from.path.to_string(),
+        instance: message.from.instance,
+        link: message.to.instance,
         epoch: message.epoch.map(|epoch| epoch.0),
         message: Some(content),
-    };
-    message.encode_to_vec().into()
+    }
 }
 
-/// Reads an upstream message.
-pub(crate) fn read_upstream(bytes: Bytes) -> Result<UpstreamMessage, DecodeError> {
+/// Reads what consumers of one node say to one producer; at least one message.
+pub(crate) fn read_upstream(bytes: Bytes) -> Result<Vec<UpstreamMessage>, DecodeError> {
+    let batch: generated::UpstreamBatch = read(UPSTREAM, bytes)?;
+    if batch.messages.is_empty() {
+        return Err(DecodeError::malformed(UPSTREAM, "no message"));
+    }
+    let (from, to) = (read_node(UPSTREAM, batch.from)?, read_node(UPSTREAM, batch.to)?);
+    let path: Arc<str> = batch.path.into();
+    let messages = batch.messages.into_iter().map(|word| {
+        let message = read_word(word.message)?;
+        let from = ControllerRef { node: from.clone(), path: word.path.into(), instance: word.instance };
+        let to = ControllerRef { node: to.clone(), path: path.clone(), instance: word.link };
+        Ok(UpstreamMessage { from, to, epoch: word.epoch.map(Epoch), message })
+    });
+    messages.collect()
+}
+
+fn read_word(message: Option<generated::upstream::Message>) -> Result<Upstream, DecodeError> {
     use generated::upstream::Message;
-    let upstream: generated::Upstream = read(UPSTREAM, bytes)?;
-    let message = match upstream.message.ok_or_else(|| DecodeError::malformed(UPSTREAM, "an unknown message"))? {
+    Ok(match message.ok_or_else(|| DecodeError::malformed(UPSTREAM, "an unknown message"))? {
         Message::Request(request) => Upstream::Request {
             confirmed: request.confirmed_seq_nr,
             up_to: request.request_up_to_seq_nr,
@@ -206,12 +235,6 @@ pub(crate) fn read_upstream(bytes: Bytes) -> Result<UpstreamMessage, DecodeError
         Message::Fenced(fenced) => {
             Upstream::Fenced { stream_id: read_stream(UPSTREAM, &fenced.stream_id)?, newer: Epoch(fenced.newer) }
         }
-    };
-    Ok(UpstreamMessage {
-        from: read_controller(UPSTREAM, upstream.from)?,
-        to: read_controller(UPSTREAM, upstream.to)?,
-        epoch: upstream.epoch.map(Epoch),
-        message,
     })
 }
 
@@ -225,24 +248,31 @@ fn read_stream(manifest: &str, bytes: &[u8]) -> Result<StreamId, DecodeError> {
 }
 
 fn write_controller(controller: &ControllerRef) -> generated::ControllerRef {
-    let address = controller.node.address();
-    let node = generated::Node {
-        host: address.host().to_owned(),
-        port: u32::from(address.port()),
-        uid: controller.node.uid().get(),
-    };
-    generated::ControllerRef { node: Some(node), path: controller.path.to_string(), instance: controller.instance }
+    generated::ControllerRef {
+        node: Some(write_node(&controller.node)),
+        path: controller.path.to_string(),
+        instance: controller.instance,
+    }
+}
+
+fn write_node(node: &UniqueAddress) -> generated::Node {
+    let address = node.address();
+    generated::Node { host: address.host().to_owned(), port: u32::from(address.port()), uid: node.uid().get() }
 }
 
 fn read_controller(manifest: &str, controller: Option<generated::ControllerRef>) -> Result<ControllerRef, DecodeError> {
+    let controller = controller.ok_or_else(|| DecodeError::malformed(manifest, "a controller is missing"))?;
+    let node = read_node(manifest, controller.node)?;
+    Ok(ControllerRef { node, path: controller.path.into(), instance: controller.instance })
+}
+
+fn read_node(manifest: &str, node: Option<generated::Node>) -> Result<UniqueAddress, DecodeError> {
     let malformed = |why: &str| DecodeError::malformed(manifest, why);
-    let controller = controller.ok_or_else(|| malformed("a controller is missing"))?;
-    let node = controller.node.ok_or_else(|| malformed("a controller's node is missing"))?;
+    let node = node.ok_or_else(|| malformed("a controller's node is missing"))?;
     let port = u16::try_from(node.port).map_err(|_| malformed("a port above 65535"))?;
     let address = NodeAddress::new(&node.host, port).map_err(|error| DecodeError::malformed(manifest, error))?;
     let uid = Uid::new(node.uid).ok_or_else(|| malformed("a uid of 0"))?;
-    let node = UniqueAddress::new(address, uid);
-    Ok(ControllerRef { node, path: controller.path.into(), instance: controller.instance })
+    Ok(UniqueAddress::new(address, uid))
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! Source: delivery §3.2, §6 (observability), §9.
 
 #[cfg(feature = "sharding")]
+mod answers;
+#[cfg(feature = "sharding")]
 mod controller;
 #[cfg(feature = "sharding")]
 mod departures;

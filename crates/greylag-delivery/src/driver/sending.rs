@@ -53,7 +53,7 @@ pub(crate) use permit::{Granted, Permit};
 pub use sent::Sent;
 pub use sink::ProducerSink;
 pub(crate) use sink::Sinking;
-pub(crate) use upstream::{register, say};
+pub(crate) use upstream::{register, say, say_far, say_near};
 
 /// Where a message goes: to whichever consumer the producer has, or to one entity.
 pub(crate) trait Address: Clone + Send + Sync + Unpin + 'static {

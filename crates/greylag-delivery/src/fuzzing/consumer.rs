@@ -148,7 +148,8 @@ impl Consumer {
                         );
                     }
                     let message = UpstreamMessage { from: to.clone(), to, epoch, message };
-                    assert_eq!(wire::read_upstream(wire::write_upstream(&message)), Ok(message));
+                    let said = vec![message];
+                    assert_eq!(wire::read_upstream(wire::write_upstream(&said)), Ok(said));
                 }
                 _ => {}
             }

@@ -107,9 +107,8 @@ impl Producer {
         match operation % 10 {
             0 | 1 => self.admit(input.byte()),
             2 => {
-                if let Ok(message) = wire::read_upstream(Bytes::copy_from_slice(input.bytes())) {
-                    self.receive(message);
-                }
+                let said = wire::read_upstream(Bytes::copy_from_slice(input.bytes()));
+                said.unwrap_or_default().into_iter().for_each(|message| self.receive(message));
             }
             3..=5 => {
                 let message = self.said(input);

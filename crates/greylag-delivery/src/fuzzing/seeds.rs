@@ -18,7 +18,7 @@ use crate::with_delivery::{ProtocolMessage, WithDelivery};
 pub fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let mut seeds = vec![
         ("delivery_downstream", downstream()),
-        ("delivery_upstream", upstreams().iter().map(|message| wire::write_upstream(message).into()).collect()),
+        ("delivery_upstream", upstreams().iter().map(|said| wire::write_upstream(said).into()).collect()),
         (
             "delivery_chunks",
             vec![b"\x08\0\0\xffa message of more than one chunk".into(), b"\x01\x02\x80\xffabc".into()],
@@ -90,8 +90,9 @@ fn downstream() -> Vec<Vec<u8>> {
     ]
 }
 
-fn upstreams() -> Vec<UpstreamMessage> {
-    [
+/// Each message alone, and all in one.
+fn upstreams() -> Vec<Vec<UpstreamMessage>> {
+    let all = [
         Upstream::Request { confirmed: 0, up_to: 20, support_resend: true, via_timeout: false },
         Upstream::Request { confirmed: 1, up_to: 20, support_resend: false, via_timeout: true },
         Upstream::Ack { confirmed: 2, up_to: 20 },
@@ -108,8 +109,8 @@ fn upstreams() -> Vec<UpstreamMessage> {
             epoch,
             message,
         }
-    })
-    .into()
+    });
+    all.iter().map(|message| vec![message.clone()]).chain([all.to_vec()]).collect()
 }
 
 /// Something of a length that two bytes say.
@@ -127,10 +128,8 @@ fn consumer() -> Vec<Vec<u8>> {
 }
 
 fn producer() -> Vec<Vec<u8>> {
-    let heard: Vec<u8> = upstreams()
-        .iter()
-        .flat_map(|message| [vec![2], with_length(&wire::write_upstream(message))].concat())
-        .collect();
+    let heard: Vec<u8> =
+        upstreams().iter().flat_map(|said| [vec![2], with_length(&wire::write_upstream(said))].concat()).collect();
     let rest = [3, 0, 0, 1, 20, 0, 1, 0, 9, 0, 2, 3, 4, 3, 0, 3, 20, 6, 6, 7, 200, 6, 9, 0];
     let begun = |kind: u8, around: u8| [vec![kind, 0, 1, 8, around, 0, 2], heard.clone(), rest.into()].concat();
     vec![begun(0, 0), begun(1, 0xf1), begun(2, 0)]

@@ -109,32 +109,50 @@ pub struct ProducerStopped {
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
 }
-/// "gl.delivery.upstream".
+/// "gl.delivery.upstream": what consumers of one node say to the links of one producer, in the order in which they said it.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct UpstreamBatch {
+    /// Where the consumers are.
+    #[prost(message, optional, tag = "1")]
+    pub from: ::core::option::Option<Node>,
+    /// Where the producer is.
+    #[prost(message, optional, tag = "2")]
+    pub to: ::core::option::Option<Node>,
+    /// The recipient path of the producer's controllers.
+    #[prost(string, tag = "3")]
+    pub path: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "4")]
+    pub messages: ::prost::alloc::vec::Vec<Upstream>,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Upstream {
-    #[prost(message, optional, tag = "1")]
-    pub from: ::core::option::Option<ControllerRef>,
-    #[prost(message, optional, tag = "2")]
-    pub to: ::core::option::Option<ControllerRef>,
+    /// The consumer controller that speaks.
+    #[prost(string, tag = "1")]
+    pub path: ::prost::alloc::string::String,
+    #[prost(fixed64, tag = "2")]
+    pub instance: u64,
+    /// The instance of the producer's controller, which is the link that it answers.
+    #[prost(fixed64, tag = "3")]
+    pub link: u64,
     /// Absent in a registration, which answers no batch.
-    #[prost(uint64, optional, tag = "3")]
+    #[prost(uint64, optional, tag = "4")]
     pub epoch: ::core::option::Option<u64>,
-    #[prost(oneof = "upstream::Message", tags = "4, 5, 6, 7, 8")]
+    #[prost(oneof = "upstream::Message", tags = "5, 6, 7, 8, 9")]
     pub message: ::core::option::Option<upstream::Message>,
 }
 /// Nested message and enum types in `Upstream`.
 pub mod upstream {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Message {
-        #[prost(message, tag = "4")]
-        Request(super::Request),
         #[prost(message, tag = "5")]
-        Ack(super::Ack),
+        Request(super::Request),
         #[prost(message, tag = "6")]
-        Resend(super::Resend),
+        Ack(super::Ack),
         #[prost(message, tag = "7")]
-        RegisterConsumer(super::RegisterConsumer),
+        Resend(super::Resend),
         #[prost(message, tag = "8")]
+        RegisterConsumer(super::RegisterConsumer),
+        #[prost(message, tag = "9")]
         Fenced(super::Fenced),
     }
 }

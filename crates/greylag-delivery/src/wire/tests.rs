@@ -12,17 +12,25 @@ fn upstream(message: Upstream) -> UpstreamMessage {
     UpstreamMessage { from: controller(1), to: controller(2), epoch, message }
 }
 
-fn every_upstream() -> Vec<UpstreamMessage> {
-    [
+/// Each message alone, and two of two consumers to two links.
+fn every_upstream() -> Vec<Vec<UpstreamMessage>> {
+    let another = UpstreamMessage {
+        from: ControllerRef { path: "delivery/2".into(), ..controller(5) },
+        to: controller(6),
+        ..upstream(Upstream::Ack { confirmed: 1, up_to: 2 })
+    };
+    let two = vec![upstream(Upstream::Ack { confirmed: 5, up_to: 6 }), another];
+    let alone = [
         Upstream::Request { confirmed: 0, up_to: 20, support_resend: true, via_timeout: false },
         Upstream::Request { confirmed: 7, up_to: u64::MAX, support_resend: false, via_timeout: true },
         Upstream::Ack { confirmed: 5, up_to: 6 },
         Upstream::Resend { from: 0, to: 0 },
+        Upstream::Resend { from: 3, to: u64::MAX },
         Upstream::RegisterConsumer,
         Upstream::Fenced { stream_id: StreamId(u128::MAX - 1), newer: Epoch(9) },
     ]
-    .map(upstream)
-    .into()
+    .map(|message| vec![upstream(message)]);
+    alone.into_iter().chain([two]).collect()
 }
 
 fn batch(bytes: &[&'static [u8]]) -> SequencedBatch<Piece> {
@@ -65,13 +73,16 @@ fn write(batch: &SequencedBatch<Piece>) -> Bytes {
 
 #[test]
 fn every_message_reads_back() {
-    for message in every_upstream() {
-        assert_eq!(read_upstream(write_upstream(&message)), Ok(message));
+    for said in every_upstream() {
+        assert_eq!(read_upstream(write_upstream(&said)), Ok(said));
     }
     let contents: [&[&'static [u8]]; 3] = [&[], &[b""], &[b"whole", b"first", b"", b"last", b"whole"]];
     for content in contents {
         assert_eq!(read_batch(write(&batch(content))), Ok(batch(content)));
     }
+    let mut without_repeats = batch(&[b"whole"]);
+    (without_repeats.header.ordered, without_repeats.header.lowest) = (false, 0);
+    assert_eq!(read_batch(write(&without_repeats)), Ok(without_repeats));
     let stopped = ProducerStopped { controller: controller(4), epoch: Epoch(3) };
     let mut buffer = BytesMut::new();
     put_stopped(&stopped, &mut buffer);
@@ -97,8 +108,8 @@ fn every_message() -> Vec<(Bytes, Box<dyn Fn(Bytes) -> bool>)> {
         let batch = batch(content);
         all.push((write(&batch), Box::new(move |bytes| read_batch(bytes).as_ref() == Ok(&batch))));
     }
-    for message in every_upstream() {
-        all.push((write_upstream(&message), Box::new(move |bytes| read_upstream(bytes).as_ref() == Ok(&message))));
+    for said in every_upstream() {
+        all.push((write_upstream(&said), Box::new(move |bytes| read_upstream(bytes).as_ref() == Ok(&said))));
     }
     all
 }
@@ -144,7 +155,7 @@ fn records_of_the_page() -> Vec<Bytes> {
     let batches: [&[&'static [u8]]; 2] = [&[b"{}"], &[b"{}", b"12", b"", b"34"]];
     let batches = batches.map(|contents| write(&batch(contents)));
     let upstream = every_upstream();
-    batches.into_iter().chain([stopped.freeze()]).chain(upstream.iter().map(write_upstream)).collect()
+    batches.into_iter().chain([stopped.freeze()]).chain(upstream.iter().map(|said| write_upstream(said))).collect()
 }
 
 /// The bytes of docs/formats/delivery.md.

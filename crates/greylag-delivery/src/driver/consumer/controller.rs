@@ -15,7 +15,6 @@ use greylag_sharding::host::ShardCx;
 use super::{ConsumerDelivery, DeliveryEvent, Undecodable};
 use crate::counters::LinkTotals;
 use crate::delivery::{Delivery, Outcome, Outcomes};
-use crate::driver::sending::say;
 use crate::ids::{ControllerRef, MessageId};
 use crate::machine::producer_link::Frames;
 use crate::machine::sharding_consumer::{DeliveryHandle, Effect, Input, ShardingConsumer};
@@ -250,7 +249,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
             }
             Effect::Reply { to, epoch, message } => {
                 let from = self.me(cx);
-                say(&**cx.remoting(), UpstreamMessage { from, to, epoch, message });
+                self.delivery.answers().say(cx.remoting(), UpstreamMessage { from, to, epoch, message });
             }
             Effect::Suppressed(id) => {
                 self.outcomes.close(&id);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::answers::Answers;
 use super::departures::Departures;
 use super::{DeliveryEvents, DeliveryHealth, Shown, Undecodable};
 use crate::counters::DeliveryCounters;
@@ -24,6 +25,7 @@ pub struct ConsumerDelivery {
 struct Shared {
     shown: Shown,
     departures: Arc<Departures>,
+    answers: Arc<Answers>,
     /// Legacies of entities that failed, by entity, until their successors start.
     legacies: Mutex<BTreeMap<Arc<str>, Legacy>>,
 }
@@ -79,6 +81,10 @@ impl ConsumerDelivery {
 
     pub(super) fn departures(&self) -> &Arc<Departures> {
         &self.shared.departures
+    }
+
+    pub(super) fn answers(&self) -> &Arc<Answers> {
+        &self.shared.answers
     }
 
     fn legacies(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Legacy>> {

@@ -69,7 +69,7 @@ async fn nobody_speaks_for_a_controller_of_another_node() {
     // A third node says that it is the consumer, or the producer.
     let (from, to) = (consumer.reference().clone(), producer.reference().clone());
     let message = Upstream::RegisterConsumer;
-    let register = wire::write_upstream(&UpstreamMessage { from, to: to.clone(), epoch: None, message });
+    let register = wire::write_upstream(&[UpstreamMessage { from, to: to.clone(), epoch: None, message }]);
     refused(&c, &a, &to, (wire::UPSTREAM, register)).await;
     refused(&c, &b, consumer.reference(), (wire::BATCH, batch(to.clone()))).await;
     refused(&c, &b, consumer.reference(), (wire::STOPPED, stopped(to.clone()))).await;

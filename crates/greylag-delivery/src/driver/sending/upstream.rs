@@ -7,17 +7,22 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use greylag_core::{CodecId, DeadLetterReason};
-use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient, Remoting};
+use greylag_transport::{Destination, Envelope, Inbound, LaneKind, Receiver, Recipient, Remoting};
 use tokio::sync::mpsc;
 
 use crate::ids::ControllerRef;
 use crate::message::UpstreamMessage;
+use crate::settings::LANE_MARGIN;
 use crate::wire;
 
 /// The prefix of the paths of controllers.
 const PATHS: &str = "delivery/";
 /// Upstream messages that wait for the task; beyond it they are dropped, and repeated by consumers.
 const INBOX: usize = 16 * 1024;
+/// Bytes of what consumers say in one message of the transport, unless a single word has more.
+const MAX_BYTES: usize = 64 << 10;
+/// Bytes of what one consumer says, without its path, at most.
+const MAX_WORD_BYTES: usize = 80;
 
 /// The inboxes of all producers of this process, by path. Nodes that share a process share the map, since no path is ever
 /// given twice.
@@ -63,17 +68,13 @@ impl Drop for Near {
 /// lost on the way.
 pub(crate) fn say(remoting: &dyn Remoting, message: UpstreamMessage) {
     if let Some(message) = say_near(remoting, message) {
-        let recipient = Recipient::new(message.to.path.clone());
-        let bytes = wire::write_upstream(&message);
-        let node = message.to.node;
-        let envelope = Envelope::new(recipient, CodecId::INTERNAL, wire::UPSTREAM, bytes).to_uid(node.uid());
-        remoting.send(&Destination::Incarnation(node), envelope).ok();
+        say_far(remoting, &[message]);
     }
 }
 
 /// Hands the message to a producer of this node. A message that finds no such producer, or no room, comes back, for the
 /// transport to report it.
-fn say_near(remoting: &dyn Remoting, message: UpstreamMessage) -> Option<UpstreamMessage> {
+pub(crate) fn say_near(remoting: &dyn Remoting, message: UpstreamMessage) -> Option<UpstreamMessage> {
     if message.to.node != *remoting.self_address() {
         return Some(message);
     }
@@ -81,6 +82,25 @@ fn say_near(remoting: &dyn Remoting, message: UpstreamMessage) -> Option<Upstrea
     match near.get(&message.to.path) {
         Some(inbox) => inbox.try_send(message).err().map(mpsc::error::TrySendError::into_inner),
         None => Some(message),
+    }
+}
+
+/// Sends what consumers of this node say to one recipient path, in as few messages as the lane takes.
+pub(crate) fn say_far(remoting: &dyn Remoting, messages: &[UpstreamMessage]) {
+    let lane = remoting.maximum_message_size(LaneKind::Ordinary).saturating_sub(LANE_MARGIN).min(MAX_BYTES);
+    let mut rest = messages;
+    while let Some(UpstreamMessage { to, .. }) = rest.first() {
+        let mut bytes = 0;
+        let fitting = rest.iter().take_while(|message| {
+            bytes += message.from.path.len() + MAX_WORD_BYTES;
+            bytes <= lane
+        });
+        // A message that fits nowhere goes alone, for the transport to report it.
+        let (now, later) = rest.split_at(fitting.count().max(1));
+        let (recipient, written) = (Recipient::new(to.path.clone()), wire::write_upstream(now));
+        let envelope = Envelope::new(recipient, CodecId::INTERNAL, wire::UPSTREAM, written).to_uid(to.node.uid());
+        remoting.send(&Destination::Incarnation(to.node.clone()), envelope).ok();
+        rest = later;
     }
 }
 
@@ -93,9 +113,10 @@ struct Upstream {
 impl Receiver for Upstream {
     fn receive(&self, message: Inbound) {
         match wire::read_upstream(message.payload.clone()) {
-            // The controller that the message names must be at the node that sent it.
-            Ok(upstream) if upstream.from.node == message.from => {
-                if self.inbox.try_send(upstream).is_err() {
+            // The controllers that speak must be at the node that sent it.
+            Ok(said) if said.iter().all(|said| said.from.node == message.from) => {
+                let taken = said.into_iter().try_for_each(|said| self.inbox.try_send(said));
+                if taken.is_err() {
                     self.remoting.refuse(&message, DeadLetterReason::MailboxFull);
                 }
             }

@@ -45,6 +45,8 @@ struct State {
     frames: Vec<(Arc<str>, i64, SeqNr)>,
     /// Messages without bytes among them.
     without_bytes: usize,
+    /// How many bytes of payload each batch has.
+    batches: Vec<usize>,
     /// The header of the last batch to each entity.
     headers: BTreeMap<Arc<str>, BatchHeader>,
     /// Of each link the last frame of the contiguous run that arrived, and frames beyond it.
@@ -64,6 +66,7 @@ impl TestRegion {
             answers_of: BTreeMap::new(),
             frames: Vec::new(),
             without_bytes: 0,
+            batches: Vec::new(),
             headers: BTreeMap::new(),
             received: BTreeMap::new(),
             routed: true,
@@ -117,6 +120,11 @@ impl TestRegion {
         self.state.lock().unwrap().without_bytes
     }
 
+    /// How many bytes of payload each batch that was taken has.
+    pub(super) fn batches(&self) -> Vec<usize> {
+        self.state.lock().unwrap().batches.clone()
+    }
+
     pub(super) fn frames_to(&self, entity: &str) -> usize {
         self.state.lock().unwrap().frames.iter().filter(|(to, ..)| &**to == entity).count()
     }
@@ -152,7 +160,7 @@ impl TestRegion {
         let recipient = Recipient { path: header.controller.path.clone(), sub_path: None, instance: 0 };
         let node = header.controller.node.clone();
         let message = UpstreamMessage { from, to: header.controller, epoch: Some(header.epoch), message };
-        let envelope = Envelope::new(recipient, CodecId::INTERNAL, wire::UPSTREAM, wire::write_upstream(&message));
+        let envelope = Envelope::new(recipient, CodecId::INTERNAL, wire::UPSTREAM, wire::write_upstream(&[message]));
         self.remoting.send(&Destination::Incarnation(node), envelope).ok();
     }
 }
@@ -173,6 +181,7 @@ impl<T: Send + Sync + 'static> Downstream<T> for TestRegion {
         let answers = state.answers_of.get(&entity).copied().unwrap_or(state.answers);
         let SequencedBatch { header, frames } = batch;
         state.headers.insert(entity.clone(), header.clone());
+        state.batches.push(frames.iter().map(|message| message.frame.payload.size()).sum());
         for message in frames {
             let frame = message.frame;
             state.without_bytes += usize::from(!frame.payload.is_portable());

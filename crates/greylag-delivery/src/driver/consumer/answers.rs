@@ -1,0 +1,196 @@
+//! What the entities of one type say to producers of other nodes.
+//!
+//! Answers that come about while the runtime works off what is ready leave together, in one message for each node and
+//! recipient path; a single one leaves as soon as nothing else is ready. No timer holds them back.
+//!
+//! Source: delivery §12.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use greylag_core::UniqueAddress;
+use greylag_transport::Remoting;
+
+use crate::driver::sending::{say_far, say_near};
+use crate::message::UpstreamMessage;
+
+/// Answers that wait at most; one more is dropped, and repeated by its entity.
+const MAX_WAITING: usize = 16 * 1024;
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(super) struct Answers(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    waiting: BTreeMap<Way, Group>,
+    count: usize,
+    /// A task will send what waits.
+    is_leaving: bool,
+}
+
+/// From this node to a node and a recipient path there.
+type Way = (UniqueAddress, UniqueAddress, Arc<str>);
+
+struct Group {
+    remoting: Arc<dyn Remoting>,
+    messages: Vec<UpstreamMessage>,
+}
+
+impl Answers {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells a producer what an entity of this node says: one of this node at once, one of another node together with the
+    /// other answers of this moment.
+    pub(super) fn say(self: &Arc<Self>, remoting: &Arc<dyn Remoting>, message: UpstreamMessage) {
+        if let Some(message) = say_near(&**remoting, message)
+            && self.hold(remoting, message)
+        {
+            let answers = self.clone();
+            tokio::spawn(async move {
+                // What is ready to run comes first: it has more answers.
+                tokio::task::yield_now().await;
+                answers.send();
+            });
+        }
+    }
+
+    /// Keeps a message; returns whether it needs a task that sends it.
+    fn hold(&self, remoting: &Arc<dyn Remoting>, message: UpstreamMessage) -> bool {
+        let mut state = self.lock();
+        if state.count == MAX_WAITING {
+            return false;
+        }
+        state.count += 1;
+        let way = (message.from.node.clone(), message.to.node.clone(), message.to.path.clone());
+        let new = || Group { remoting: remoting.clone(), messages: Vec::new() };
+        state.waiting.entry(way).or_insert_with(new).messages.push(message);
+        !std::mem::replace(&mut state.is_leaving, true)
+    }
+
+    fn send(&self) {
+        let State { waiting, .. } = std::mem::take(&mut *self.lock());
+        waiting.into_values().for_each(|group| say_far(&*group.remoting, &group.messages));
+    }
+}
+
+impl fmt::Debug for Answers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answers").field("waiting", &self.lock().count).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use greylag_core::Registry;
+    use greylag_transport::memory::MemoryNetwork;
+    use greylag_transport::{Inbound, Receiver};
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::driver::sending::register;
+    use crate::ids::{ControllerRef, Epoch};
+    use crate::message::Upstream;
+    use crate::settings::LANE_MARGIN;
+    use crate::wire;
+
+    /// Passes on what is said, message by message of the transport.
+    struct Listener(mpsc::UnboundedSender<Vec<UpstreamMessage>>);
+
+    impl Receiver for Listener {
+        fn receive(&self, message: Inbound) {
+            self.0.send(wire::read_upstream(message.payload).unwrap()).ok();
+        }
+    }
+
+    struct World {
+        here: Arc<dyn Remoting>,
+        /// The other node, which ends with its last reference.
+        _there: Arc<dyn Remoting>,
+        /// Two producers there.
+        producers: [ControllerRef; 2],
+        heard: mpsc::UnboundedReceiver<Vec<UpstreamMessage>>,
+        answers: Arc<Answers>,
+    }
+
+    impl World {
+        fn new(network: &MemoryNetwork) -> Self {
+            let node = |name: &str| network.node(name.parse().unwrap(), Arc::new(Registry::new()));
+            let (here, there) = (node("a:1#1"), node("b:1#2"));
+            let (to, heard) = mpsc::unbounded_channel();
+            let producers = [(); 2].map(|()| register(&there, Arc::new(Listener(to.clone()))));
+            Self { here, _there: there, producers, heard, answers: Arc::default() }
+        }
+
+        /// What the entity of this number says to a link of a producer.
+        fn answer(&self, entity: u64, producer: usize) -> UpstreamMessage {
+            UpstreamMessage {
+                from: ControllerRef {
+                    node: self.here.self_address().clone(),
+                    path: format!("entity/{entity}").into(),
+                    instance: entity,
+                },
+                to: ControllerRef { instance: 100 + entity, ..self.producers[producer].clone() },
+                epoch: Some(Epoch::FIRST),
+                message: Upstream::Ack { confirmed: entity, up_to: 20 },
+            }
+        }
+
+        async fn hear(&mut self) -> Vec<UpstreamMessage> {
+            tokio::time::timeout(Duration::from_secs(20), self.heard.recv()).await.expect("it arrives").unwrap()
+        }
+    }
+
+    #[tokio::test]
+    async fn answers_of_one_moment_leave_together_for_each_producer_in_order() {
+        let mut world = World::new(&MemoryNetwork::new());
+        for entity in 0..6 {
+            let message = world.answer(entity, entity as usize % 2);
+            world.answers.say(&world.here.clone(), message);
+        }
+        let mut heard = vec![world.hear().await, world.hear().await];
+        heard.sort_by_key(|messages| messages[0].from.instance);
+        for (first, messages) in (0..).zip(heard) {
+            let said = [first, first + 2, first + 4].map(|entity| world.answer(entity, first as usize));
+            assert_eq!(messages, said);
+        }
+        // The next one is told in another message, by another task.
+        let message = world.answer(7, 0);
+        world.answers.say(&world.here.clone(), message.clone());
+        assert_eq!(world.hear().await, [message]);
+        assert!(world.heard.is_empty());
+    }
+
+    #[tokio::test]
+    async fn more_than_a_lane_takes_is_said_in_several_messages() {
+        let network = MemoryNetwork::new();
+        network.limit_ordinary_lanes(LANE_MARGIN + 1_000);
+        let mut world = World::new(&network);
+        let said: Vec<_> = (0..100).map(|entity| world.answer(entity, 0)).collect();
+        said.iter().for_each(|message| world.answers.say(&world.here.clone(), message.clone()));
+        let mut heard: Vec<Vec<UpstreamMessage>> = Vec::new();
+        while heard.concat().len() < said.len() {
+            heard.push(world.hear().await);
+        }
+        assert!(heard.iter().all(|messages| wire::write_upstream(messages).len() <= 1_000));
+        assert!(heard.len() < 15, "{} messages for 100 answers of 60 bytes", heard.len());
+        assert_eq!(heard.concat(), said);
+    }
+
+    #[tokio::test]
+    async fn so_many_wait_at_most_and_the_rest_is_dropped() {
+        let world = World::new(&MemoryNetwork::new());
+        let needs_task =
+            (0..=MAX_WAITING as u64).map(|entity| world.answers.hold(&world.here, world.answer(entity, 0)));
+        assert_eq!(needs_task.filter(|needs| *needs).count(), 1, "one task sends all");
+        assert_eq!(world.answers.lock().count, MAX_WAITING);
+        world.answers.send();
+        assert_eq!(world.answers.lock().count, 0);
+        assert!(world.answers.hold(&world.here, world.answer(1, 0)), "the next one needs a task again");
+    }
+}
