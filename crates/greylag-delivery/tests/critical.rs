@@ -16,7 +16,7 @@ use greylag_delivery::{
 };
 use greylag_persistence::{
     Ctx, Effect, EventKind, EventSeq, EventSourced, EventSourcedSettings, InMemoryJournal, InMemorySnapshots,
-    OnUnknownEvent, PersistenceId, Recovery, SettingsError, StoredCodec, Stores,
+    MARK_NAME, Marks, OnUnknownEvent, PersistenceId, Recovery, SettingsError, StoredCodec, Stores,
 };
 use greylag_sharding::settings::ShardingSettings;
 use greylag_sharding::{EntityKey, EntityType, Region, Sharding};
@@ -280,10 +280,18 @@ struct Kept {
 
 impl Node {
     async fn start(kept: &Kept, change: impl Fn(&mut Sum) + Send + Sync + 'static) -> Self {
+        Self::start_with(kept, change, DeliverySettings::test()).await
+    }
+
+    async fn start_with(
+        kept: &Kept,
+        change: impl Fn(&mut Sum) + Send + Sync + 'static,
+        settings: DeliverySettings,
+    ) -> Self {
         let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
         let stores = Stores::new(Arc::new(kept.journal.clone()), Arc::new(kept.snapshots.clone()));
         let sharding = Sharding::alone(remoting, Some(stores), ShardingSettings::test()).await.unwrap();
-        let node = NodeDelivery::of(&sharding, DeliverySettings::test()).unwrap();
+        let node = NodeDelivery::of(&sharding, settings).unwrap();
         let evaluated = Arc::new(AtomicUsize::new(0));
         let count = evaluated.clone();
         let make = move || {
@@ -302,11 +310,14 @@ impl Node {
     }
 
     fn producer(&self, epoch: u64) -> ShardingProducer<i64> {
+        self.producer_of(identity(epoch))
+    }
+
+    fn producer_of(&self, identity: ProducerIdentity) -> ShardingProducer<i64> {
         let mut settings = DeliverySettings::test();
         settings.producer.resend_first_interval = Duration::from_millis(100);
         settings.producer.resend_first_unconfirmed_idle_timeout = Duration::from_millis(300);
-        ShardingProducer::start(&self.sharding, identity(epoch), self.region.clone(), json::<i64>("n"), settings)
-            .unwrap()
+        ShardingProducer::start(&self.sharding, identity, self.region.clone(), json::<i64>("n"), settings).unwrap()
     }
 
     async fn sum(&self, id: &str) -> i64 {
@@ -382,6 +393,45 @@ async fn marks_outlive_snapshots_and_unreadable_events() {
     }
     assert_eq!(from_snapshot.delivery.counters().snapshot().suppressed, 4);
     assert_eq!(from_snapshot.sum("x").await, 10);
+}
+
+/// delivery 98, 75: producers that begin anew leave a bounded number of streams in the state and in its snapshots. One of them
+/// whose link is there keeps its mark, however long it was silent.
+#[tokio::test]
+async fn marks_of_streams_that_ended_leave_state_and_snapshots() {
+    let kept = kept();
+    let mut settings = DeliverySettings::test();
+    settings.sharding.max_producers_per_entity = 2;
+    settings.dedupe_streams_max = 2;
+    settings.dedupe_retention = Duration::from_millis(1);
+    let node = Node::start_with(&kept, |sum| sum.snapshots = true, settings).await;
+    let silent = node.producer(1);
+    silent.send_confirmed("x", 1).await.unwrap();
+    let mut last = StreamId(0);
+    for by in 0..20 {
+        // Longer than marks are kept, by the clock of the journal.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let identity = ProducerIdentity::in_memory(ProducerId::new("orders").unwrap());
+        last = identity.stream_id;
+        let producer = node.producer_of(identity);
+        producer.send_confirmed("x", 10 + by).await.unwrap();
+        producer.close().await;
+    }
+    let newest = kept.journal.events(&sum_id()).last().map(|event| event.seq_nr);
+    let snapshot = tokio::time::timeout(PATIENCE, async {
+        loop {
+            let snapshots = kept.snapshots.snapshots(&sum_id());
+            match snapshots.into_iter().find(|snapshot| Some(snapshot.seq_nr) == newest) {
+                Some(snapshot) => return snapshot,
+                None => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    });
+    let snapshot = snapshot.await.expect("it is written");
+    let marks = Marks::decode(snapshot.metadata[MARK_NAME].clone()).unwrap();
+    let streams: Vec<u128> = marks.iter().map(|(stream, _)| stream.as_u128()).collect();
+    assert!(streams.len() <= 3, "{streams:?}");
+    assert!(streams.contains(&last.0) && streams.contains(&1), "{streams:?}");
 }
 
 /// delivery 75: an event whose payload decodes to nothing, one that an adapter maps to nothing, one that is skipped because

@@ -264,9 +264,13 @@ async fn scenario_69_a_copy_that_found_no_room_in_the_region() {
     let attempts = u128::from(producer.stats().resent);
     assert!((1..=most).contains(&attempts), "{attempts} repeats, at most {most}");
     assert_eq!(producer.stats().confirmed, 0);
+    // By itself the producer sends a copy only after thirty probes, which are thirty times the timeout.
+    assert!(started.elapsed() < timeout * 10, "the region's word brings the next copy");
 
     let _library = library_beside(&network, "readers:1").await;
+    let joined = tokio::time::Instant::now();
     producer.drain(PATIENCE).await.unwrap();
+    assert!(joined.elapsed() < timeout * 10, "and so it does once there is a home");
     let shelf = within(region.entity_ref("one").ask(WithDelivery::Bypass).timeout(PATIENCE)).await.unwrap();
     assert_eq!(shelf, [(3, "abc".to_owned())]);
     drop(fillers);

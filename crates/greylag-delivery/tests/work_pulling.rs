@@ -9,8 +9,8 @@ use greylag_codec::json;
 use greylag_core::Registry;
 use greylag_delivery::{
     ConsumerController, Dedupe, Deliveries, Delivery, DeliverySettings, InMemoryQueues, LocalWorkerDirectory,
-    ProducerId, SendError, SeqNr, ServiceKey, StaticWorkerDirectory, TrySendError, WorkPullingProducer, WorkerHandle,
-    WorkerStats,
+    ProducerId, QueueCall, SendError, SeqNr, ServiceKey, StaticWorkerDirectory, StoringState, TrySendError,
+    WorkPullingProducer, WorkerHandle, WorkerStats,
 };
 use greylag_transport::Remoting;
 use greylag_transport::memory::MemoryNetwork;
@@ -248,6 +248,14 @@ async fn a_worker_serves_every_producer_and_does_failed_jobs_again() {
 #[tokio::test]
 async fn stored_jobs_outlive_their_producer_and_its_workers() {
     let (nodes, disk) = (nodes(), InMemoryQueues::new());
+    let stored = Arc::<Mutex<Vec<u64>>>::default();
+    let seen_stored = stored.clone();
+    disk.fail_when(move |_, call| {
+        if let QueueCall::Write(change) = call {
+            seen_stored.lock().unwrap().extend(change.messages.iter().map(|sent| sent.seq_nr.get()));
+        }
+        None
+    });
     let start = |node: &Arc<dyn Remoting>| {
         let id = ProducerId::new("uploads").unwrap();
         let builder = WorkPullingProducer::builder(id, json("number"), key(), nodes.directory.clone());
@@ -298,6 +306,9 @@ async fn stored_jobs_outlive_their_producer_and_its_workers() {
     })
     .await;
     assert_eq!(seen, (1..=20).collect());
+    // No store failed: a call that fails is repeated, with the same numbers.
+    assert_eq!(*stored.lock().unwrap(), (1..=20).collect::<Vec<_>>());
+    assert!(matches!((second.storing_state(), second.failure()), (StoringState::Open, None)));
     // All of it is confirmed, and the queue knows.
     second.close().await;
     let third = start(&nodes.c);

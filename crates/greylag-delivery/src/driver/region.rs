@@ -60,14 +60,7 @@ impl<T: Send + Sync + 'static, Q: Send + 'static> Downstream<T> for Region<WithD
 
     fn send(&self, entity: Arc<str>, batch: SequencedBatch<Payload<T>>) -> Result<(), NotTaken> {
         let batch = WithDelivery::protocol(ProtocolMessage::Batch(batch));
-        self.entity_ref(entity).tell(batch).map_err(|error| match error {
-            SendError::QueueFull | SendError::ShardInboxFull => NotTaken::NoRoom,
-            SendError::BufferFull => NotTaken::NotBuffered,
-            error => {
-                tracing::debug!(%error, "frames were not taken; they come again");
-                NotTaken::Otherwise
-            }
-        })
+        self.entity_ref(entity).tell(batch).map_err(not_taken)
     }
 
     fn stopped(&self, to: &ControllerRef, message: ProducerStopped) {
@@ -89,6 +82,18 @@ impl<T: Send + Sync + 'static, Q: Send + 'static> Downstream<T> for Region<WithD
             Some((event, events))
         });
         events.filter_map(|event| std::future::ready(news(event))).boxed()
+    }
+}
+
+/// What the refusal of a region means for frames.
+fn not_taken(error: SendError) -> NotTaken {
+    match error {
+        SendError::QueueFull | SendError::ShardInboxFull => NotTaken::NoRoom,
+        SendError::BufferFull => NotTaken::NotBuffered,
+        error => {
+            tracing::debug!(%error, "frames were not taken; they come again");
+            NotTaken::Otherwise
+        }
     }
 }
 
@@ -179,6 +184,19 @@ mod tests {
         assert_eq!(news(dropped), Some(RouteNews::Dropped("e".into())));
         assert_eq!(news(Event::Lagged { missed: 1 }), Some(RouteNews::LookAtAll));
         assert_eq!(news(Event::ShardStarted(shard)), None);
+    }
+
+    /// delivery 94: a full lane and a full inbox are tried again soon, a full buffer when there is a home.
+    #[test]
+    fn refusals_that_end_by_themselves_are_known_as_such() {
+        for (error, not) in [
+            (SendError::QueueFull, NotTaken::NoRoom),
+            (SendError::ShardInboxFull, NotTaken::NoRoom),
+            (SendError::BufferFull, NotTaken::NotBuffered),
+            (SendError::Refused, NotTaken::Otherwise),
+        ] {
+            assert_eq!(not_taken(error), not);
+        }
     }
 
     #[test]

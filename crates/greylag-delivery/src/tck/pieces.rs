@@ -34,6 +34,7 @@ async fn partial_tail<B: QueueBench>(bench: &B) -> Checked {
             vec![a(), piece(2, true, false, "d"), piece(2, false, true, "e"), piece(3, true, true, "f")],
             vec!["a", "de", "f"],
         ),
+        (vec![a(), piece(2, true, false, "d"), piece(2, false, true, "e")], vec!["a", "de"]),
         (vec![a(), piece(2, true, true, "g"), piece(3, true, false, "h")], vec!["a", "g"]),
         (vec![piece(1, true, false, "i")], vec![]),
     ];

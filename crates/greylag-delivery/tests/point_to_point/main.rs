@@ -3,6 +3,7 @@
 mod consumers;
 mod durable;
 mod failures;
+mod lanes;
 mod producers;
 mod queues;
 mod support;

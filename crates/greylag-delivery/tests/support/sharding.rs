@@ -247,7 +247,8 @@ impl ShardingProducerWorld {
                 sharding_producer::Effect::Unavailable { ticket, .. } => format!("send {ticket} given back"),
                 sharding_producer::Effect::QueueEnded(end) => format!("queue ended: {end:?}"),
                 sharding_producer::Effect::Closed => "closed".to_owned(),
-                sharding_producer::Effect::Confirmed { total, .. } => format!("confirmed {total}"),
+                sharding_producer::Effect::Confirmed { ticket: 0, total } => format!("recovered {total} confirmed"),
+                sharding_producer::Effect::Confirmed { ticket, total } => format!("send {ticket} confirmed as {total}"),
                 sharding_producer::Effect::Stop { to, message } => {
                     format!("stopped link {} to {}", message.controller.instance, to.path)
                 }

@@ -193,6 +193,27 @@ async fn scenario_94_a_full_lane_is_tried_again_soon() {
     assert_eq!(values, (1..=300).collect::<Vec<_>>(), "and none came twice");
 }
 
+/// delivery 88: what is sent while the producer's task does not run leaves in batches, each within its limit, and nothing twice.
+#[tokio::test]
+async fn scenario_88_what_is_sent_at_once_travels_in_few_batches() {
+    let region = TestRegion::new(Answers::Grant);
+    let codec = Arc::new(json::<String>("text"));
+    let mut settings = without_repeats();
+    settings.sharding.buffer_size_per_entity = 100;
+    settings.producer.chunk_large_messages = 0;
+    let keeping = Keeping::InMemory(identity());
+    let producer = ShardingProducer::open(region.remoting.clone(), keeping, region.clone(), codec, &settings).unwrap();
+    producer.send("a", "first".to_owned()).await.unwrap();
+    while !producer.request_next().await.unwrap().entities_with_demand().contains("a") {
+        tokio::task::yield_now().await;
+    }
+    (0..50).for_each(|_| producer.try_send("a", "x".repeat(6 << 10)).map(drop).unwrap());
+    until("all is there", || region.frames() == 51).await;
+    let batches = region.batches();
+    assert!(batches.len() <= 10, "{batches:?}");
+    assert!(batches.iter().all(|bytes| *bytes <= 64 << 10), "{batches:?}");
+}
+
 /// delivery 88: what no lane carries in one piece is refused when it is sent, with both numbers.
 #[tokio::test]
 async fn scenario_88_too_large_for_the_lane_without_chunks() {
