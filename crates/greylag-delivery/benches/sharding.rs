@@ -8,6 +8,7 @@
 #[path = "../../greylag-transport/benches/bare/mod.rs"]
 #[allow(dead_code, reason = "the transport's own benchmark uses the rest")]
 mod bare;
+mod common;
 #[path = "../../greylag-sharding/benches/support/mod.rs"]
 mod support;
 
@@ -17,8 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bare::processor_time;
-use bytes::{BufMut, Bytes, BytesMut};
-use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest};
+use bytes::Bytes;
+use common::AsIs;
 use greylag_delivery::{
     Delivery, DeliveryEntity, DeliverySettings, DeliveryType, ProducerId, ProducerIdentity, ShardingProducer,
     WithDelivery,
@@ -38,33 +39,6 @@ const STEP: u64 = 500;
 
 const RAW: EntityKey<Bytes> = EntityKey::new("Raw");
 const SURE: EntityKey<Bytes> = EntityKey::new("Sure");
-
-/// Takes bytes as they are, so that what is measured is not a codec.
-#[derive(Clone)]
-struct AsIs;
-
-impl Codec<Bytes> for AsIs {
-    fn id(&self) -> CodecId {
-        CodecId::FIRST_USER
-    }
-
-    fn manifest(&self, _: &Bytes) -> Manifest {
-        Manifest::from_static("bench.tell")
-    }
-
-    fn manifests(&self) -> Vec<Manifest> {
-        vec!["bench.tell".into()]
-    }
-
-    fn encode(&self, message: &Bytes, buffer: &mut BytesMut) -> Result<(), EncodeError> {
-        buffer.put_slice(message);
-        Ok(())
-    }
-
-    fn decode(&self, _: &str, bytes: Bytes) -> Result<Bytes, DecodeError> {
-        Ok(bytes)
-    }
-}
 
 /// Counts what raw entities receive.
 #[derive(Default)]

@@ -1,6 +1,9 @@
 //! What the benchmarks of this crate have in common.
 
-#![allow(dead_code, unreachable_pub, reason = "each benchmark takes what it needs")]
+#![allow(dead_code, unused_imports, unreachable_pub, reason = "each benchmark takes what it needs")]
+
+#[path = "../figures/mod.rs"]
+mod figures;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,24 +14,10 @@ use greylag_core::{NodeAddress, UniqueAddress};
 use greylag_sharding::{Sharding, ShardingSettings};
 use greylag_transport::{GrpcTransport, TransportSettings};
 
+pub use figures::{is_measured, report};
+
 /// Nothing that works takes longer.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Whether figures are asked for. `cargo test` runs benchmarks too, to see that they work.
-pub fn is_measured() -> bool {
-    std::env::args().any(|arg| arg == "--bench")
-}
-
-/// The median of several runs, with the least and the greatest.
-pub fn report(what: &str, runs: impl IntoIterator<Item = f64>) -> f64 {
-    let mut runs: Vec<_> = runs.into_iter().collect();
-    runs.sort_by(f64::total_cmp);
-    let median = runs[runs.len() / 2];
-    let digits = if median < 10.0 { 2 } else { 0 };
-    let (count, least, most) = (runs.len(), runs[0], runs[runs.len() - 1]);
-    println!("{what}: median {median:.digits$} (of {count}: {least:.digits$} to {most:.digits$})");
-    median
-}
 
 pub fn resident_bytes() -> f64 {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");

@@ -115,8 +115,8 @@ impl Receiver for Upstream {
         match wire::read_upstream(message.payload.clone()) {
             // The controllers that speak must be at the node that sent it.
             Ok(said) if said.iter().all(|said| said.from.node == message.from) => {
-                let taken = said.into_iter().try_for_each(|said| self.inbox.try_send(said));
-                if taken.is_err() {
+                let is_taken = said.into_iter().all(|said| self.inbox.try_send(said).is_ok());
+                if !is_taken {
                     self.remoting.refuse(&message, DeadLetterReason::MailboxFull);
                 }
             }

@@ -1,0 +1,31 @@
+//! What benchmarks of this crate share.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest};
+
+/// Takes bytes as they are, so that what is measured is not a codec.
+#[derive(Clone)]
+pub(crate) struct AsIs;
+
+impl Codec<Bytes> for AsIs {
+    fn id(&self) -> CodecId {
+        CodecId::FIRST_USER
+    }
+
+    fn manifest(&self, _: &Bytes) -> Manifest {
+        Manifest::from_static("bench.tell")
+    }
+
+    fn manifests(&self) -> Vec<Manifest> {
+        vec!["bench.tell".into()]
+    }
+
+    fn encode(&self, message: &Bytes, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+        buffer.put_slice(message);
+        Ok(())
+    }
+
+    fn decode(&self, _: &str, bytes: Bytes) -> Result<Bytes, DecodeError> {
+        Ok(bytes)
+    }
+}
