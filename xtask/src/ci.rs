@@ -62,11 +62,11 @@ fn command_line() -> Result<(), Failure> {
     run("cargo", &["test", "--quiet", "--package", "greylag-cli"])
 }
 
-/// Delivery without entities, which the tests of the workspace have: with each other feature alone it compiles, and with none
+/// Delivery without entities, which the tests of the workspace have: with each feature alone it compiles, and with none
 /// point to point and work pulling pass their tests.
 fn delivery_without_entities() -> Result<(), Failure> {
     let package = ["--quiet", "--package", "greylag-delivery", "--no-default-features"];
-    for features in ["", "persistence", "ddata", "serde"] {
+    for features in ["", "sharding", "persistence", "ddata", "serde"] {
         let of_library = ["--features", features, "--", "--deny", "warnings"];
         run("cargo", &[&["clippy"], &package[..], &of_library].concat())?;
     }

@@ -7,6 +7,8 @@ mod kept;
 mod layer;
 #[cfg(feature = "persistence")]
 mod outbox;
+#[cfg_attr(not(feature = "persistence"), allow(dead_code, reason = "only event-sourced entities have outboxes"))]
+mod outboxes;
 mod plain;
 mod point_to_point;
 mod report;

@@ -373,7 +373,8 @@ pub struct DeliveryReply {
 pub struct DeliveryProducer {
     #[prost(string, tag = "1")]
     pub producer_id: ::prost::alloc::string::String,
-    /// `sharding`, `point-to-point` or `work-pulling`.
+    /// `sharding`, `point-to-point`, `work-pulling`, or `outboxes`: those of all active entities of one type together, with
+    /// `type/*` for an id.
     #[prost(string, tag = "2")]
     pub kind: ::prost::alloc::string::String,
     /// The entity type, the key of the workers, or the consumer controller; empty if no consumer is registered.

@@ -12,6 +12,7 @@ use super::super::consumer::ConsumerDelivery;
 use super::super::region::Downstream;
 use super::super::work_pulling::{LocalWorkerDirectory, WorkerDirectory};
 use super::attended::Attended;
+use super::outboxes::Outboxes;
 use super::report::{ConsumersReport, DeliveryReport, ProducerReport, Reporting};
 use crate::counters::DeliveryCounters;
 use crate::error::StartError;
@@ -25,6 +26,7 @@ pub(crate) struct Kept {
     producers: Mutex<Vec<Box<dyn Reporting>>>,
     workers: Mutex<Workers>,
     attended: Attended,
+    outboxes: Outboxes,
 }
 
 /// The directory of workers.
@@ -71,7 +73,8 @@ impl Kept {
 
     pub(crate) fn new(settings: DeliverySettings) -> Self {
         let workers = Mutex::new(Workers::Open(Arc::new(LocalWorkerDirectory::new())));
-        Self { settings, types: Mutex::default(), producers: Mutex::default(), workers, attended: Attended::default() }
+        let (types, producers, attended) = (Mutex::default(), Mutex::default(), Attended::default());
+        Self { settings, types, producers, workers, attended, outboxes: Outboxes::default() }
     }
 
     pub(crate) fn settings(&self) -> &DeliverySettings {
@@ -175,6 +178,12 @@ impl Kept {
         &self.attended
     }
 
+    /// The outboxes of the entities of this node.
+    #[cfg(feature = "persistence")]
+    pub(super) fn outboxes(&self) -> &Outboxes {
+        &self.outboxes
+    }
+
     /// Ends the producers that were started here.
     pub(crate) fn end_producers(&self) -> Vec<BoxFuture<'static, ()>> {
         let producers = std::mem::take(&mut *self.producers.lock().unwrap_or_else(PoisonError::into_inner));
@@ -186,6 +195,7 @@ impl Kept {
         let watched = self.producers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut producers: Vec<ProducerReport> = watched.iter().filter_map(|producer| producer.report()).collect();
         drop(watched);
+        producers.extend(self.outboxes.report());
         producers.sort_by(|a, b| (&a.producer_id, &a.to).cmp(&(&b.producer_id, &b.to)));
         let types = self.lock();
         let consumers = types.iter().map(|(name, known)| (name.clone(), known.consumers.counters().snapshot()));

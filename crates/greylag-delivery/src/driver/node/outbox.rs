@@ -5,6 +5,7 @@ use std::any::type_name;
 use greylag_sharding::{EntityInit, EntityKey};
 
 use super::Kept;
+use super::watched::Watched;
 use crate::driver::queue::EVENT_OVERHEAD;
 use crate::driver::{EntityOutbox, Keeping, ShardingProducer};
 use crate::error::StartError;
@@ -49,8 +50,11 @@ impl EntityOutbox {
         let stores = init.stores().ok_or(StartError::NoStores)?;
         let (outbox, queue) = Self::new(stores.journal.caps().max_event_bytes.saturating_sub(EVENT_OVERHEAD));
         let id = ProducerId::new(format!("{}/{}", init.entity_type, init.id))?;
-        let keeping = Keeping::Durable(id, Box::new(queue));
-        let producer = ShardingProducer::open(sharding.remoting().clone(), keeping, region, codec, kept.settings())?;
+        let keeping = Keeping::Durable(id.clone(), Box::new(queue));
+        let settings = kept.settings();
+        let producer = ShardingProducer::open(sharding.remoting().clone(), keeping, region, codec, settings)?;
+        let watched = Watched::new(producer.sending(), id, key.name().to_owned(), settings.producer.drain_on_drop);
+        kept.outboxes().add(init.entity_type.as_str(), key.name(), Box::new(watched));
         Ok(outbox.with_producer(producer))
     }
 }

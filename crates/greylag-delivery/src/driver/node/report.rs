@@ -43,6 +43,9 @@ pub enum ProducerKind {
     PointToPoint,
     /// Workers, any of which will do.
     WorkPulling,
+    /// The entities of a type, from the outboxes of the entities of another one, all together: [`ProducerReport::producer_id`]
+    /// is `type/*`, and the counts are of the sending entities that are active.
+    Outboxes,
 }
 
 impl fmt::Display for ProducerKind {
@@ -51,6 +54,7 @@ impl fmt::Display for ProducerKind {
             Self::Sharding => "sharding",
             Self::PointToPoint => "point-to-point",
             Self::WorkPulling => "work-pulling",
+            Self::Outboxes => "outboxes",
         })
     }
 }

@@ -155,6 +155,36 @@ async fn an_outbox_to_a_type_that_is_not_set_up_is_refused_by_name() {
     assert_eq!(outcomes.recv().await, Some(Ok(())));
 }
 
+/// What entities send from their outboxes is shown to operators by type, for as long as an entity with one is active.
+#[tokio::test]
+async fn outboxes_are_reported_by_type() {
+    let sharding = node().await;
+    let delivery = NodeDelivery::of(&sharding, DeliverySettings::test()).unwrap();
+    let (told, mut outboxes) = tokio::sync::mpsc::unbounded_channel();
+    let sums = EntityType::event_sourced(SUM, move |init| {
+        told.send(EntityOutbox::open(init, SUM).unwrap()).unwrap();
+        Ok(Sum)
+    });
+    let sums = sums.commands(json("sum.add")).events(json("sum.added")).with_delivery_and(json("sum.get"));
+    sharding.init(sums).unwrap();
+    let mut kept = Vec::new();
+    for id in ["a", "b"] {
+        sharding.entity_ref(ASKED, id).ask(|reply_to| reply_to).timeout(Duration::from_secs(60)).await.unwrap();
+        kept.push(outboxes.recv().await.unwrap());
+    }
+    let [report] = delivery.report().producers.try_into().unwrap();
+    assert_eq!((report.producer_id.as_str(), report.kind, &*report.to), ("Sum/*", ProducerKind::Outboxes, "Sum"));
+    assert!(report.is_durable);
+    drop(kept);
+    tokio::time::timeout(Duration::from_secs(60), async {
+        while !delivery.report().producers.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("they have ended");
+}
+
 /// Nothing that a description says is dropped without a word.
 #[tokio::test]
 async fn what_is_said_of_messages_before_delivery_is_put_there_is_refused() {
