@@ -10,8 +10,14 @@ use serde_json::Value;
 use crate::run::{Failure, command, output, root, say};
 
 /// The crates whose machines keep the promises.
-const CRATES: &[&str] =
-    &["greylag-cluster", "greylag-ddata", "greylag-persistence", "greylag-transport", "greylag-sharding"];
+const CRATES: &[&str] = &[
+    "greylag-cluster",
+    "greylag-ddata",
+    "greylag-persistence",
+    "greylag-transport",
+    "greylag-sharding",
+    "greylag-delivery",
+];
 
 /// Of the mutants that compile, so many in a hundred must be noticed.
 const WANTED: usize = 95;
