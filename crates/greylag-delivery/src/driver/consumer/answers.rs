@@ -1,7 +1,7 @@
 //! What the entities of one type say to producers of other nodes.
 //!
-//! Answers that come about while the runtime works off what is ready leave together, in one message for each node and
-//! recipient path; a single one leaves as soon as nothing else is ready. No timer holds them back.
+//! The first answer leaves at once. Those that come about while the runtime then works off what is ready leave together, in one
+//! message for each node and recipient path. No timer holds them back.
 //!
 //! Source: delivery §12.
 
@@ -26,7 +26,7 @@ pub(super) struct Answers(Mutex<State>);
 struct State {
     waiting: BTreeMap<Way, Group>,
     count: usize,
-    /// A task will send what waits.
+    /// An answer left, and a task will send those that come about before it runs.
     is_leaving: bool,
 }
 
@@ -43,37 +43,51 @@ impl Answers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells a producer what an entity of this node says: one of this node at once, one of another node together with the
-    /// other answers of this moment.
+    /// Tells a producer what an entity of this node says: one of this node at once, one of another node perhaps together with
+    /// the other answers of this moment.
     pub(super) fn say(self: &Arc<Self>, remoting: &Arc<dyn Remoting>, message: UpstreamMessage) {
-        if let Some(message) = say_near(&**remoting, message)
-            && self.hold(remoting, message)
-        {
-            let answers = self.clone();
-            tokio::spawn(async move {
+        let Some(message) = say_near(&**remoting, message) else { return };
+        let Some(first) = self.hold(remoting, message) else { return };
+        say_far(&**remoting, &[first]);
+        let answers = self.clone();
+        tokio::spawn(async move {
+            loop {
                 // What is ready to run comes first: it has more answers.
                 tokio::task::yield_now().await;
-                answers.send();
-            });
-        }
+                if !answers.send() {
+                    return;
+                }
+            }
+        });
     }
 
-    /// Keeps a message; returns whether it needs a task that sends it.
-    fn hold(&self, remoting: &Arc<dyn Remoting>, message: UpstreamMessage) -> bool {
+    /// Keeps a message for the task that sends. Without such a task the message comes back, and the task is to be made.
+    fn hold(&self, remoting: &Arc<dyn Remoting>, message: UpstreamMessage) -> Option<UpstreamMessage> {
         let mut state = self.lock();
-        if state.count == MAX_WAITING {
-            return false;
+        if !std::mem::replace(&mut state.is_leaving, true) {
+            return Some(message);
         }
-        state.count += 1;
-        let way = (message.from.node.clone(), message.to.node.clone(), message.to.path.clone());
-        let new = || Group { remoting: remoting.clone(), messages: Vec::new() };
-        state.waiting.entry(way).or_insert_with(new).messages.push(message);
-        !std::mem::replace(&mut state.is_leaving, true)
+        if state.count < MAX_WAITING {
+            state.count += 1;
+            let way = (message.from.node.clone(), message.to.node.clone(), message.to.path.clone());
+            let new = || Group { remoting: remoting.clone(), messages: Vec::new() };
+            state.waiting.entry(way).or_insert_with(new).messages.push(message);
+        }
+        None
     }
 
-    fn send(&self) {
-        let State { waiting, .. } = std::mem::take(&mut *self.lock());
+    /// Sends what waits; `false` if nothing did, so that the next answer leaves at once.
+    fn send(&self) -> bool {
+        let waiting = {
+            let mut state = self.lock();
+            state.count = 0;
+            let waiting = std::mem::take(&mut state.waiting);
+            state.is_leaving = !waiting.is_empty();
+            waiting
+        };
+        let has_sent = !waiting.is_empty();
         waiting.into_values().for_each(|group| say_far(&*group.remoting, &group.messages));
+        has_sent
     }
 }
 
@@ -153,13 +167,15 @@ mod tests {
             let message = world.answer(entity, entity as usize % 2);
             world.answers.say(&world.here.clone(), message);
         }
+        assert_eq!(world.hear().await, [world.answer(0, 0)], "the first waits for no other");
         let mut heard = vec![world.hear().await, world.hear().await];
         heard.sort_by_key(|messages| messages[0].from.instance);
-        for (first, messages) in (0..).zip(heard) {
-            let said = [first, first + 2, first + 4].map(|entity| world.answer(entity, first as usize));
-            assert_eq!(messages, said);
+        let to_second = [1, 3, 5].map(|entity| world.answer(entity, 1));
+        assert_eq!(heard, [to_second.to_vec(), vec![world.answer(2, 0), world.answer(4, 0)]]);
+        // Once nothing waits, the next one is the first again.
+        while world.answers.lock().is_leaving {
+            tokio::task::yield_now().await;
         }
-        // The next one is told in another message, by another task.
         let message = world.answer(7, 0);
         world.answers.say(&world.here.clone(), message.clone());
         assert_eq!(world.hear().await, [message]);
@@ -185,12 +201,15 @@ mod tests {
     #[tokio::test]
     async fn so_many_wait_at_most_and_the_rest_is_dropped() {
         let world = World::new(&MemoryNetwork::new());
-        let needs_task =
-            (0..=MAX_WAITING as u64).map(|entity| world.answers.hold(&world.here, world.answer(entity, 0)));
-        assert_eq!(needs_task.filter(|needs| *needs).count(), 1, "one task sends all");
+        let all = 0..MAX_WAITING as u64 + 2;
+        let returned: Vec<_> =
+            all.filter_map(|entity| world.answers.hold(&world.here, world.answer(entity, 0))).collect();
+        assert_eq!(returned, [world.answer(0, 0)], "one task sends all but the first");
         assert_eq!(world.answers.lock().count, MAX_WAITING);
-        world.answers.send();
+        assert!(world.answers.send());
         assert_eq!(world.answers.lock().count, 0);
-        assert!(world.answers.hold(&world.here, world.answer(1, 0)), "the next one needs a task again");
+        assert!(world.answers.hold(&world.here, world.answer(1, 0)).is_none(), "the task looks once more");
+        assert!(world.answers.send() && !world.answers.send());
+        assert!(world.answers.hold(&world.here, world.answer(1, 0)).is_some(), "it has ended");
     }
 }
