@@ -22,6 +22,11 @@ struct Missing {
 }
 
 impl Gaps {
+    /// A first frame of this number came before its producer was the present one: those behind it are to come.
+    pub(crate) fn begins_at(&mut self, first: u64) {
+        self.base = self.base.or(Some(first));
+    }
+
     /// A frame of the present producer was taken into the buffer, or was there before; `lowest` is of its batch.
     pub(crate) fn arrived(&mut self, now: Instant, lowest: u64, seq_nr: u64) {
         let base = self.base.unwrap_or(seq_nr - 1).max(lowest.saturating_sub(1));

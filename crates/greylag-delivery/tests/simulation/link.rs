@@ -60,6 +60,8 @@ struct Consumer {
     done: Vec<DeliveryKey>,
     tick_at: Option<Instant>,
     epoch: Epoch,
+    /// The number of a first frame that came before its producer was the present one.
+    first: Option<((ControllerRef, Epoch), u64)>,
     gaps: Gaps,
     /// As far as it has granted, in the producer's present epoch.
     granted: u64,
@@ -87,6 +89,8 @@ struct Simulation {
     faults: bool,
     /// A question for missing frames was lost just now, or comes late.
     lost_question: bool,
+    /// The producer starts over, and waits for the consumer's answer to the first frame.
+    awaits_answer: bool,
 }
 
 pub(crate) fn run(seed: u64, without: Without) -> Result<(), String> {
@@ -122,6 +126,7 @@ fn consumer(settings: &DeliverySettings, without: Without, number: u64) -> Consu
         done: Vec::new(),
         tick_at: None,
         epoch: Epoch(0),
+        first: None,
         gaps: Gaps::default(),
         granted: 0,
     }
@@ -158,6 +163,7 @@ impl Simulation {
             confirms_all,
             faults: true,
             lost_question: false,
+            awaits_answer: false,
         };
         if !only_flow_control {
             simulation.plan();
@@ -371,8 +377,13 @@ impl Simulation {
         {
             self.confirmed_frame = self.confirmed_frame.max(confirmed);
             if from == self.consumer.number {
+                self.awaits_answer = false;
                 self.consumer.granted = self.consumer.granted.max(up_to);
             }
+        }
+        if from != self.consumer.number {
+            // The late word of a dead consumer is taken for one of a living one, until repeats or a probe find out.
+            self.consumer.gaps.lost_question();
         }
         self.tell_producer(producer_link::Input::Received { from: consumer_ref(from), epoch, message })
     }
@@ -427,8 +438,14 @@ impl Simulation {
             ordered: true,
             lowest,
         };
+        let is_first = message.first;
+        self.awaits_answer |= is_first;
         if !self.world.send(&Event::Down { to, header, message }, Duration::ZERO) {
             self.consumer.gaps.lost_frame(seq_nr);
+            if is_first {
+                // Everything that is missing waits for the answer to this frame.
+                self.consumer.gaps.lost_question();
+            }
         }
         Ok(())
     }
@@ -436,7 +453,7 @@ impl Simulation {
     // ---- the consumer ---------------------------------------------------------------------------
 
     fn arrive(&mut self, header: BatchHeader, message: SequencedMessage<u64>) -> Result<(), String> {
-        let (lowest, seq_nr) = (header.lowest, message.frame.seq_nr);
+        let (lowest, seq_nr, is_first) = (header.lowest, message.frame.seq_nr, message.first);
         let sender = (header.controller.clone(), header.epoch);
         let dropped = self.consumer.link.counters().beyond_window;
         let before = self.present();
@@ -446,6 +463,14 @@ impl Simulation {
         }
         let lost_question = std::mem::take(&mut self.lost_question);
         let is_taken = self.consumer.link.counters().beyond_window == dropped;
+        if let Some((_, first)) =
+            self.consumer.first.take_if(|(of, _)| self.consumer.link.producer() == Some((&of.0, of.1)))
+        {
+            self.consumer.gaps.begins_at(first);
+        }
+        if is_first && self.present().as_ref() != Some(&sender) {
+            self.consumer.first = Some((sender.clone(), seq_nr));
+        }
         if is_taken && self.present() == Some(sender) && self.epoch == self.consumer.epoch.0 {
             self.consumer.gaps.arrived(self.world.now, lowest, seq_nr);
         }
@@ -488,9 +513,8 @@ impl Simulation {
                     let extra = if late { self.world.upto(LATE) } else { Duration::ZERO };
                     let from = self.consumer.number;
                     let arrives = self.world.send(&Event::Up { from, epoch, message }, extra);
-                    if matches!(message, Upstream::Resend { .. }) && (late || !arrives) {
-                        self.lost_question = true;
-                    }
+                    let is_needed = matches!(message, Upstream::Resend { .. }) || self.awaits_answer;
+                    self.lost_question |= is_needed && (late || !arrives);
                 }
                 _ => {}
             }
