@@ -3,8 +3,8 @@
 //! Slots are messages that are being stored or lie in buffers, and return when a message leaves its buffer; bytes return
 //! when it is confirmed, as do in-flight messages where they are limited. Senders to one entity are served in their
 //! order. The last tenth of the whole is kept for entities with demand, so that stuck entities block their own senders
-//! and no others; the last tenth of the bytes for those of them that hold little, since bytes stay in use until they are
-//! confirmed, and an entity that is stuck may have demand. Recovered messages take room from entities without demand alone:
+//! and no others; the last tenth of bytes and of messages in flight for those of them that hold little, since both stay in use
+//! until they are confirmed, and an entity that is stuck may have demand. Recovered messages take room from entities without demand alone:
 //! a queue may hold more than there is room for.
 //!
 //! A permit is a slot that is set aside; whoever uses it needs no other room.
@@ -60,9 +60,9 @@ pub(super) struct Admission {
 /// How much of the whole a message may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Share {
-    /// Everything: the entity has demand, and few unconfirmed bytes.
+    /// Everything: the entity has demand, and few unconfirmed bytes and messages.
     Whole,
-    /// All slots, and nine tenths of the bytes: the entity has demand, and many unconfirmed bytes.
+    /// All slots, and nine tenths of what is in flight: the entity has demand, and much that is unconfirmed.
     Slots,
     /// Nine tenths: its entity has no demand.
     NineTenths,
@@ -102,15 +102,15 @@ impl Admission {
 
     fn fits(&self, share: Share, bytes: usize) -> bool {
         let of_slots = |whole| if share.has_demand() { whole } else { nine_tenths(whole) };
-        let of_bytes = |whole| if share == Share::Whole { whole } else { nine_tenths(whole) };
+        let of_flight = |whole| if share == Share::Whole { whole } else { nine_tenths(whole) };
         let hidden = if share.has_demand() { self.recovered } else { Used::default() };
         let used = |of: fn(&Used) -> usize| of(&self.all) - of(&hidden);
         let slots = used(|used| used.slots) + self.permits.slots();
         let (in_flight, messages) = (used(|used| used.bytes), used(|used| used.messages));
         let has_slot = slots < of_slots(self.limits.buffer_size)
-            && self.limits.max_in_flight_messages.is_none_or(|max| messages < of_slots(max));
+            && self.limits.max_in_flight_messages.is_none_or(|max| messages < of_flight(max));
         // A message that is larger than the whole budget goes when it is alone.
-        let has_bytes = in_flight == 0 || in_flight.saturating_add(bytes) <= of_bytes(self.limits.max_in_flight_bytes);
+        let has_bytes = in_flight == 0 || in_flight.saturating_add(bytes) <= of_flight(self.limits.max_in_flight_bytes);
         has_slot && has_bytes
     }
 
@@ -127,8 +127,10 @@ impl Admission {
         let in_use = state.bytes.saturating_add(first.bytes);
         let has_room = slots < self.limits.buffer_size_per_entity && (state.bytes == 0 || in_use <= most);
         if has_room {
+            let has_messages = state.unconfirmed.len() + state.being_stored.len() > 0;
+            let has_many = self.limits.max_in_flight_messages.is_some() && has_messages;
             let share = match state.has_demand() {
-                true if state.bytes == 0 || in_use <= most / 10 => Share::Whole,
+                true if !has_many && (state.bytes == 0 || in_use <= most / 10) => Share::Whole,
                 true => Share::Slots,
                 false => Share::NineTenths,
             };
