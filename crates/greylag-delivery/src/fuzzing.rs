@@ -119,8 +119,10 @@ pub fn chunks(input: &[u8]) {
     let Some((&[size, at, damage, most], message)) = input.split_first_chunk::<4>() else { return };
     let (message, most) = (Bytes::copy_from_slice(message), u64::from(most) * 64);
     let payload = Payload::encode(message.clone(), &Raw).map_err(|(_, error)| error).expect("bytes are written");
-    let Frames::Chunks(cut) = payload.frames(usize::from(size)) else { return };
-    assert!(cut.iter().all(|chunk| (1..=usize::from(size)).contains(&chunk.size())));
+    // At most 64 chunks, or an input of single bytes takes milliseconds.
+    let size = if size == 0 { 0 } else { usize::from(size).max(message.len().div_ceil(64)) };
+    let Frames::Chunks(cut) = payload.frames(size) else { return };
+    assert!(cut.iter().all(|chunk| (1..=size).contains(&chunk.size())));
     let (codec, last): (Arc<dyn Codec<Bytes>>, _) = (Arc::new(Raw), cut.len() - 1);
     let mut rest = usize::from(at);
     let arrived = cut.iter().enumerate().map(|(index, chunk)| {
