@@ -6,7 +6,8 @@
 
 #![allow(clippy::print_stdout, missing_docs)]
 
-mod common;
+#[path = "../../greylag-sharding/benches/as_is/mod.rs"]
+mod as_is;
 #[path = "../../greylag-sharding/benches/figures/mod.rs"]
 mod figures;
 
@@ -14,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use as_is::AsIs;
 use bytes::Bytes;
-use common::AsIs;
 use figures::{is_measured, report};
 use greylag_core::{CodecId, Registry};
 use greylag_delivery::{

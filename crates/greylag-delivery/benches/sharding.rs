@@ -5,10 +5,11 @@
 
 #![allow(clippy::print_stdout, missing_docs)]
 
+#[path = "../../greylag-sharding/benches/as_is/mod.rs"]
+mod as_is;
 #[path = "../../greylag-transport/benches/bare/mod.rs"]
 #[allow(dead_code, reason = "the transport's own benchmark uses the rest")]
 mod bare;
-mod common;
 #[path = "../../greylag-sharding/benches/support/mod.rs"]
 mod support;
 
@@ -17,9 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use as_is::AsIs;
 use bare::processor_time;
 use bytes::Bytes;
-use common::AsIs;
 use greylag_delivery::{
     Delivery, DeliveryEntity, DeliverySettings, DeliveryType, ProducerId, ProducerIdentity, ShardingProducer,
     WithDelivery,

@@ -143,7 +143,7 @@ const KEEP: i64 = 3;
 
 #[derive(Serialize, Deserialize)]
 enum Beside {
-    /// What it has sent on has arrived.
+    /// The message of this number, which the forwarder sent on, has arrived: the forwarder persists that.
     Arrived(u64),
     LetGo,
     /// The number of the incarnation that answers, 1 for the first.

@@ -5,6 +5,7 @@
 
 #![allow(clippy::print_stdout, missing_docs)]
 
+mod as_is;
 #[path = "../../greylag-transport/benches/bare/mod.rs"]
 #[allow(dead_code, reason = "the transport's own benchmark uses the rest")]
 mod bare;
@@ -14,10 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use as_is::AsIs;
 use bare::{BareBatch, Raw, bare_round_trips, bare_stream, percentiles, processor_time};
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use greylag_codec::cbor;
-use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest, ReplyTo};
+use greylag_core::ReplyTo;
 use greylag_sharding::{Ctx, Entity, EntityKey, EntityRef, EntityType, Failure, Region, ShardingSettings};
 use serde::{Deserialize, Serialize};
 use support::{Node, PATIENCE, is_measured};
@@ -33,32 +35,6 @@ const STEP: u64 = 500;
 
 const SINK: EntityKey<Bytes> = EntityKey::new("Sink");
 const ECHO: EntityKey<Question> = EntityKey::new("Echo");
-
-/// Takes bytes as they are, so that the codec costs what it costs the bare stream: a copy.
-struct AsIs;
-
-impl Codec<Bytes> for AsIs {
-    fn id(&self) -> CodecId {
-        CodecId::FIRST_USER
-    }
-
-    fn manifest(&self, _: &Bytes) -> Manifest {
-        Manifest::from_static("bench.tell")
-    }
-
-    fn manifests(&self) -> Vec<Manifest> {
-        vec!["bench.tell".into()]
-    }
-
-    fn encode(&self, message: &Bytes, buffer: &mut BytesMut) -> Result<(), EncodeError> {
-        buffer.put_slice(message);
-        Ok(())
-    }
-
-    fn decode(&self, _: &str, bytes: Bytes) -> Result<Bytes, DecodeError> {
-        Ok(bytes)
-    }
-}
 
 /// Counts what all entities of this process receive.
 #[derive(Default)]

@@ -1,8 +1,8 @@
 //! Durable producers over a queue of a store: what one append takes, confirmed messages a second, calls of the queue, and how soon
 //! the first of many recovered messages is delivered.
 
-#[path = "../common/mod.rs"]
-mod common;
+#[path = "../../../greylag-sharding/benches/as_is/mod.rs"]
+mod as_is;
 #[path = "../../../greylag-sharding/benches/figures/mod.rs"]
 mod figures;
 
@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use as_is::AsIs;
 use async_trait::async_trait;
 use bytes::Bytes;
-use common::AsIs;
 use figures::{is_measured, report};
 use greylag_core::{CodecId, Encoded, Registry};
 use greylag_delivery::queue::{Confirmation, MessageSent, QueueError, QueueState};

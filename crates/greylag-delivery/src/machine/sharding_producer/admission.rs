@@ -4,8 +4,8 @@
 //! when it is confirmed, as do in-flight messages where they are limited. Senders to one entity are served in their
 //! order. The last tenth of the whole is kept for entities with demand, so that stuck entities block their own senders
 //! and no others; the last tenth of bytes and of messages in flight for those of them that hold little, since both stay in use
-//! until they are confirmed, and an entity that is stuck may have demand. Recovered messages take room from entities without demand alone:
-//! a queue may hold more than there is room for.
+//! until they are confirmed, and an entity that is stuck may have demand. Recovered messages take room from entities without
+//! demand alone: a queue may hold more than there is room for.
 //!
 //! A permit is a slot that is set aside; whoever uses it needs no other room.
 //!
@@ -127,10 +127,10 @@ impl Admission {
         let in_use = state.bytes.saturating_add(first.bytes);
         let has_room = slots < self.limits.buffer_size_per_entity && (state.bytes == 0 || in_use <= most);
         if has_room {
-            let has_messages = state.unconfirmed.len() + state.being_stored.len() > 0;
-            let has_many = self.limits.max_in_flight_messages.is_some() && has_messages;
+            let is_empty = state.unconfirmed.is_empty() && state.being_stored.is_empty();
+            let holds_few_messages = is_empty || self.limits.max_in_flight_messages.is_none();
             let share = match state.has_demand() {
-                true if !has_many && (state.bytes == 0 || in_use <= most / 10) => Share::Whole,
+                true if holds_few_messages && (state.bytes == 0 || in_use <= most / 10) => Share::Whole,
                 true => Share::Slots,
                 false => Share::NineTenths,
             };

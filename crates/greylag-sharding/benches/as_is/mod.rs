@@ -1,9 +1,9 @@
-//! What benchmarks of this crate share.
+//! The codec of benchmarks whose messages are bytes.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest};
 
-/// Takes bytes as they are, so that what is measured is not a codec.
+/// Takes bytes as they are, so that a codec costs a copy, as it does a bare stream.
 #[derive(Clone)]
 pub(crate) struct AsIs;
 
