@@ -2,6 +2,9 @@
 //!
 //! What is changed is said in `.cargo/mutants.toml`: the pure machines. A change of the whole workspace would take days, so
 //! the task takes a share that a seed draws, or the lines of a difference.
+//!
+//! The tests of the machines run first, because they are built and run in seconds. Only a mutant that they miss meets all tests
+//! of its crate.
 
 use std::path::Path;
 
@@ -21,6 +24,9 @@ const CRATES: &[&str] = &[
 
 /// Of the mutants that compile, so many in a hundred must be noticed.
 const WANTED: usize = 95;
+
+/// The tests of machines, beside those in the sources: transcripts and simulated failures.
+const OF_MACHINES: &[&str] = &["protocol", "simulation"];
 
 /// Which mutants are made.
 pub(crate) struct Choice {
@@ -55,14 +61,7 @@ pub(crate) fn mutants(choice: &Choice) -> Result<(), Failure> {
     let diff = choice.diff.as_deref().map(|revision| written_diff(revision, &out)).transpose()?;
     let mut all = Tally::default();
     for name in CRATES.iter().filter(|name| name.contains(&choice.only)) {
-        let place = out.join(name);
-        // The output of an earlier run would be counted again where this one finds nothing to change.
-        std::fs::remove_dir_all(&place).ok();
-        let arguments = arguments(name, choice, diff.as_deref(), &place);
-        say(&format!("==> cargo {}", arguments.join(" ")));
-        // Its status says only whether a mutant was missed, which the outcomes say by name.
-        command("cargo").args(&arguments).status().map_err(|error| format!("cannot run cargo mutants: {error}"))?;
-        let tally = tally(&place)?;
+        let tally = of_crate(name, choice, diff.as_deref(), &out)?;
         say(&format!("mutants: {name}: {}", described(&tally)));
         all.noticed += tally.noticed;
         all.unviable += tally.unviable;
@@ -79,6 +78,45 @@ pub(crate) fn mutants(choice: &Choice) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Lets the tests of the machines judge the mutants of one crate, and all its tests those that were missed.
+fn of_crate(name: &str, choice: &Choice, diff: Option<&str>, out: &Path) -> Result<Tally, Failure> {
+    let which = chosen(choice, diff);
+    let mut tally = judged(name, &which, &tests_of_machines(name), &out.join(name))?;
+    if !tally.missed.is_empty() {
+        let missed: Vec<String> = tally.missed.iter().flat_map(|name| ["--re".to_owned(), exactly(name)]).collect();
+        let again = judged(name, &missed, &[], &out.join(format!("{name}-all-tests")))?;
+        tally.noticed += again.noticed;
+        tally.missed = again.missed;
+    }
+    Ok(tally)
+}
+
+/// Runs cargo-mutants with some mutants and some tests; no tests named are all.
+fn judged(name: &str, which: &[String], tests: &[String], place: &Path) -> Result<Tally, Failure> {
+    // The output of an earlier run would be counted again where this one finds nothing to change.
+    std::fs::remove_dir_all(place).ok();
+    let arguments = arguments(name, which, tests, place);
+    say(&format!("==> cargo {}", arguments.join(" ")));
+    // Its status says only whether a mutant was missed, which the outcomes say by name.
+    command("cargo").args(&arguments).status().map_err(|error| format!("cannot run cargo mutants: {error}"))?;
+    tally(place)
+}
+
+/// The tests of a crate's machines, as cargo is told.
+fn tests_of_machines(name: &str) -> Vec<String> {
+    let tests = root().join("crates").join(name).join("tests");
+    let is_there =
+        |test: &&&str| tests.join(format!("{test}.rs")).is_file() || tests.join(test).join("main.rs").is_file();
+    let named = OF_MACHINES.iter().filter(is_there).flat_map(|test| ["--test".to_owned(), (*test).to_owned()]);
+    ["--lib".to_owned()].into_iter().chain(named).collect()
+}
+
+/// An expression that matches this name of a mutant and no other.
+fn exactly(name: &str) -> String {
+    let escaped = name.chars().map(|c| if c.is_ascii_punctuation() { format!("\\{c}") } else { c.to_string() });
+    format!("^{}$", escaped.collect::<String>().replace("\\<", "<").replace("\\>", ">"))
+}
+
 /// The lines that differ from a revision, as a file.
 fn written_diff(revision: &str, out: &Path) -> Result<String, Failure> {
     let text = output("git", &["diff", revision, "--", "crates/*/src"])?;
@@ -90,19 +128,24 @@ fn written_diff(revision: &str, out: &Path) -> Result<String, Failure> {
     Ok(path.display().to_string())
 }
 
-fn arguments(name: &str, choice: &Choice, diff: Option<&str>, place: &Path) -> Vec<String> {
-    let mut arguments: Vec<String> = ["mutants", "--package", name, "--no-shuffle", "--colors", "never", "--output"]
-        .iter()
-        .map(|text| (*text).to_owned())
-        .collect();
-    arguments.push(place.display().to_string());
-    match diff {
-        Some(diff) => arguments.extend(["--in-diff".to_owned(), diff.to_owned()]),
-        None => {
-            let share = choice.share.max(1);
-            let shard = format!("{}/{share}", choice.seed % share);
-            arguments.extend(["--shard".to_owned(), shard, "--sharding".to_owned(), "round-robin".to_owned()]);
-        }
+/// The mutants of a choice, as cargo-mutants is told.
+fn chosen(choice: &Choice, diff: Option<&str>) -> Vec<String> {
+    if let Some(diff) = diff {
+        return vec!["--in-diff".to_owned(), diff.to_owned()];
+    }
+    let share = choice.share.max(1);
+    let shard = format!("{}/{share}", choice.seed % share);
+    vec!["--shard".to_owned(), shard, "--sharding".to_owned(), "round-robin".to_owned()]
+}
+
+fn arguments(name: &str, which: &[String], tests: &[String], place: &Path) -> Vec<String> {
+    let place = place.display().to_string();
+    let all = ["mutants", "--package", name, "--no-shuffle", "--colors", "never", "--output", &place];
+    let mut arguments: Vec<String> = all.map(ToOwned::to_owned).to_vec();
+    arguments.extend_from_slice(which);
+    if !tests.is_empty() {
+        arguments.push("--".to_owned());
+        arguments.extend_from_slice(tests);
     }
     arguments
 }
@@ -164,9 +207,18 @@ mod tests {
     #[test]
     fn a_share_is_drawn_by_the_seed_and_a_difference_is_taken_whole() {
         let choice = Choice { share: 40, seed: 83, diff: None, only: String::new() };
-        let drawn = arguments("greylag-cluster", &choice, None, Path::new("out")).join(" ");
+        let drawn = chosen(&choice, None).join(" ");
         assert!(drawn.contains("--shard 3/40"), "{drawn}");
-        let diff = arguments("greylag-cluster", &choice, Some("x.diff"), Path::new("out")).join(" ");
-        assert!(diff.contains("--in-diff x.diff") && !diff.contains("--shard"), "{diff}");
+        assert_eq!(chosen(&choice, Some("x.diff")), ["--in-diff", "x.diff"]);
+    }
+
+    #[test]
+    fn tests_of_machines_come_first_and_the_missed_are_named_exactly() {
+        assert_eq!(tests_of_machines("greylag-delivery"), ["--lib", "--test", "protocol", "--test", "simulation"]);
+        assert_eq!(tests_of_machines("greylag-cluster"), ["--lib", "--test", "protocol", "--test", "simulation"]);
+        assert_eq!(tests_of_machines("greylag-persistence"), ["--lib", "--test", "protocol"]);
+        let named = arguments("greylag-ddata", &[], &["--lib".to_owned()], Path::new("out")).join(" ");
+        assert!(named.ends_with("--output out -- --lib"), "{named}");
+        assert_eq!(exactly("a_b.rs:1: replace f -> u8 with <T>"), r"^a\_b\.rs\:1\: replace f \-> u8 with <T>$");
     }
 }
