@@ -143,10 +143,8 @@ fn arguments(name: &str, which: &[String], tests: &[String], place: &Path) -> Ve
     let all = ["mutants", "--package", name, "--no-shuffle", "--colors", "never", "--output", &place];
     let mut arguments: Vec<String> = all.map(ToOwned::to_owned).to_vec();
     arguments.extend_from_slice(which);
-    if !tests.is_empty() {
-        arguments.push("--".to_owned());
-        arguments.extend_from_slice(tests);
-    }
+    // Behind `--` they would choose what is run, and all tests would be built all the same.
+    arguments.extend(tests.iter().map(|test| format!("--cargo-arg={test}")));
     arguments
 }
 
@@ -218,7 +216,7 @@ mod tests {
         assert_eq!(tests_of_machines("greylag-cluster"), ["--lib", "--test", "protocol", "--test", "simulation"]);
         assert_eq!(tests_of_machines("greylag-persistence"), ["--lib", "--test", "protocol"]);
         let named = arguments("greylag-ddata", &[], &["--lib".to_owned()], Path::new("out")).join(" ");
-        assert!(named.ends_with("--output out -- --lib"), "{named}");
+        assert!(named.ends_with("--output out --cargo-arg=--lib"), "{named}");
         assert_eq!(exactly("a_b.rs:1: replace f -> u8 with <T>"), r"^a\_b\.rs\:1\: replace f \-> u8 with <T>$");
     }
 }

@@ -140,7 +140,7 @@ pub use host::DirectRef;
 pub use key::EntityKey;
 pub use machine::coordinator::{CoordinatorEvent, HandOffPhase};
 pub use machine::daemon::NumberOfProcesses;
-pub use machine::region::{Counters, RegionEvent, RegionState};
+pub use machine::region::{Counters, Obstacle, RegionEvent, RegionState};
 pub use machine::shard::InvalidTransition;
 pub use passivation::Passivation;
 pub use remember::{InMemoryRememberStore, RememberEntitiesStore, RememberError, RememberStore, ShardTerm};

@@ -18,8 +18,8 @@ use greylag_sharding::fingerprint::{Mismatch, StateStoreMode};
 use greylag_sharding::ids::{EntityId, ShardId};
 use greylag_sharding::settings::CoordinatorSingletonSettings;
 use greylag_sharding::{
-    AskError, Entity, EntityKey, EntityType, Event, Extractor, Failure, HashV1, InitError, Region, RegionEvent,
-    RegionState, SendError, ShardingSettings,
+    AskError, Entity, EntityKey, EntityType, Event, Extractor, Failure, HashV1, InitError, Obstacle, Region,
+    RegionEvent, RegionState, SendError, ShardingSettings,
 };
 use nodes::*;
 use serde::{Deserialize, Serialize};
@@ -269,6 +269,7 @@ async fn scenario_10_an_extractor_is_asked_for_entities_alone() {
         assert_eq!((name, seen), (id.to_string(), vec![id, id, 100 + id, 100 + id]));
     }
     let region = &nodes[0].1;
+    let mut events = region.subscribe();
     let panicked = Err(SendError::Dropped(DeadLetterReason::ExtractorPanicked));
     assert_eq!(region.entity_ref("unknown").tell(Say::Number(1)), panicked);
     assert_eq!(region.send(Say::Number(13)), panicked);
@@ -280,6 +281,15 @@ async fn scenario_10_an_extractor_is_asked_for_entities_alone() {
     let dead = remoting.dead_letter_totals();
     let dead = [DeadLetterReason::ExtractorPanicked, DeadLetterReason::ExtractorRejected].map(|reason| dead[&reason]);
     assert_eq!(dead, [2, 1]);
+    for expected in [DeadLetterReason::ExtractorPanicked, DeadLetterReason::ExtractorRejected] {
+        let unaddressed = |event| match event {
+            Event::Unaddressed { reason, .. } => Some(reason),
+            _ => None,
+        };
+        let told = event("a message that names no entity is told", &mut events, unaddressed).await;
+        // The id that the extractor panics on has a name, and so is told as `DeadLetter`.
+        assert_eq!(told, expected);
+    }
     assert_eq!(all(region, "1").await.1.len(), 4, "the region goes on");
     let asked: BTreeSet<_> = asked.lock().expect("it panics without the lock").iter().cloned().collect();
     assert_eq!(asked, ["1", "2", "3", "4", "unknown"].map(String::from).into());
@@ -489,13 +499,15 @@ async fn scenario_17_a_node_that_is_weakly_up_keeps_what_is_sent() {
     let has_status = |status| cluster.self_member().is_some_and(|own| own.status == status);
     until("it is WeaklyUp", || has_status(MemberStatus::WeaklyUp)).await;
     let tried = |event| match event {
-        Event::Region(RegionEvent::StillUnregistered { buffered, candidates }) => Some((buffered, candidates)),
+        Event::Region(RegionEvent::StillUnregistered { buffered, candidates, obstacle }) => {
+            Some((buffered, candidates, obstacle))
+        }
         Event::Region(RegionEvent::Registered { .. }) => panic!("a node that is WeaklyUp was registered"),
         _ => None,
     };
     // By then it has come by a registration five times.
-    let (buffered, candidates) = event("it is not registered", &mut events, tried).await;
-    assert_eq!((buffered, candidates), (3, vec![a.address.clone()]));
+    let told = event("it is not registered", &mut events, tried).await;
+    assert_eq!(told, (3, vec![a.address.clone()], Obstacle::Silent));
     assert!(has_status(MemberStatus::WeaklyUp));
     assert_eq!((volatile.state(), volatile.counters().buffered), (RegionState::Unregistered, 3));
     assert_eq!(get(&a.volatile, 0).await, 0, "nothing was delivered");

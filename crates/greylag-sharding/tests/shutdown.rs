@@ -15,8 +15,8 @@ use greylag_core::{DeadLetterReason, ReplyTo, UniqueAddress};
 use greylag_persistence::Ctx;
 use greylag_sharding::fingerprint::StateStoreMode;
 use greylag_sharding::{
-    Entity, EntityKey, EntityType, Event, Failure, Region, RegionEvent, RegionState, RememberStore, SendError,
-    ShardingSettings,
+    Entity, EntityKey, EntityType, Event, Failure, InitError, Region, RegionEvent, RegionState, RememberStore,
+    SendError, ShardingSettings,
 };
 use nodes::*;
 use serde::{Deserialize, Serialize};
@@ -50,6 +50,22 @@ impl Entity for Slow {
 
 fn slow() -> EntityType<Work> {
     EntityType::new(SLOW, |_| Ok(Slow)).codec(json("slow")).stop_message(|| Work::Stop)
+}
+
+/// sharding §8: a node that shuts down sets up no entity type any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_shuts_down_sets_up_no_type() {
+    let world = World::new();
+    let sharding = world.newcomer("a:1", "").await;
+    let cluster = sharding.cluster().expect("it has one").clone();
+    world.join(&cluster).await;
+    assert!(!cluster.is_shutting_down());
+    within("it ends", cluster.shutdown()).await;
+    assert!(cluster.is_shutting_down());
+    match sharding.init(slow()) {
+        Err(InitError::ShuttingDown { name }) => assert_eq!(name.as_str(), "Slow"),
+        other => panic!("{:?}", other.map(drop)),
+    }
 }
 
 async fn whereabouts(region: &Region<Work>, id: usize) -> UniqueAddress {

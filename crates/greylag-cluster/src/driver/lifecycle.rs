@@ -103,6 +103,11 @@ impl Cluster {
         self.inner.input(DriverInput::Shutdown(reason));
     }
 
+    /// Whether this node shuts down, or has ended: phases run, and nothing new should be started on it.
+    pub fn is_shutting_down(&self) -> bool {
+        self.inner.tasks.has_begun() || self.ended().is_some()
+    }
+
     /// Why this node has ended; `None` while it runs, its phases of shutdown included.
     pub fn ended(&self) -> Option<ShutdownReason> {
         *self.inner.terminated.borrow()

@@ -422,6 +422,7 @@ impl Node {
             return;
         }
         self.shutting_down = true;
+        self.tasks.begin();
         self.ended.get_or_insert(reason);
         self.answer_joining(&Err(JoinError::ShuttingDown(reason)));
         tracing::info!(node = %self.core.node(), %reason, "this node shuts down");

@@ -4,6 +4,7 @@
 //! that fails or is late is logged, and the next phase starts all the same. Source: cluster M35.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ type Task = Box<dyn FnOnce() -> BoxFuture<'static, bool> + Send>;
 pub(crate) struct ShutdownTasks {
     state: Mutex<State>,
     running: RunningHere,
+    /// Whether the shutdown has begun; it never ends without the node.
+    begun: AtomicBool,
 }
 
 /// Counts the single writers that run on a node: while any runs, the node's port stays bound, past its
@@ -64,7 +67,17 @@ struct State {
 
 impl ShutdownTasks {
     pub(crate) fn new(settings: CoordinatedShutdownSettings) -> Self {
-        Self { state: Mutex::new(State { tasks: BTreeMap::new(), settings }), running: RunningHere::default() }
+        let state = Mutex::new(State { tasks: BTreeMap::new(), settings });
+        Self { state, running: RunningHere::default(), begun: AtomicBool::new(false) }
+    }
+
+    /// Notes that the shutdown begins.
+    pub(crate) fn begin(&self) {
+        self.begun.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Acquire)
     }
 
     /// Where code of users is counted.

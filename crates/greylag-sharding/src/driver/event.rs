@@ -51,6 +51,14 @@ pub enum Event {
         /// did not start.
         message: Manifest,
     },
+    /// A message named no entity, or the function that reads the name panicked; the message was dropped. Counted and limited
+    /// as [`Event::DeadLetter`]. Source: sharding §1.3.
+    Unaddressed {
+        /// `ExtractorRejected` or `ExtractorPanicked`; the reason of an id that no shard takes.
+        reason: DeadLetterReason,
+        /// The manifest of the message; empty where no codec names it.
+        message: Manifest,
+    },
     /// An entity failed, and its supervision has decided what follows.
     EntityFailed {
         /// Which one.

@@ -13,6 +13,12 @@ pub enum InitError {
     /// A setting makes no sense.
     #[error(transparent)]
     InvalidSetting(#[from] InvalidSetting),
+    /// The node shuts down, so no shard could live on it. Set the type up on a node that runs.
+    #[error("entity type {name} is not set up: this node shuts down")]
+    ShuttingDown {
+        /// The name.
+        name: EntityTypeName,
+    },
     /// A type of this name is set up already, with other messages.
     #[error("entity type {name} is initialised already, with another message type")]
     AlreadyInitialized {

@@ -568,6 +568,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 discard(payload);
             }
             Effect::Overdue { id, what } => self.overdue(id, what),
+            Effect::StopOverdue { entities, ids } => self.stop_overdue(entities, &ids),
             Effect::Escalate => self.end.has_failed = true,
             Effect::Initialized { remembered } => self.on_initialized(remembered),
             Effect::Load => {
@@ -601,7 +602,7 @@ impl<M: Send + 'static> ShardTask<M> {
     }
 
     fn overdue(&self, id: EntityId, what: Overdue) {
-        let (entity_type, shard) = (&self.shared.name, &self.scope.shard);
+        let entity_type = &self.shared.name;
         let event = match what {
             Overdue::Suspension => {
                 let after = self.shared.settings.runtime.suspend_warn_after;
@@ -612,15 +613,22 @@ impl<M: Send + 'static> ShardTask<M> {
                 tracing::warn!(%entity_type, %id, after = ?STOP_WARN_AFTER, "entity has not stopped yet");
                 Event::StopIgnored { entity: id, after: STOP_WARN_AFTER }
             }
-            Overdue::ShardStop { entities } => {
-                tracing::warn!(
-                    %entity_type, %shard, entities, one_of_them = %id, after = ?STOP_WARN_AFTER,
-                    "shard stops, and entities of it have not stopped yet"
-                );
-                Event::StopIgnored { entity: id, after: STOP_WARN_AFTER }
-            }
         };
         self.shared.events.send(event).ok();
+    }
+
+    /// Tells of a shard whose entities have not stopped in time. Source: sharding §2.9.
+    fn stop_overdue(&self, entities: usize, ids: &[EntityId]) {
+        let (entity_type, shard) = (&self.shared.name, &self.scope.shard);
+        let message = std::any::type_name::<M>();
+        let some: Vec<&str> = ids.iter().map(EntityId::as_str).collect();
+        tracing::warn!(
+            %entity_type, %shard, entities, ?some, message, after = ?STOP_WARN_AFTER,
+            "shard stops, and entities of it have not stopped yet"
+        );
+        if let Some(id) = ids.first() {
+            self.shared.events.send(Event::StopIgnored { entity: id.clone(), after: STOP_WARN_AFTER }).ok();
+        }
     }
 
     /// The shard could serve now; what it remembers starts by way of the region.

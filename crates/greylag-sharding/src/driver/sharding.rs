@@ -419,6 +419,9 @@ impl Inner {
 
     fn init<M: Send + 'static>(&self, entity_type: Described<M>, proxy: bool) -> Result<Region<M>, InitError> {
         let name = EntityTypeName::new(&entity_type.name)?;
+        if self.cluster.as_ref().is_some_and(Cluster::is_shutting_down) {
+            return Err(InitError::ShuttingDown { name });
+        }
         let common = &entity_type.common;
         // A node that stands alone has every role: no other could host.
         let role = common.role.as_ref().unwrap_or(&self.settings.role);
@@ -759,6 +762,12 @@ impl Inner {
                 let patience = timeout.saturating_sub(Duration::from_secs(1));
                 let stopped = tokio::time::timeout(patience, region.graceful_shutdown()).await.is_ok();
                 if !stopped {
+                    let metrics = region.metrics();
+                    let (shards, buffered) = (metrics.shards.len(), metrics.messages.buffered);
+                    tracing::warn!(
+                        entity_type = %region.name(), shards, buffered, ?patience,
+                        "the region did not hand over all its shards in time; their entities are killed"
+                    );
                     region.0.input(Input::Stop);
                 }
                 stopped

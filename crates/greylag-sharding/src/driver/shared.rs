@@ -32,6 +32,7 @@ use super::lease::ShardLeases;
 use super::limit::EntityLimit;
 use super::metrics::{Counts, RegionMetrics};
 use super::node::Node;
+use super::region_log;
 use super::remember::Memory;
 use super::requests::{Answers, Requests};
 use super::shard::{Control, ShardTask};
@@ -335,6 +336,9 @@ impl<M: Send + 'static> Shared<M> {
         let codec = self.entity_type.common.codec.as_ref();
         let manifest = codec.map_or_else(|| "".into(), |codec| manifest_of(&**codec, &message));
         self.remoting().dead_letter(reason, &self.data_lane.path, &manifest);
+        if self.counts.dead_letters.count(clock::now(), reason) {
+            self.events.send(Event::Unaddressed { reason, message: manifest }).ok();
+        }
         undelivered(message, reason);
         reason.into()
     }
@@ -635,24 +639,7 @@ impl<M: Send + 'static> Shared<M> {
                 self.stopped.send_replace(true);
             }
             Effect::Event(event) => {
-                match &event {
-                    RegionEvent::NoHost { role } => {
-                        let for_s = self.settings.no_host_timeout.as_secs();
-                        tracing::warn!(
-                            entity_type = %self.name, role, for_s,
-                            "no member has the role that hosts this entity type; messages end as dead letters (NoHost) until one has"
-                        );
-                    }
-                    RegionEvent::Refused(mismatch) => tracing::error!(
-                        entity_type = %self.name, %mismatch,
-                        "nodes disagree about this entity type; everything sent to it from here is refused until they agree"
-                    ),
-                    RegionEvent::Disputed(mismatch) => tracing::error!(
-                        entity_type = %self.name, %mismatch,
-                        "two sides of the cluster host this entity type, and an entity may live on both; stop one of them"
-                    ),
-                    event => tracing::debug!(entity_type = %self.name, ?event, "region"),
-                }
+                region_log::log(&self.name, &self.settings, &event);
                 self.events.send(Event::Region(event)).ok();
             }
         }

@@ -49,7 +49,7 @@ pub use self::orders::answer_without_region;
 use self::place::{Place, Places};
 pub use self::protocol::{Effect, Input, MessageInfo, Provenance, Returned, Route, Token};
 use self::registration::Registration;
-pub use self::report::{Answer, Counters, RegionEvent, Request, RequestEnd};
+pub use self::report::{Answer, Counters, Obstacle, RegionEvent, Request, RequestEnd};
 use self::requests::Requests;
 use self::slot::Left;
 use self::tally::Tally;

@@ -193,7 +193,11 @@ impl ShardWorld {
                 self.say(&format!("dead letter {} of {id}: {reason}", payload.0));
             }
             Effect::Late(payload) => self.say(&format!("late {}", payload.0)),
-            Effect::Overdue { id, what } => self.say(&format!("overdue {what:?}, such as {id}")),
+            Effect::Overdue { id, what } => self.say(&format!("overdue {what:?}: {id}")),
+            Effect::StopOverdue { entities, ids } => {
+                let ids: Vec<&str> = ids.iter().map(EntityId::as_str).collect();
+                self.say(&format!("{entities} entities are overdue, such as {}", ids.join(", ")));
+            }
             Effect::DropDirect { payload, reason } => self.say(&format!("dead letter {}: {reason}", payload.0)),
             Effect::Escalate => self.say("the shard fails"),
             Effect::Load => self.say("load"),

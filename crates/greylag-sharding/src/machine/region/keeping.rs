@@ -44,6 +44,10 @@ impl Region {
         }
         let drops_old = self.config.settings.buffer_overflow == BufferOverflow::DropOld;
         while self.tally.is_full(size, &self.config.settings) {
+            if self.tally.overflow() {
+                let buffered = self.tally.counters.buffered;
+                out.push(Effect::Event(RegionEvent::BufferFull { buffered }));
+            }
             let Some(dropped) = drops_old.then(|| place.buffer.take_oldest_plain()).flatten() else {
                 self.drop_waiting(shard, waiting, DeadLetterReason::BufferFull, out);
                 return false;

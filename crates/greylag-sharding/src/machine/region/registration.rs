@@ -12,7 +12,7 @@ use greylag_core::{DeadLetterReason, UniqueAddress};
 
 use super::place::Place;
 use super::protocol::Effect;
-use super::report::RegionEvent;
+use super::report::{Obstacle, RegionEvent};
 use super::{Region, RegionState};
 use crate::fingerprint::Mismatch;
 use crate::ids::ShardId;
@@ -175,8 +175,19 @@ impl Region {
         let waiting = self.tally.counters.buffered > 0 && self.state == RegionState::Unregistered;
         if waiting && self.registration.tries == RETRIES_BEFORE_WARNING {
             let buffered = self.tally.counters.buffered as usize;
-            let candidates = candidates.to_vec();
-            out.push(Effect::Event(RegionEvent::StillUnregistered { buffered, candidates }));
+            let (candidates, obstacle) = (candidates.to_vec(), self.obstacle(candidates));
+            out.push(Effect::Event(RegionEvent::StillUnregistered { buffered, candidates, obstacle }));
+        }
+    }
+
+    fn obstacle(&self, candidates: &[UniqueAddress]) -> Obstacle {
+        let members = &self.members;
+        let is_reachable = |node: &UniqueAddress| members.members.get(node).is_some_and(|member| member.reachable);
+        match candidates {
+            _ if !members.contains(&self.config.id.node) => Obstacle::NotJoined,
+            [] => Obstacle::NoCandidate,
+            nodes if !nodes.iter().any(is_reachable) => Obstacle::Unreachable,
+            _ => Obstacle::Silent,
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a region tells those who use it: events, answers to requests, counts.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use greylag_core::{Generation, UniqueAddress};
 
@@ -94,6 +95,12 @@ pub enum RegionEvent {
         /// The shard's own.
         own: Generation,
     },
+    /// The buffer is full, and the first message was dropped as `BufferFull`. It is told again once a tenth of the buffer was
+    /// free meanwhile; the drops in between are only counted.
+    BufferFull {
+        /// How many messages wait.
+        buffered: u64,
+    },
     /// The buffer crossed a tenth of its size.
     BufferFill {
         /// Filled so far.
@@ -112,7 +119,33 @@ pub enum RegionEvent {
         buffered: usize,
         /// The nodes that it was tried with; none if no member may run the coordinator.
         candidates: Vec<UniqueAddress>,
+        /// What stands in the way, as far as this node can tell.
+        obstacle: Obstacle,
     },
+}
+
+/// Why no coordinator may have registered a region. Source: sharding §2.3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Obstacle {
+    /// This node is no member.
+    NotJoined,
+    /// No member may run the coordinator: sharding is not started with the right roles anywhere.
+    NoCandidate,
+    /// Every node that may run the coordinator is unreachable.
+    Unreachable,
+    /// A node that may run the coordinator is reachable and does not answer: the entity type may not be set up there.
+    Silent,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotJoined => "this node is no member of a cluster; it has to join",
+            Self::NoCandidate => "no member may run the coordinator; start sharding with the right role on some node",
+            Self::Unreachable => "the coordinator's node is unreachable",
+            Self::Silent => "the coordinator's node is reachable and does not answer; set the entity type up there",
+        })
+    }
 }
 
 /// What became of the messages that passed through the machine; the driver adds what bypassed it.

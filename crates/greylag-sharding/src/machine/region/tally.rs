@@ -12,6 +12,8 @@ pub(super) struct Tally {
     bytes: u64,
     /// The tenth of the buffer last reported as full.
     reported: usize,
+    /// Whether a message was dropped since a tenth of the buffer was free.
+    overflowing: bool,
 }
 
 impl Tally {
@@ -37,13 +39,23 @@ impl Tally {
         self.counters.buffered >= settings.buffer_size as u64 || (is_beyond && self.counters.buffered > 0)
     }
 
+    /// Notes that a message is dropped because the buffer is full. True for the first since a tenth of the buffer was free.
+    pub(super) fn overflow(&mut self) -> bool {
+        !std::mem::replace(&mut self.overflowing, true)
+    }
+
     /// Per cent of the buffers that are full, if that has grown by a tenth since it was asked for last.
     pub(super) fn fill_to_report(&mut self, settings: &ShardingSettings) -> Option<u8> {
         let messages = (self.counters.buffered as usize).saturating_mul(10) / settings.buffer_size;
         let bytes = (self.bytes as usize).saturating_mul(10) / settings.buffer_bytes;
         let tenth = messages.max(bytes);
-        let before = std::mem::replace(&mut self.reported, tenth);
-        (tenth > before).then_some((tenth.min(10) * 10) as u8)
+        self.overflowing &= tenth >= 9;
+        let grows = tenth > self.reported;
+        // A fill that goes to and fro over one mark is told once.
+        if grows || tenth + 1 < self.reported {
+            self.reported = tenth;
+        }
+        grows.then_some((tenth.min(10) * 10) as u8)
     }
 
     /// Asserts what holds at every moment, `buffered` messages being in buffers.

@@ -209,11 +209,6 @@ pub enum Overdue {
     Suspension,
     /// The entity has not ended on its stop request for [`super::STOP_WARN_AFTER`].
     Stop,
-    /// So many entities have not ended for [`super::STOP_WARN_AFTER`] in a shard that stops.
-    ShardStop {
-        /// How many are left.
-        entities: usize,
-    },
 }
 
 /// What a shard tells of its remembered entities.
@@ -320,10 +315,17 @@ pub enum Effect<E, P> {
     Late(P),
     /// Something takes long; subscribers are to be told, and nothing else follows.
     Overdue {
-        /// The entity; of [`Overdue::ShardStop`], one of those that are left.
+        /// The entity.
         id: EntityId,
         /// What.
         what: Overdue,
+    },
+    /// The shard stops, and entities have not ended for [`super::STOP_WARN_AFTER`]; subscribers are to be told.
+    StopOverdue {
+        /// How many entities are left.
+        entities: usize,
+        /// Five of them at most.
+        ids: Vec<EntityId>,
     },
     /// A direct message that will not be handled: its incarnation has ended or never was, or too much waits for it.
     DropDirect {

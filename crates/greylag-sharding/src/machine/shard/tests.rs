@@ -142,6 +142,10 @@ impl World {
             }
             Effect::Run { slot, payload } => self.run(slot, &payload),
             Effect::TellSilence { slot } => self.run(slot, "silence"),
+            Effect::StopOverdue { entities, ids } => {
+                let ids: Vec<&str> = ids.iter().map(EntityId::as_str).collect();
+                self.log.push(format!("{entities} overdue: {}", ids.join(", ")));
+            }
             Effect::Overdue { id, what } => self.log.push(format!("{id}: overdue {what:?}")),
             Effect::SendStop { slot } => {
                 let id = self.shard.entity(slot).unwrap().0.clone();
@@ -364,7 +368,7 @@ fn a_stop_request_reaches_a_stoppable_suspension_that_nothing_waits_for() {
         "waited for: r",
     ]);
     world.advance(Duration::from_secs(56));
-    world.expect(&["unwilling: overdue ShardStop { entities: 1 }", "unwilling: Forced"]);
+    world.expect(&["1 overdue: unwilling", "unwilling: Forced"]);
     world.expect_leftovers(&[]);
 }
 

@@ -12,12 +12,16 @@ use super::slab::{Hold, Item, Phase, ReceiveTimeout, Timer};
 use super::wheel::Wheel;
 use super::{Life, Shard};
 use crate::host::Suspension;
+use crate::ids::EntityId;
 
 /// Resolution of "last active".
 pub(super) const TOUCH_TICK: Duration = Duration::from_millis(10);
 
 /// How long an entity, or a shard, may take to stop before that is told. Source: sharding §4.5.
 pub const STOP_WARN_AFTER: Duration = Duration::from_secs(5);
+
+/// How many of a stopping shard's entities are named then. Source: sharding §2.9.
+const NAMED_OVERDUE: usize = 5;
 
 /// What stands in a shard's wheel. All of an incarnation is taken out when that ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,9 +125,11 @@ impl<E, P: Weigh> Shard<E, P> {
             self.end_all(now, Ended::Forced, out);
         } else if warn_at.is_some_and(|warn_at| warn_at <= now) {
             self.life = Life::Stopping { next, deadline, warn_at: None };
-            let left = (0..self.table.bound()).find_map(|at| self.table.get(at).id.clone());
-            let what = Overdue::ShardStop { entities: self.table.live() };
-            out.extend(left.map(|id| Effect::Overdue { id, what }));
+            let left = (0..self.table.bound()).filter_map(|at| self.table.get(at).id.clone());
+            let ids: Vec<EntityId> = left.take(NAMED_OVERDUE).collect();
+            if !ids.is_empty() {
+                out.push(Effect::StopOverdue { entities: self.table.live(), ids });
+            }
         }
     }
 
