@@ -49,7 +49,8 @@ pub struct EventSourcedSettings {
     pub on_unknown_event: OnUnknownEvent,
     /// What follows a failed recovery or append. Default, in a shard or not: restart with back-off.
     pub on_failure: OnFailure,
-    /// Most restarts by rejected appends in one minute; one more stops the entity. Default 10.
+    /// Most restarts by rejected appends in one minute; with one more the entity fails, and `on_failure` says what
+    /// follows. Default 10.
     pub max_reject_restarts: u32,
     /// Set for entities under reliable delivery: such an entity refuses to start without its whole
     /// history, since marks would be missing. Default no.

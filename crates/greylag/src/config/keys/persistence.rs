@@ -108,7 +108,7 @@ pub(super) fn keys() -> Vec<Key> {
         Key::new(
             "persistence.max_reject_restarts",
             "persistence §9",
-            "Most restarts by rejected appends in one minute; one more stops the entity.",
+            "Most restarts by rejected appends in one minute; with one more the entity fails, see `on_failure`.",
             |draft| &mut draft.settings.persistence.max_reject_restarts,
         ),
         Key::new(

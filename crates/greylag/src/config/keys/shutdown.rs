@@ -18,8 +18,11 @@ pub(super) fn keys() -> Vec<Key> {
             "How long the tasks of this phase may take.",
             move |draft| draft.phase_timeouts.entry(phase).or_default(),
         );
-        let own = matches!(phase, Phase::ClusterShardingShutdownRegion | Phase::ClusterExiting | Phase::NodeTerminate);
-        key.default_is(if own { "\"10s\"" } else { "default_phase_timeout" })
+        key.default_is(match phase {
+            Phase::ClusterShardingShutdownRegion | Phase::ClusterExiting | Phase::NodeTerminate => "\"10s\"",
+            Phase::ClusterLeave => "`stable_after` and 15 s more",
+            _ => "default_phase_timeout",
+        })
     });
     let recoveries = Phase::ALL.map(|phase| {
         Key::new(
