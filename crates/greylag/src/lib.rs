@@ -68,6 +68,8 @@
 
 mod builder;
 pub mod config;
+#[cfg(doctest)]
+mod guide;
 #[cfg(all(feature = "delivery", feature = "management"))]
 mod deliveries;
 mod error;
