@@ -14,7 +14,7 @@
 //! for the next when that is handled; once it has caught up, it takes its events from the reader that the
 //! node's projections share ([`Follower`]).
 //!
-//! Source: persistence §5 (projections). Differs: see `docs/departures.md`.
+//! Source: persistence §5 (projections).
 
 mod messages;
 mod own_rows;

@@ -4,7 +4,7 @@
 //! dial fails in every start and every stop that are as they should be. So a row of failures is told loudly once it has
 //! lasted for as long as messages wait for a handshake, and once only; a failure that time does not mend (a certificate, another protocol) is told at once.
 //!
-//! Differs: cluster T31 warns of the first failure (docs/departures.md).
+//! Source: cluster T31.
 
 use std::time::{Duration, Instant};
 

@@ -763,9 +763,9 @@ impl Inner {
                 let stopped = tokio::time::timeout(patience, region.graceful_shutdown()).await.is_ok();
                 if !stopped {
                     let metrics = region.metrics();
-                    let (shards, buffered) = (metrics.shards.len(), metrics.messages.buffered);
+                    let (shards, buffered) = (metrics.shards, metrics.messages.buffered);
                     tracing::warn!(
-                        entity_type = %region.name(), shards, buffered, ?patience,
+                        entity_type = %region.name(), ?shards, buffered, ?patience,
                         "the region did not hand over all its shards in time; their entities are killed"
                     );
                     region.0.input(Input::Stop);
