@@ -68,11 +68,11 @@
 
 mod builder;
 pub mod config;
-#[cfg(doctest)]
-mod guide;
 #[cfg(all(feature = "delivery", feature = "management"))]
 mod deliveries;
 mod error;
+#[cfg(doctest)]
+mod guide;
 #[cfg(feature = "persistence")]
 mod journals;
 mod leases;

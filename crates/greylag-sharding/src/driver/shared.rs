@@ -48,8 +48,7 @@ use crate::inbox::{Bound, Inbox, Refused};
 use crate::interned::Interned;
 use crate::machine::message::{Mark, PeerMessage, RegionMessage, Stamp, Standing};
 use crate::machine::region::{
-    Effect, Input, MessageInfo, Provenance, Region as Machine, RegionEvent, RegionState, Request, Returned, Route,
-    Token,
+    Effect, Input, MessageInfo, Provenance, Region as Machine, RegionState, Request, Returned, Route, Token,
 };
 use crate::machine::shard::Census;
 use crate::parcel::{AskTag, Content, FAR, Origin, Parcel};
