@@ -1,18 +1,20 @@
 //! The project's own tools: each does one thing and says what it did.
 //!
 //! `ci` is the whole gate, the same for people and machines; it changes no file. `layers` holds the
-//! crate graph and the absences that make simulation possible. `proto`, `bless`, `sim`, `laws`,
-//! `durable`, `journal-crash`, `journal-damage`, `mutants`, `netns`, `storefront`, `soak`, `jobs`, `attack` and `bench` run
+//! crate graph and the absences that make simulation possible; `spec` and `scenarios` hold code, tests and
+//! the specification together. `proto`, `bless`, `sim`, `laws`, `durable`, `journal-crash`, `journal-damage`, `mutants`, `netns`, `storefront`, `soak`, `jobs`, `attack` and `bench` run
 //! what their names say.
 
 mod bench;
 mod ci;
+mod citations;
 mod fuzz;
 mod layers;
 mod mutants;
 mod proto;
 mod run;
 mod scenarios;
+mod spec;
 mod storefront;
 mod transcripts;
 
@@ -31,8 +33,14 @@ enum Task {
     Ci,
     /// Check the crate graph, and that machines know no tokio, no clock and no unseeded chance.
     Layers,
-    /// Check that every row of docs/scenarios.md names a test that exists.
+    /// Check that every row of docs/scenarios.md names a test that exists, and that docs/spec holds nothing without a row.
     Scenarios,
+    /// Check that every citation of the specification leads to an anchor of docs/spec, and that anchors are unique.
+    Spec {
+        /// Name all rules that no code and no test cites, and every number that was taken for prose.
+        #[arg(long)]
+        unused: bool,
+    },
     /// Generate the protobuf code anew from proto/.
     Proto {
         /// Change nothing; fail if the committed code differs.
@@ -146,6 +154,7 @@ fn main() -> std::process::ExitCode {
         Task::Ci => ci::ci(),
         Task::Layers => layers::layers(),
         Task::Scenarios => scenarios::scenarios(),
+        Task::Spec { unused } => spec::spec(unused),
         Task::Proto { check } => proto::proto(check),
         Task::Bless => transcripts::bless(),
         Task::Sim(args) => ci::sim(&args.arguments),
