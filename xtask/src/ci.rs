@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::run::{Failure, root, run, run_and_read, run_with, say};
-use crate::{layers, proto, scenarios, spec};
+use crate::{layers, licences, proto, scenarios, spec};
 
 /// How many seeds the gate gives the simulation.
 const GATE_SEEDS: &str = "2000";
@@ -20,6 +20,7 @@ pub(crate) fn ci() -> Result<(), Failure> {
     layers::layers()?;
     spec::spec(false)?;
     scenarios::scenarios()?;
+    licences::licences()?;
     proto::proto(true)?;
     run("cargo", &["clippy", "--workspace", "--all-targets", "--all-features", "--quiet", "--", "--deny", "warnings"])?;
     // A broken link costs two minutes here, and the whole of the tests' time after them.

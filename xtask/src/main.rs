@@ -1,8 +1,9 @@
 //! The project's own tools: each does one thing and says what it did.
 //!
 //! `ci` is the whole gate, the same for people and machines; it changes no file. `layers` holds the
-//! crate graph and the absences that make simulation possible; `spec` and `scenarios` hold code, tests and
-//! the specification together. `proto`, `bless`, `sim`, `laws`, `durable`, `journal-crash`, `journal-damage`, `mutants`, `netns`, `storefront`, `soak`, `jobs`, `attack` and `bench` run
+//! crate graph and the absences that make simulation possible; `spec` and `scenarios` hold code, tests and the
+//! specification together, `licences` what is built and what `deny.toml` says. `proto`, `bless`, `sim`, `laws`,
+//! `durable`, `journal-crash`, `journal-damage`, `mutants`, `netns`, `storefront`, `soak`, `jobs`, `attack` and `bench` run
 //! what their names say.
 
 mod bench;
@@ -10,6 +11,7 @@ mod ci;
 mod citations;
 mod fuzz;
 mod layers;
+mod licences;
 mod mutants;
 mod proto;
 mod run;
@@ -41,6 +43,8 @@ enum Task {
         #[arg(long)]
         unused: bool,
     },
+    /// Check that the licence of every crate that is built is one that deny.toml allows.
+    Licences,
     /// Generate the protobuf code anew from proto/.
     Proto {
         /// Change nothing; fail if the committed code differs.
@@ -155,6 +159,7 @@ fn main() -> std::process::ExitCode {
         Task::Layers => layers::layers(),
         Task::Scenarios => scenarios::scenarios(),
         Task::Spec { unused } => spec::spec(unused),
+        Task::Licences => licences::licences(),
         Task::Proto { check } => proto::proto(check),
         Task::Bless => transcripts::bless(),
         Task::Sim(args) => ci::sim(&args.arguments),
