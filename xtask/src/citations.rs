@@ -5,6 +5,8 @@
 //! citation; a bare number only where prose puts none (see [`announces`]). A list goes on after a comma, a semicolon, a
 //! slash, `and` and `or`, a range after `to` or a dash.
 
+use std::collections::BTreeSet;
+
 /// What stands between two members of a list, and whether it makes them a range. Longer ones before their own beginnings.
 const SEPARATORS: &[(&str, bool)] = &[
     (", and ", false),
@@ -22,6 +24,15 @@ const SEPARATORS: &[(&str, bool)] = &[
 
 /// Longer ranges than that are two numbers that have nothing to do with each other.
 const LONGEST_RANGE: u32 = 200;
+
+/// What can be cited.
+#[derive(Debug, Default)]
+pub(crate) struct Vocabulary {
+    /// The names of the documents.
+    pub(crate) documents: BTreeSet<String>,
+    /// The kits of the conformance suite, whose cases are cited as `persistence journal 24`.
+    pub(crate) kits: BTreeSet<String>,
+}
 
 /// One id that a text cites.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,22 +52,22 @@ pub(crate) struct Found {
     pub(crate) prose: Vec<usize>,
 }
 
-/// Everything that a file cites of the documents with these names. The end of its path says what its comments look like.
-pub(crate) fn citations(path: &str, text: &str, documents: &[&str]) -> Found {
+/// Everything that a file cites. The end of its path says what its comments look like.
+pub(crate) fn citations(path: &str, text: &str, words: &Vocabulary) -> Found {
     let text = Joined::new(path, text);
     let mut found = Found::default();
-    for &document in documents {
-        for (at, _) in text.joined.match_indices(document) {
+    for document in &words.documents {
+        for (at, _) in text.joined.match_indices(document.as_str()) {
             let (before, after) = (&text.joined[..at], &text.joined[at + document.len()..]);
             if before.ends_with(|c: char| c.is_alphanumeric() || "_-/.:#&@$".contains(c)) {
                 continue; // the end of another word or of a path
             }
             let line = text.line(at);
-            let anchors = cited(document, before, after);
+            let anchors = words.cited(document, before, after);
             if anchors.is_empty() && after.strip_prefix(' ').is_some_and(starts_with_digit) {
                 found.prose.push(line);
             }
-            let of_document = |anchor| Citation { line, document: document.to_owned(), anchor };
+            let of_document = |anchor| Citation { line, document: document.clone(), anchor };
             found.citations.extend(anchors.into_iter().map(of_document));
         }
     }
@@ -74,22 +85,6 @@ pub(crate) fn shown(document: &str, anchor: &str) -> String {
     format!("{document} {}", bare.unwrap_or(anchor).replace('-', " "))
 }
 
-/// The anchors that are cited by a document's name between these two texts.
-fn cited(document: &str, before: &str, after: &str) -> Vec<String> {
-    let after = after.strip_prefix(".md").unwrap_or(after);
-    let behind = after.strip_prefix(' ').map(|rest| list(rest, numbers_of(document), announces(before)).0);
-    let mut anchors = behind.unwrap_or_default();
-    // `scenarios 61 and 62 of cluster.md`
-    if let Some(before) = before.strip_suffix(" of ")
-        && let Some(at) = before.rfind("scenario")
-        && let Some((numbers, members)) = keyword(&before[at..])
-        && let (scenarios, "") = list(members, numbers, true)
-    {
-        anchors.extend(scenarios);
-    }
-    anchors
-}
-
 /// What a number means: the beginning of its anchor.
 fn numbers_of(document: &str) -> &'static str {
     if document == "README" { "settled-" } else { "n" }
@@ -104,45 +99,60 @@ fn announces(before: &str) -> bool {
     punctuation || ["scenario", "scenarios", "Scenario", "Scenarios", "Of"].contains(&word)
 }
 
-/// The anchors of a list, and what follows it. A bare number begins it only where one was announced.
-fn list<'a>(text: &'a str, mut numbers: &'static str, announced: bool) -> (Vec<String>, &'a str) {
-    let mut anchors: Vec<String> = Vec::new();
-    let (mut rest, mut end) = (text, text);
-    let (mut by_keyword, mut is_range) = (false, false);
-    loop {
-        if let Some((kind, members)) = keyword(rest) {
-            (numbers, rest, by_keyword) = (kind, members, true);
+impl Vocabulary {
+    /// The anchors that are cited by a document's name between these two texts.
+    fn cited(&self, document: &str, before: &str, after: &str) -> Vec<String> {
+        let after = after.strip_prefix(".md").unwrap_or(after);
+        let behind = after.strip_prefix(' ').map(|rest| self.list(rest, numbers_of(document), announces(before)).0);
+        let mut anchors = behind.unwrap_or_default();
+        // `scenarios 61 and 62 of cluster.md`
+        if let Some(before) = before.strip_suffix(" of ")
+            && let Some(at) = before.rfind("scenario")
+            && let Some((numbers, members)) = self.keyword(&before[at..])
+            && let (scenarios, "") = self.list(members, &numbers, true)
+        {
+            anchors.extend(scenarios);
         }
-        let Some((anchor, after)) = member(rest, numbers) else { break };
-        let after = without_remark(after);
-        let expected = if anchors.is_empty() { announced } else { is_range || ends(after) };
-        if starts_with_digit(rest) && !by_keyword && !expected {
-            break;
-        }
-        if is_range && let Some(first) = anchors.last() {
-            anchors.extend(between(first, &anchor));
-        }
-        anchors.push(anchor);
-        end = after;
-        let Some((behind, range)) = separated(after) else { break };
-        (rest, is_range) = (behind, range);
+        anchors
     }
-    (anchors, end)
-}
 
-/// `scenarios 31` and `journal 24`: what the numbers behind a word are, and the numbers.
-fn keyword(text: &str) -> Option<(&'static str, &str)> {
-    let (word, rest) = text.split_once(' ')?;
-    let kind = match word {
-        "scenario" | "scenarios" => "n",
-        "journal" => "journal-",
-        "snapshots" => "snapshots-",
-        "states" => "states-",
-        "queries" => "queries-",
-        "crash" => "crash-",
-        _ => return None,
-    };
-    starts_with_digit(rest).then_some((kind, rest))
+    /// The anchors of a list, and what follows it. A bare number begins it only where one was announced.
+    fn list<'a>(&self, text: &'a str, numbers: &str, announced: bool) -> (Vec<String>, &'a str) {
+        let mut anchors: Vec<String> = Vec::new();
+        let mut numbers = numbers.to_owned();
+        let (mut rest, mut end) = (text, text);
+        let (mut by_keyword, mut is_range) = (false, false);
+        loop {
+            if let Some((kind, members)) = self.keyword(rest) {
+                (numbers, rest, by_keyword) = (kind, members, true);
+            }
+            let Some((anchor, after)) = member(rest, &numbers) else { break };
+            let after = without_remark(after);
+            let expected = if anchors.is_empty() { announced } else { is_range || ends(after) };
+            if starts_with_digit(rest) && !by_keyword && !expected {
+                break;
+            }
+            if is_range && let Some(first) = anchors.last() {
+                anchors.extend(between(first, &anchor));
+            }
+            anchors.push(anchor);
+            end = after;
+            let Some((behind, range)) = separated(after) else { break };
+            (rest, is_range) = (behind, range);
+        }
+        (anchors, end)
+    }
+
+    /// `scenarios 31` and `journal 24`: how the anchors of the numbers behind a word begin, and the numbers.
+    fn keyword<'a>(&self, text: &'a str) -> Option<(String, &'a str)> {
+        let (word, rest) = text.split_once(' ')?;
+        let begin = match word {
+            "scenario" | "scenarios" => "n".to_owned(),
+            kit if self.kits.contains(kit) => format!("{kit}-"),
+            _ => return None,
+        };
+        starts_with_digit(rest).then_some((begin, rest))
+    }
 }
 
 /// The anchor of the member of a list that a text begins with, and what follows it.
@@ -255,14 +265,17 @@ impl Joined {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Documents that are not there, so that nobody takes these texts for citations.
-    const NAMES: &[&str] = &["alpha", "beta", "README"];
+    pub(crate) fn words() -> Vocabulary {
+        let set = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        Vocabulary { documents: set(&["alpha", "beta", "README"]), kits: set(&["journal", "states"]) }
+    }
 
     fn ids(text: &str) -> Vec<String> {
-        let found = citations("a.rs", text, NAMES).citations;
+        let found = citations("a.rs", text, &words()).citations;
         found.iter().map(|found| shown(&found.document, &found.anchor)).collect()
     }
 
@@ -309,15 +322,15 @@ mod tests {
         ] {
             assert!(!ids(prose).iter().any(|id| !id.contains('§')), "{prose}");
         }
-        assert_eq!(citations("a.md", "one\nof an alpha 2 nodes wide", NAMES).prose, [2]);
+        assert_eq!(citations("a.md", "one\nof an alpha 2 nodes wide", &words()).prose, [2]);
     }
 
     #[test]
     fn a_citation_may_wrap_within_a_paragraph_and_keeps_its_line() {
-        let found = citations("a.rs", "x\n    /// As in alpha\n    /// T8, T9,\n\n    /// T10", NAMES).citations;
+        let found = citations("a.rs", "x\n    /// As in alpha\n    /// T8, T9,\n\n    /// T10", &words()).citations;
         let at = |line, anchor: &str| Citation { line, document: "alpha".to_owned(), anchor: anchor.to_owned() };
         assert_eq!(found, [at(2, "T8"), at(2, "T9")]);
         assert!(ids("/// in alpha\nT8").is_empty(), "code is no prose");
-        assert_eq!(citations("a.md", "- in alpha\n  §3", NAMES).citations.len(), 1);
+        assert_eq!(citations("a.md", "- in alpha\n  §3", &words()).citations.len(), 1);
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::citations::{Found, citations, shown};
+use crate::citations::{Found, Vocabulary, citations, shown};
 use crate::run::{Failure, output, root, say};
 
 /// The documents that texts cite, and where they are.
@@ -26,7 +26,7 @@ const CITING: &[&str] = &[".rs", ".proto", ".toml", ".txt", ".sql", ".md"];
 /// The table that says which test shows what: its rows count as citations of tests.
 const SCENARIOS: &str = "docs/scenarios.md";
 
-/// So many rules without a citation are named unasked.
+/// So many of a list are named unasked.
 const NAMED_UNASKED: usize = 12;
 
 /// The anchors of each document.
@@ -35,13 +35,13 @@ pub(crate) type Anchors = BTreeMap<String, BTreeSet<String>>;
 /// Checks that every citation leads to an anchor and that every anchor is unique; tells which rules nobody cites.
 pub(crate) fn spec(unused: bool) -> Result<(), Failure> {
     let (anchors, mut failures) = anchors()?;
-    let names: Vec<&str> = DOCUMENTS.iter().map(|(name, _)| *name).collect();
+    let words = vocabulary(&anchors);
     let files = citing_files()?;
     let mut found = Vec::new();
     for path in &files {
         let text =
             std::fs::read_to_string(root().join(path)).map_err(|error| format!("cannot read {path}: {error}"))?;
-        found.push((path.as_str(), citations(path, &text, &names)));
+        found.push((path.as_str(), citations(path, &text, &words)));
     }
     failures.extend(found.iter().flat_map(|(path, found)| unresolved(path, found, &anchors)));
     tell(&found, &anchors, unused);
@@ -70,6 +70,12 @@ fn read(root: &Path, documents: &[(&str, &str)]) -> Result<(Anchors, Vec<String>
         }
     }
     Ok((anchors, twice))
+}
+
+/// What can be cited of documents with these anchors.
+pub(crate) fn vocabulary(anchors: &Anchors) -> Vocabulary {
+    let kits = anchors.values().flatten().filter_map(|anchor| Some(anchor.split_once('-')?.0.to_owned()));
+    Vocabulary { documents: anchors.keys().cloned().collect(), kits: kits.collect() }
 }
 
 /// The ids in `<a id="…"></a>`, with their lines.
@@ -122,18 +128,23 @@ fn split(anchor: &str) -> (&str, u32) {
 
 /// Says how much is cited and by how many, and which rules are not.
 fn tell(found: &[(&str, Found)], anchors: &Anchors, all: bool) {
-    let cited: usize = found.iter().map(|(_, found)| found.citations.len()).sum();
-    let citing = found.iter().filter(|(_, found)| !found.citations.is_empty()).count();
-    let prose: Vec<_> =
-        found.iter().flat_map(|(path, found)| found.prose.iter().map(move |line| format!("{path}:{line}"))).collect();
+    let cited = |from: fn(&str) -> bool| -> usize {
+        found.iter().filter(|(path, _)| from(path)).map(|(_, found)| found.citations.len()).sum()
+    };
+    let (total, shown) = (cited(|_| true), cited(shows));
     let anchored: usize = anchors.values().map(BTreeSet::len).sum();
-    let taken = format!("{} numbers behind a document's name were taken for prose", prose.len());
-    say(&format!("spec: {cited} citations in {citing} files of {anchored} anchors; {taken}"));
+    say(&format!("spec: {total} citations of {anchored} anchors, {shown} of them in code, tests and {SCENARIOS}"));
     let unused = uncited(found, anchors);
     say(&format!("spec: {} rules that no code and no test cites: {}", unused.len(), named(&unused, all)));
-    if all {
-        say(&format!("spec: taken for prose: {}", named(&prose, all)));
-    }
+    let lines = found.iter().flat_map(|(path, found)| found.prose.iter().map(move |line| format!("{path}:{line}")));
+    let prose: Vec<_> = lines.collect();
+    let taken = "numbers behind a document's name that were taken for prose";
+    say(&format!("spec: {} {taken}: {}", prose.len(), named(&prose, all)));
+}
+
+/// Whether a citation in this file says that something is built or shown. Other pages only speak of it.
+fn shows(path: &str) -> bool {
+    !path.ends_with(".md") || path == SCENARIOS
 }
 
 fn named(names: &[String], all: bool) -> String {
@@ -146,10 +157,9 @@ fn named(names: &[String], all: bool) -> String {
 
 /// The rules that neither code nor a test nor the table of scenarios cites.
 fn uncited(found: &[(&str, Found)], anchors: &Anchors) -> Vec<String> {
-    let counts = |path: &str| !path.ends_with(".md") || path == SCENARIOS;
     let cited: BTreeSet<_> = found
         .iter()
-        .filter(|(path, _)| counts(path))
+        .filter(|(path, _)| shows(path))
         .flat_map(|(_, found)| found.citations.iter().map(|cited| (cited.document.as_str(), cited.anchor.as_str())))
         .collect();
     let all = anchors.iter().flat_map(|(document, ids)| ids.iter().map(|id| (document.as_str(), id.as_str())));
@@ -170,7 +180,7 @@ mod tests {
     }
 
     fn failures(text: &str) -> Vec<String> {
-        unresolved("a.rs", &citations("a.rs", text, &["alpha", "beta"]), &documents())
+        unresolved("a.rs", &citations("a.rs", text, &vocabulary(&documents())), &documents())
     }
 
     #[test]
@@ -197,7 +207,7 @@ mod tests {
 
     #[test]
     fn rules_are_used_by_code_and_by_the_table_but_not_by_other_pages() {
-        let found = |path, text| (path, citations(path, text, &["alpha", "beta"]));
+        let found = |path, text| (path, citations(path, text, &vocabulary(&documents())));
         let files = [found("a.rs", "// alpha T7"), found(SCENARIOS, "| alpha T8 | a::b |"), found("b.md", "alpha T80")];
         assert_eq!(uncited(&files, &documents()), ["alpha T80", "beta D4"]);
         assert_eq!(named(&vec!["x".to_owned(); 13], false).matches("x,").count(), 12);
