@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::run::{Failure, root, run, run_and_read, run_with, say};
-use crate::{layers, proto, scenarios};
+use crate::{layers, licences, proto, scenarios, spec};
 
 /// How many seeds the gate gives the simulation.
 const GATE_SEEDS: &str = "2000";
@@ -18,7 +18,9 @@ const GATE_HISTORIES: u64 = 10_000;
 pub(crate) fn ci() -> Result<(), Failure> {
     run("cargo", &["fmt", "--all", "--check"])?;
     layers::layers()?;
+    spec::spec(false)?;
     scenarios::scenarios()?;
+    licences::licences()?;
     proto::proto(true)?;
     run("cargo", &["clippy", "--workspace", "--all-targets", "--all-features", "--quiet", "--", "--deny", "warnings"])?;
     // A broken link costs two minutes here, and the whole of the tests' time after them.

@@ -2,13 +2,14 @@
 //!
 //! Absence cannot be read off the code, so it is checked: an arrow that the graph does not allow,
 //! tokio outside drivers, a clock or unseeded chance inside a machine, a driver that prefers its
-//! timer to its inbox. Each message says why.
+//! timer to its inbox, a cycle of modules that was not there. Each message says why.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::Value;
 
+use crate::cycles;
 use crate::run::{Failure, output, root, rust_files, say};
 
 /// Which crate may depend on which, directly. A crate may also use what those may use.
@@ -167,6 +168,7 @@ pub(crate) fn layers() -> Result<(), Failure> {
     violations.extend(standalone_violations()?);
     violations.extend(light_violations()?);
     violations.extend(source_violations(&root().join("crates"))?);
+    violations.extend(cycles::violations()?);
     if violations.is_empty() {
         say("layers: every arrow is allowed, every machine is pure");
         return Ok(());

@@ -1,18 +1,25 @@
 //! The project's own tools: each does one thing and says what it did.
 //!
-//! `ci` is the whole gate, the same for people and machines; it changes no file. `layers` holds the
-//! crate graph and the absences that make simulation possible. `proto`, `bless`, `sim`, `laws`,
-//! `durable`, `journal-crash`, `journal-damage`, `mutants`, `netns`, `storefront`, `soak`, `jobs`, `attack` and `bench` run
+//! `ci` is the whole gate, the same for people and machines; it changes no file. `layers` holds the crate graph, the cycles
+//! of modules and the absences that make simulation possible; `spec` and `scenarios` hold code, tests and specification
+//! together, `licences` what is built and what `deny.toml` says. `proto`, `bless`, `sim`, `laws`, `durable`,
+//! `journal-crash`, `journal-damage`, `mutants`, `netns`, `storefront`, `soak`, `jobs`, `attack`, `sizes` and `bench` run
 //! what their names say.
 
 mod bench;
 mod ci;
+mod citations;
+mod cycles;
 mod fuzz;
 mod layers;
+mod licences;
+mod modules;
 mod mutants;
 mod proto;
 mod run;
 mod scenarios;
+mod sizes;
+mod spec;
 mod storefront;
 mod transcripts;
 
@@ -29,10 +36,24 @@ struct Cli {
 enum Task {
     /// Run the whole gate: formatting, lints, layers, generated code, the README's test command, simulation.
     Ci,
-    /// Check the crate graph, and that machines know no tokio, no clock and no unseeded chance.
-    Layers,
-    /// Check that every row of docs/scenarios.md names a test that exists.
+    /// Check the crate graph, cycles of modules, and that machines know no tokio, no clock and no unseeded chance.
+    Layers {
+        /// Only print the cycles of modules in this crate, with the lines that make them.
+        #[arg(long, value_name = "CRATE")]
+        cycles: Option<String>,
+    },
+    /// Count types with many fields, types that are spread over many files, and folders with many files.
+    Sizes,
+    /// Check that every row of docs/scenarios.md names a test that exists, and that docs/spec holds nothing without a row.
     Scenarios,
+    /// Check that every citation of the specification leads to an anchor of docs/spec, and that anchors are unique.
+    Spec {
+        /// Name all rules that no code and no test cites, and every number that was taken for prose.
+        #[arg(long)]
+        unused: bool,
+    },
+    /// Check that the licence of every crate that is built is one that deny.toml allows.
+    Licences,
     /// Generate the protobuf code anew from proto/.
     Proto {
         /// Change nothing; fail if the committed code differs.
@@ -144,8 +165,12 @@ struct PassedOn {
 fn main() -> std::process::ExitCode {
     let outcome = match Cli::parse().task {
         Task::Ci => ci::ci(),
-        Task::Layers => layers::layers(),
+        Task::Layers { cycles: None } => layers::layers(),
+        Task::Layers { cycles: Some(name) } => cycles::show(&name),
+        Task::Sizes => sizes::sizes(),
         Task::Scenarios => scenarios::scenarios(),
+        Task::Spec { unused } => spec::spec(unused),
+        Task::Licences => licences::licences(),
         Task::Proto { check } => proto::proto(check),
         Task::Bless => transcripts::bless(),
         Task::Sim(args) => ci::sim(&args.arguments),

@@ -1,90 +1,72 @@
 //! `docs/scenarios.md` names a test for each scenario and for each rule; a test that is not there proves nothing.
 //!
-//! A document that is whole in Greylag stands in [`WHOLE`]: each of its scenarios, of its rules and of the cases of
-//! its conformance kits must have a row. A rule that we left may have none if `docs/departures.md` gives the reason under its id.
+//! What needs a row says `docs/spec` by its anchors: each scenario, each rule and each case of the conformance kits. What is
+//! shown otherwise stands in [`SHOWN_OTHERWISE`]; what has no test stands, with the reason, at the end of the table's page.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use crate::citations::{Vocabulary, citations, shown};
 use crate::run::{Failure, root, rust_files, say};
+use crate::spec::{self, Anchors};
 
-/// A document that is built whole: its name, its last scenario, and its rules as prefix and last number.
-struct Whole {
-    document: &'static str,
-    scenarios: u32,
-    rules: &'static [(&'static str, u32)],
-    /// Rules that were put between others later and so bear a letter.
-    lettered: &'static [&'static str],
-    /// Its conformance kits, each with its last case.
-    kits: &'static [(&'static str, u32)],
+/// The documents that end in scenarios.
+const DOCUMENTS: &[&str] = &["cluster", "ddata", "delivery", "persistence", "sharding"];
+
+/// The rules of a document, by the letters they begin with, that need no row. Those D of `cluster` and `ddata` are
+/// differences from others, each shown by the rules that it names; what `delivery` rules is shown by its scenarios.
+const SHOWN_OTHERWISE: &[(&str, &str)] = &[("cluster", "D"), ("ddata", "D"), ("delivery", "CDIKPSW")];
+
+/// Heads the list of what has no test, as `- cluster T42: the reason`.
+const WITHOUT: &str = "## Without a test, and why";
+
+/// The ids that must have a row: `cluster 1`, `cluster T1`, `persistence journal 1`.
+fn needed(anchors: &Anchors) -> BTreeSet<String> {
+    let all = anchors.iter().flat_map(|(document, ids)| ids.iter().map(move |id| (document.as_str(), id.as_str())));
+    let shown_by_tests = all.filter(|(document, id)| DOCUMENTS.contains(document) && needs_row(document, id));
+    shown_by_tests.map(|(document, id)| shown(document, id)).collect()
 }
 
-/// The documents that are whole. What `ddata` says of speed (its rules H) is shown by benchmarks, and how its laws
-/// are named (L) is up to the suites; `persistence` numbers no rules but those of journals (J), and `sharding` none but its
-/// invariants (I). The rules of `delivery` (P, C, K, W, S, D) are what its scenarios show.
-const WHOLE: &[Whole] = &[
-    Whole {
-        document: "cluster",
-        scenarios: 85,
-        rules: &[("T", 42), ("M", 37), ("F", 12), ("S", 20), ("P", 8), ("G", 4), ("C", 7)],
-        lettered: &["M25a", "M25b", "P3a"],
-        kits: &[],
-    },
-    Whole {
-        document: "ddata",
-        scenarios: 94,
-        rules: &[
-            ("K", 12),
-            ("Y", 11),
-            ("A", 10),
-            ("R", 17),
-            ("G", 17),
-            ("Z", 11),
-            ("U", 7),
-            ("E", 4),
-            ("I", 4),
-            ("O", 6),
-        ],
-        lettered: &[],
-        kits: &[],
-    },
-    Whole {
-        document: "persistence",
-        scenarios: 77,
-        rules: &[("J", 13)],
-        lettered: &[],
-        kits: &[("journal", 46), ("snapshots", 16), ("states", 14), ("queries", 12), ("crash", 7)],
-    },
-    Whole { document: "sharding", scenarios: 114, rules: &[("I", 6)], lettered: &[], kits: &[] },
-    Whole { document: "delivery", scenarios: 103, rules: &[], lettered: &[], kits: &[] },
-];
-
-impl Whole {
-    /// The ids that must have a row: `cluster 1`, …, `cluster T1`, …, `persistence journal 1`, ….
-    fn ids(&self) -> impl Iterator<Item = String> {
-        let numbered = (1..=self.scenarios).map(|number| format!("{} {number}", self.document));
-        let rules = self.rules.iter().flat_map(|(prefix, last)| (1..=*last).map(move |n| format!("{prefix}{n}")));
-        let rules = rules.chain(self.lettered.iter().map(|rule| (*rule).to_owned()));
-        let cases = self.kits.iter().flat_map(|(kit, last)| (1..=*last).map(move |n| format!("{kit} {n}")));
-        let rules = rules.chain(cases);
-        numbered.chain(rules.map(|rule| format!("{} {rule}", self.document)))
-    }
+fn needs_row(document: &str, id: &str) -> bool {
+    let is_section = id.strip_prefix('s').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let otherwise = |(of, letters): &(&str, &str)| *of == document && id.starts_with(|c| letters.contains(c));
+    !is_section && !SHOWN_OTHERWISE.iter().any(otherwise)
 }
 
-/// The ids of whole documents that have neither a row nor a reasoned departure.
-fn uncovered(rows: &[(&str, &str)], departures: &str) -> Vec<String> {
-    let covered: BTreeSet<&str> = rows.iter().map(|(id, _)| *id).collect();
-    let ids = WHOLE.iter().flat_map(Whole::ids);
-    ids.filter(|id| !covered.contains(id.as_str()) && !names(departures, id)).collect()
+/// The ids that have neither a row nor a place on the list of what has no test, and what is wrong with that list.
+fn uncovered(covered: &BTreeSet<String>, without: &BTreeMap<&str, &str>, needed: &BTreeSet<String>) -> Vec<String> {
+    let bare = needed.iter().filter(|id| !covered.contains(*id) && !without.contains_key(id.as_str()));
+    let bare = bare.map(|id| format!("{id}: no row, and no reason under `{WITHOUT}`"));
+    let listed = without.iter().filter_map(|(id, reason)| {
+        let wrong = if covered.contains(*id) {
+            "has a row: take it off the list of what has no test"
+        } else if !needed.contains(*id) {
+            "needs no row, or is not in docs/spec: take it off the list of what has no test"
+        } else if reason.is_empty() {
+            "is on the list of what has no test without a reason: give it one"
+        } else {
+            return None;
+        };
+        Some(format!("{id}: {wrong}"))
+    });
+    bare.chain(listed).collect()
 }
 
-/// Whether `text` names exactly this id: `cluster T1` is not in `cluster T12`.
-fn names(text: &str, id: &str) -> bool {
-    text.match_indices(id).any(|(at, _)| !text[at + id.len()..].starts_with(|c: char| c.is_ascii_alphanumeric()))
+/// The ids that a row shows whole: `ddata A7, A8` are two, and `ddata Z6 (types)` is a part of one.
+fn whole(ids: &str, words: &Vocabulary) -> Vec<String> {
+    let cited = if ids.contains('(') { Vec::new() } else { citations("", ids, words).citations };
+    cited.iter().map(|cited| shown(&cited.document, &cited.anchor)).collect()
 }
 
-/// Checks that every row names a test function, or a transcript file, that exists, and that nothing of a whole
-/// document lacks its row.
+/// What has no test, each with its reason; a reason may go on in further lines.
+fn without_test(page: &str) -> BTreeMap<&str, &str> {
+    let list = page.split_once(WITHOUT).map_or("", |(_, list)| list);
+    let entries = list.lines().filter_map(|line| line.strip_prefix("- ")?.split_once(':'));
+    entries.map(|(id, reason)| (id.trim(), reason.trim())).collect()
+}
+
+/// Checks that every row names a test function, or a transcript file, that exists, and that nothing of the specification
+/// lacks its row.
 pub(crate) fn scenarios() -> Result<(), Failure> {
     let path = root().join("docs/scenarios.md");
     let text = std::fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
@@ -102,12 +84,14 @@ pub(crate) fn scenarios() -> Result<(), Failure> {
         let absent = named.iter().filter(|name| !exists(name, &names));
         missing.extend(absent.map(|name| format!("{scenario}: there is no test {name}")));
     }
-    let departures = std::fs::read_to_string(root().join("docs/departures.md"))
-        .map_err(|error| format!("cannot read docs/departures.md: {error}"))?;
-    let uncovered = uncovered(&rows, &departures);
-    missing.extend(uncovered.into_iter().map(|id| format!("{id}: no row, and no departure tells why")));
+    let (anchors, _) = spec::anchors()?;
+    let without = without_test(&text);
+    let words = spec::vocabulary(&anchors);
+    let covered = rows.iter().flat_map(|(ids, _)| whole(ids, &words)).collect();
+    missing.extend(uncovered(&covered, &without, &needed(&anchors)));
     if missing.is_empty() {
-        say(&format!("scenarios: {} rows, each names a test that is there", rows.len()));
+        let untested = format!("without a test, and with a reason: {}", without.len());
+        say(&format!("scenarios: {} rows, each names a test that is there; {untested}", rows.len()));
         return Ok(());
     }
     Err(format!("docs/scenarios.md:\n  {}", missing.join("\n  ")))
@@ -202,11 +186,40 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_without_a_row_is_found_unless_a_departure_names_it() {
-        let ids: Vec<_> = WHOLE.iter().flat_map(Whole::ids).collect();
-        let rows: Vec<_> = ids.iter().filter(|id| *id != "cluster T1").map(|id| (id.as_str(), "a::b_c")).collect();
-        assert_eq!(uncovered(&rows, "- **cluster T12.** Otherwise."), ["cluster T1"]);
-        assert!(uncovered(&rows, "- **cluster T1.** Otherwise.").is_empty());
+    fn what_needs_a_row_is_read_off_the_anchors() {
+        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
+        let anchors = Anchors::from([
+            ("cluster".to_owned(), ids(&["T1", "M25a", "s1.2", "n12", "D1"])),
+            ("persistence".to_owned(), ids(&["journal-3", "states-2"])),
+            ("README".to_owned(), ids(&["settled-1"])),
+        ]);
+        let found: Vec<_> = needed(&anchors).into_iter().collect();
+        assert_eq!(
+            found,
+            ["cluster 12", "cluster M25a", "cluster T1", "persistence journal 3", "persistence states 2"]
+        );
+    }
+
+    #[test]
+    fn a_rule_without_a_row_is_found_unless_it_is_listed_with_a_reason() {
+        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
+        let (covered, needed) = (ids(&["ddata A1"]), ids(&["ddata A1", "ddata A2", "ddata A3"]));
+        let found = |page: &str| uncovered(&covered, &without_test(page), &needed);
+        let both = found("- ddata A2: before the heading");
+        assert!(both.len() == 2 && both[0].starts_with("ddata A2: no row"), "{both:?}");
+        assert!(found(&format!("{WITHOUT}\n\n- ddata A2: reason\n- ddata A3: other\n")).is_empty());
+        let page = format!("{WITHOUT}\n- ddata A1: had none\n- ddata A2:\n- ddata A3: x\n- ddata A4: gone\n");
+        let stale = found(&page);
+        assert!(stale.len() == 3 && stale[0].contains("has a row") && stale[1].contains("reason"), "{stale:?}");
+        assert!(stale[2].starts_with("ddata A4: needs no row"), "{stale:?}");
+    }
+
+    #[test]
+    fn a_row_may_show_several_ids_and_one_with_a_remark_shows_a_part() {
+        let words = crate::citations::tests::words();
+        assert_eq!(whole("alpha A1, A2–A4", &words), ["alpha A1", "alpha A2", "alpha A3", "alpha A4"]);
+        assert_eq!(whole("beta journal 3", &words), ["beta journal 3"]);
+        assert!(whole("alpha A1 (one part)", &words).is_empty());
     }
 
     #[test]

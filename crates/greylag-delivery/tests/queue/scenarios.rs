@@ -10,7 +10,7 @@ use greylag_persistence::Stores;
 
 use crate::support::*;
 
-/// What persistence 57 says, on `stores`; answers the state that the next load must find.
+/// What scenario persistence 57 says, on `stores`; answers the state that the next load must find.
 async fn scenario_57(stores: &Stores) -> QueueState<greylag_core::Encoded> {
     let (mut queue, _) = loaded(stores, 1).await;
     assert_eq!(store(&mut queue, [1]).await, Ok(1));
