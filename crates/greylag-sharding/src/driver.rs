@@ -33,7 +33,6 @@ mod node;
 mod persistent;
 mod readiness;
 mod region;
-mod region_log;
 mod remember;
 mod removal;
 mod requests;

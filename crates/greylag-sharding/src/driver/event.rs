@@ -10,10 +10,11 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::entity::{FailureCause, Verdict};
 use crate::host::Fenced;
-use crate::ids::{EntityId, ShardId};
+use crate::ids::{EntityId, EntityTypeName, ShardId};
 use crate::machine::coordinator::CoordinatorEvent;
 use crate::machine::region::RegionEvent;
 use crate::machine::shard::InvalidTransition;
+use crate::settings::ShardingSettings;
 
 /// Something that happened to an entity type on this node. Source: sharding §6.5.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -164,6 +165,43 @@ pub enum Event {
         /// How many.
         missed: u64,
     },
+}
+
+/// Writes one event of a region to the log, with the levels and the advice of sharding §2.3 and §2.5.
+pub(super) fn log(name: &EntityTypeName, settings: &ShardingSettings, event: &RegionEvent) {
+    match event {
+        RegionEvent::NoHost { role } => {
+            let for_s = settings.no_host_timeout.as_secs();
+            tracing::warn!(
+                entity_type = %name, role, for_s,
+                "no member has the role that hosts this entity type; messages end as dead letters (NoHost) until one has"
+            );
+        }
+        RegionEvent::Refused(mismatch) => tracing::error!(
+            entity_type = %name, %mismatch,
+            "nodes disagree about this entity type; everything sent to it from here is refused until they agree"
+        ),
+        RegionEvent::Disputed(mismatch) => tracing::error!(
+            entity_type = %name, %mismatch,
+            "two sides of the cluster host this entity type, and an entity may live on both; stop one of them"
+        ),
+        RegionEvent::StillUnregistered { buffered, candidates, obstacle } => tracing::warn!(
+            entity_type = %name, buffered, ?candidates, %obstacle,
+            "messages wait, and no coordinator has registered this region yet"
+        ),
+        RegionEvent::BufferFull { buffered } => tracing::warn!(
+            entity_type = %name, buffered,
+            "the buffer is full, and messages are dropped (BufferFull); does the coordinator of this type run?"
+        ),
+        RegionEvent::BufferFill { percent: percent @ 0..=50 } => {
+            tracing::info!(entity_type = %name, percent, "messages wait for homes of shards");
+        }
+        RegionEvent::BufferFill { percent } => tracing::warn!(
+            entity_type = %name, percent,
+            "more than half of the buffer waits for homes of shards; does the coordinator of this type run?"
+        ),
+        event => tracing::debug!(entity_type = %name, ?event, "region"),
+    }
 }
 
 /// A subscription. Dropping it ends it.

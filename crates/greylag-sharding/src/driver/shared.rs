@@ -26,13 +26,12 @@ use super::control::ControlLane;
 use super::coordinated::CoordinatorMetrics;
 use super::data::{DataLane, Stamped};
 use super::dispatchers::Threads;
-use super::event::Event;
+use super::event::{self, Event};
 use super::inquiries::Inquiries;
 use super::lease::ShardLeases;
 use super::limit::EntityLimit;
 use super::metrics::{Counts, RegionMetrics};
 use super::node::Node;
-use super::region_log;
 use super::remember::Memory;
 use super::requests::{Answers, Requests};
 use super::shard::{Control, ShardTask};
@@ -638,7 +637,7 @@ impl<M: Send + 'static> Shared<M> {
                 self.stopped.send_replace(true);
             }
             Effect::Event(event) => {
-                region_log::log(&self.name, &self.settings, &event);
+                event::log(&self.name, &self.settings, &event);
                 self.events.send(Event::Region(event)).ok();
             }
         }
