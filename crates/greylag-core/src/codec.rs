@@ -149,7 +149,7 @@ pub enum DecodeError {
     Malformed {
         /// The manifest of the message.
         manifest: String,
-        /// What the codec said.
+        /// The codec's reason, for people.
         reason: String,
     },
     /// The message is well-formed, but of another type than asked for.
