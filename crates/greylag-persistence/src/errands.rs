@@ -434,7 +434,7 @@ impl<C> List<C> {
 }
 
 impl<C> Drop for Errands<C> {
-    /// A machine that is dropped ends its work, too.
+    /// Ends the work of a dropped machine, too.
     fn drop(&mut self) {
         self.end(&EntityError::Stopped);
     }
