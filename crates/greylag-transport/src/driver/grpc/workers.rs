@@ -271,7 +271,8 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
     });
 }
 
-/// The messages of a delivery that follow one message to the same receiver of the same process, up to the first that does not.
+/// The messages of a delivery that follow one message to the same receiver of the same process, up to the first that
+/// does not.
 struct Following<'a> {
     arrived: &'a mut std::vec::IntoIter<Arrived>,
     path: Arc<str>,
