@@ -64,8 +64,8 @@ pub enum SendError<T> {
     #[error("the producer ended before message {0} was confirmed")]
     Unconfirmed(SeqNr),
     /// The message was handed unencoded to its entity on this node, under this number. The entity moved to another node
-    /// before it confirmed the message, and the message cannot be encoded for that node: it is given up, and may have
-    /// been processed.
+    /// before it confirmed the message, and the message cannot be sent there ([`UnsendableError`]): it is given up, and
+    /// may have been processed.
     #[error("message {seq_nr} cannot follow its entity to another node: {error}")]
     Unsendable {
         /// The number of the message.
@@ -132,8 +132,8 @@ pub enum SentError {
     #[error("the producer ended before message {0} was confirmed")]
     Unconfirmed(SeqNr),
     /// The message was handed unencoded to its entity on this node, under this number. The entity moved to another node
-    /// before it confirmed the message, and the message cannot be encoded for that node: it is given up, and may have
-    /// been processed.
+    /// before it confirmed the message, and the message cannot be sent there ([`UnsendableError`]): it is given up, and
+    /// may have been processed.
     #[error("message {seq_nr} cannot follow its entity to another node: {error}")]
     Unsendable {
         /// The number of the message.
