@@ -212,8 +212,8 @@ impl<'a, M> Ctx<'a, M> {
         self.wishes.stop = true;
     }
 
-    /// Asks the shard to end this incarnation once it has handled the messages queued by now. Ignored while such a request
-    /// is under way, and outside of any shard.
+    /// Asks the shard to end this incarnation once it has handled the messages queued by now. Ignored while such a
+    /// request is under way, and outside of any shard.
     pub fn passivate(&mut self) {
         self.wishes.passivate = true;
     }
@@ -351,8 +351,8 @@ impl<'a, M> Ctx<'a, M> {
         Ok(())
     }
 
-    /// Answers `to` with what `future` resolves to. If the incarnation ends before, the asker is told that no answer will
-    /// come.
+    /// Answers `to` with what `future` resolves to. If the incarnation ends before, the asker is told that no answer
+    /// will come.
     pub fn reply_when<R: Send + 'static>(&mut self, to: ReplyTo<R>, future: impl Future<Output = R> + Send + 'static)
     where
         M: 'static,

@@ -293,8 +293,8 @@ impl<C> Errands<C> {
         Some(SilenceMark(receive.serial))
     }
 
-    /// Makes the command of a receive timeout that has run out. `None` if the timeout was changed, or a command was handled
-    /// meanwhile; the timeout runs on in both cases.
+    /// Makes the command of a receive timeout that has run out. `None` if the timeout was changed, or a command was
+    /// handled meanwhile; the timeout runs on in both cases.
     pub(crate) fn tell_silence(&mut self, now: Instant, mark: SilenceMark) -> Option<C> {
         let receive = self.receive_timeout().filter(|receive| receive.serial == mark.0)?;
         receive.is_queued = false;

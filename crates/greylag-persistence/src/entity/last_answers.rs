@@ -1,6 +1,7 @@
 //! The answers to askers whose reply tokens an ending incarnation drops.
 //!
-//! Each answer says truly whether the command may have run, and that it may be tried again: none of the askers was at fault.
+//! Each answer says truly whether the command may have run, and that it may be tried again: none of the askers was at
+//! fault.
 //! Source: persistence §2.6; sharding scenario 113.
 
 use greylag_core::{EntityError, NotStoredReason};
@@ -12,7 +13,8 @@ pub(crate) struct LastAnswers {
     pub(crate) pending: EntityError,
     /// For chains held until an ownership proof, behind the write: they persist nothing, and will not run.
     pub(crate) held: EntityError,
-    /// For work and messages to itself that the incarnation began. A command that began work may also have stored events.
+    /// For work and messages to itself that the incarnation began. A command that began work may also have stored
+    /// events.
     pub(crate) begun: EntityError,
 }
 

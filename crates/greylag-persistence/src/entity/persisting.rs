@@ -311,7 +311,8 @@ impl<B: EventSourced> EntityCore<B> {
         self.deliver_lost(out);
     }
 
-    /// Delivers the queued signals with the default state, since the state that they waited for will not become durable.
+    /// Delivers the queued signals with the default state, since the state that they waited for will not become
+    /// durable.
     fn deliver_lost(&mut self, out: &mut Vec<Action<B::Command>>) {
         self.state = B::State::default();
         for queued in std::mem::take(&mut self.queued_signals) {

@@ -29,8 +29,8 @@ impl Restarts {
         backoff.wait(self.failures, draw)
     }
 
-    /// When to end a back-off of `until`, now that the store is back: at once the first time, then after doubling waits,
-    /// since the store may answer others and still fail this entity.
+    /// When to end a back-off of `until`, now that the store is back: at once the first time, then after doubling
+    /// waits, since the store may answer others and still fail this entity.
     pub(crate) fn hurry(&mut self, now: Instant, until: Instant) -> Instant {
         let wait = match self.hurried.checked_sub(1) {
             None => Duration::ZERO,
