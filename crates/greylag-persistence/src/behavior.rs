@@ -133,8 +133,8 @@ pub enum Signal {
     RecoveryCompleted,
     /// The state could not be built.
     RecoveryFailed(RecoveryFailure),
-    /// The events of the last command are not stored. If they were applied already, the entity
-    /// restarts, unless it has a copy to return to.
+    /// The events of the last command are not stored. If the events were applied already, the entity
+    /// restarts, unless it has a copy of the state to return to.
     PersistRejected(RejectReason),
     /// The append failed; if its outcome is unknown, only the coming recovery can tell what is stored.
     PersistFailed(AppendError),

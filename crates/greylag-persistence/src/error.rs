@@ -60,7 +60,7 @@ pub enum CorruptKind {
     Unreadable,
 }
 
-/// Stored data is damaged; exactly the reads that meet it fail. Source: persistence J12.
+/// Stored data is damaged; only reads of that data fail. Source: persistence J12.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("stored data of {id} is corrupt at {seq_nr}: {kind}")]
 pub struct Corrupt {

@@ -55,10 +55,10 @@
 //!
 //! # What an operator sees
 //! [`Stores::entity_stats`] counts what the entities on each journal do: writes by their outcome, recoveries,
-//! snapshots, stashes, unhandled commands ([`EntityStats`]). [`Stores::breakers`] and [`Stores::health`] tell of the
-//! stores, [`RecoveryPermits::in_use`] and [`RecoveryPermits::waiting`] of recoveries under way,
-//! [`ProjectionHandle::status`] of the lag of a projection; batches, syncs and queues are in the `stats()` of a
-//! journal. Payloads are in no log.
+//! snapshots, stashes, unhandled commands ([`EntityStats`]). [`Stores::breakers`] and [`Stores::health`] show the
+//! state of the stores, [`RecoveryPermits::in_use`] and [`RecoveryPermits::waiting`] the recoveries under way,
+//! [`ProjectionHandle::status`] the lag of a projection; batches, syncs and queues are in the `stats()` of a
+//! journal. Payloads are never logged.
 //!
 //! # How it is built
 //! [`EntityCore`] is a pure machine: inputs in, [`Action`]s out. A shard hosts it (greylag-sharding),

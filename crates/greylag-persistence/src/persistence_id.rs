@@ -23,7 +23,7 @@ pub const SEPARATOR: char = '|';
 pub struct PersistenceId(Arc<str>);
 
 impl PersistenceId {
-    /// `type|id`.
+    /// Joins both parts as `type|id`.
     ///
     /// # Errors
     /// [`InvalidPersistenceId`] if a part contains `|`, or the whole is blank, too long or has
@@ -32,7 +32,7 @@ impl PersistenceId {
         Self::of_with_separator(entity_type, SEPARATOR, entity_id)
     }
 
-    /// Both parts joined by another separator than `|`.
+    /// Joins both parts by another separator than `|`.
     ///
     /// # Errors
     /// As [`PersistenceId::of`], for that separator.
@@ -123,7 +123,7 @@ impl fmt::Debug for PersistenceId {
     }
 }
 
-/// Why a text is not a persistence id.
+/// Why a text is not a persistence id; nothing was stored under it.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPersistenceId {
     /// The id or a part of it is only white space.

@@ -305,7 +305,7 @@ impl Envelope {
         self.record.as_ref().is_some_and(|record| record.kind == EventKind::Filtered)
     }
 
-    /// The event.
+    /// Decodes the event.
     ///
     /// # Errors
     /// [`EnvelopeError::NotLoaded`] if the record is not loaded, [`EnvelopeError::Undecodable`] if the

@@ -49,7 +49,7 @@ pub struct EventSourcedSettings {
     pub on_unknown_event: OnUnknownEvent,
     /// What follows a failed recovery or append. Default, in a shard or not: restart with back-off.
     pub on_failure: OnFailure,
-    /// Most restarts by rejected appends in one minute; one more stops the entity. Default 10.
+    /// Most restarts by rejected appends in one minute; one more fails the entity. Default 10.
     pub max_reject_restarts: u32,
     /// Set for entities under reliable delivery: such an entity refuses to start without its whole
     /// history, since marks would be missing. Default no.
@@ -226,7 +226,7 @@ pub enum OnUnknownEvent {
 /// What follows a failed recovery or a failed append.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OnFailure {
-    /// The entity ends with that failure.
+    /// The entity fails with that failure; its host decides what follows.
     Stop,
     /// The entity recovers again after a growing wait.
     RestartBackoff(Backoff),

@@ -1,4 +1,4 @@
-//! From events to durable events: encode, apply, one append, and its five outcomes.
+//! From events to durable events: encode, apply, append once, and handle success and the five failures.
 //!
 //! Events are applied before they are appended, so an event that the handler cannot accept is never
 //! stored. At most one append is under way. Source: persistence §2.3, §2.6.

@@ -86,7 +86,7 @@ mod tests {
         restarts.note_stored();
         assert_eq!(hurried(&mut restarts), Duration::ZERO);
         assert_eq!(hurried(&mut restarts), ms(100));
-        // A minute without a failure is another outage.
+        // A minute without a failure resets the back-off and the hurried starts.
         let later = now + backoff.reset_after();
         let until = later + restarts.wait(later, backoff, 0.0);
         assert_eq!(restarts.hurry(later, until), later);

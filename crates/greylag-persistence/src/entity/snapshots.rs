@@ -67,7 +67,7 @@ impl<B: EventSourced> EntityCore<B> {
         let mut metadata = Metadata::new();
         self.refills.write(&mut metadata);
         if !self.marks.is_empty() {
-            // The whole map: the events that it came from may be deleted next.
+            // Save the whole map: retention may delete the events that hold its marks next.
             metadata.insert(MARK_NAME.to_owned(), self.marks.encode());
         }
         Ok(Some(NewSnapshot {
