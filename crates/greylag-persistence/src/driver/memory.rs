@@ -194,7 +194,7 @@ impl InMemoryJournal {
     }
 }
 
-/// The answer after an unanswered try: only Ok, Fenced and Unknown are true, since an earlier try may be stored.
+/// The error after an unanswered try, which may be stored: Unknown, or Fenced if the head would still show its events.
 fn uncertain(append: &Append, error: AppendError, unanswered: bool) -> AppendError {
     match error {
         error if !unanswered => error,
