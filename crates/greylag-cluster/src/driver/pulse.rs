@@ -1,11 +1,10 @@
-//! What the tick of a node says to tasks that are about to run code of users.
+//! The result of the node's latest tick, for tasks that are about to run user code.
 //!
-//! The machine's tick publishes when it ran and whether this node trusts itself, before anything
-//! else. A process that was stopped, or whose machine was suspended, cannot know what the others
-//! started meanwhile until that tick has run. So a task that takes messages reads the tick *after* it
-//! took them and before it handles any, and waits for the next tick where the last lies too far back.
-//! A message that is answered after waking then was asked before the sleep, or is asked where no other
-//! node can have started anything. A read costs one clock and one load.
+//! The machine's tick publishes its time and whether this node trusts itself, before anything else. A process that was
+//! stopped, or whose machine was suspended, cannot know what the other nodes started meanwhile until that tick has run.
+//! So a task that takes messages reads the tick *after* it took them and before it handles any, and waits for the next
+//! tick if the last one is too old. A message that is answered after waking then was asked before the sleep, or is
+//! asked at a time when no other node can have started anything. A read costs one clock read and one load.
 //!
 //! Source: cluster F9, sharding §4.1.
 
@@ -18,21 +17,21 @@ use tokio::sync::Notify;
 use super::clock::Clock;
 use crate::core::Standing;
 
-/// The value of a node that has ended: no code of users runs any more.
+/// The value of a node that has ended: no user code runs any more.
 const ENDED: u64 = 0;
-/// The value of a node that does not trust itself: no code of users runs until a later tick says otherwise.
+/// The value of a node that does not trust itself: no user code runs until a later tick permits it.
 const HELD: u64 = 1;
 /// The value before the first tick: nothing that needs a tick runs before this node is a member.
 const OPEN: u64 = u64::MAX;
 
-/// Whether code of users may run on this node now. Clones read the same tick.
+/// Whether user code may run on this node now. Clones read the same tick.
 #[derive(Clone)]
 pub struct Pulse {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// Nanoseconds since `origin`, offset by 2; one of the words above, or until when the last tick counts.
+    /// When the last tick expires, in nanoseconds since `origin` plus 2; or one of the constants above.
     until: AtomicU64,
     ticked: Notify,
     clock: Clock,
