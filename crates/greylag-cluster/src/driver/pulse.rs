@@ -52,11 +52,11 @@ impl Pulse {
         until == OPEN || self.shared.nanos(self.shared.clock.now()) <= until
     }
 
-    /// Waits until [`Pulse::is_fresh`]. `false`: this node has ended, and it never will be again.
+    /// Waits until [`Pulse::is_fresh`] is true. Returns `false` if this node has ended, since then it never will be.
     pub async fn fresh(&self) -> bool {
         loop {
             let mut ticked = std::pin::pin!(self.shared.ticked.notified());
-            // What is published from here on is not missed.
+            // Register before reading: a tick published from here on is not missed.
             ticked.as_mut().enable();
             if self.is_fresh() {
                 return true;
@@ -75,7 +75,7 @@ impl std::fmt::Debug for Pulse {
     }
 }
 
-/// Publishes ticks. Dropped, this node has ended.
+/// Publishes ticks. Dropping it tells all readers that this node has ended.
 pub(crate) struct PulseSender {
     pulse: Pulse,
     /// How long a tick counts.
@@ -83,7 +83,7 @@ pub(crate) struct PulseSender {
 }
 
 impl PulseSender {
-    /// No tick yet; each will count for `counts_for`.
+    /// A sender without a tick yet; each tick will count for `counts_for`.
     pub(crate) fn new(clock: Clock, counts_for: Duration) -> Self {
         let origin = clock.now();
         let shared = Shared { until: AtomicU64::new(OPEN), ticked: Notify::new(), clock, origin };
@@ -94,7 +94,7 @@ impl PulseSender {
         self.pulse.clone()
     }
 
-    /// The tick ran at `at`, and found this node so.
+    /// Publishes a tick that ran at `at`, with the node's standing.
     pub(crate) fn publish(&self, at: Instant, standing: Standing) {
         let shared = &self.pulse.shared;
         let until = match standing {
